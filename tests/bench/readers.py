@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.csv as pac
 import pyarrow.parquet as pq
 from rounds import ROUNDS, sized
+from stop_signals import exit_on_signals
 from throughput import images
 
 ROOT = Path(__file__).parents[2]
@@ -96,4 +97,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import duckdb
 import lance
 import numpy as np
+import pandas as pd
 import pyarrow.dataset as pads
 import pytest
 import sqlalchemy as sa
@@ -17,7 +19,8 @@ from pyiceberg.catalog import load_catalog
 
 from batchinference.api.files import with_absolute_paths
 from batchinference.pipeline.output.preview import first_rows
-from batchinference.spec import parse
+from batchinference.spec import BatchInference, parse
+from support.documents.minimal import Document
 from support.documents.pages import jobs
 from support.inputs.photographs import photograph
 from support.jobs.on_ray import job_document
@@ -25,7 +28,10 @@ from support.jobs.without_ray import run_without_ray
 from support.outputs.verify_command import verified
 
 PHOTOGRAPHS = ["astronaut", "chelsea", "coffee"]
-WRITES = {job["write"]["format"]: job["write"] for job in jobs("docs/outputs.md")}
+WITHOUT_ROWS = "./out/none"
+"""The path of the example of an output without rows."""
+ALL = {job["write"]["path"]: job["write"] for job in jobs("docs/outputs.md")}
+WRITES = {write["format"]: write for path, write in ALL.items() if path != WITHOUT_ROWS}
 FORMATS = ["parquet", "csv", "numpy", "webdataset", "images", "lance", "delta", "iceberg", "sql"]
 
 
@@ -48,20 +54,7 @@ def test_page_has_every_format() -> None:
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_rows_are_read_back(format_: str, photos: Path, tmp_path: Path) -> None:
-    document = job_document(
-        "outputs",
-        photos,
-        tmp_path / "out",
-        read={"format": "images", "options": {"include_paths": True}},
-        steps=[
-            {"name": "class", "labelFromPath": {"column": "class", "index": -2}},
-            {"name": "name", "labelFromPath": {"column": "name", "index": -1}},
-            {"name": "embed", "python": {"callable": "support.jobs.user_code:embed"}},
-            {"name": "slim", "dropColumns": ["path"]},
-        ],
-    )
-    document["spec"]["write"] = WRITES[format_]
-    job = with_absolute_paths(parse(document), tmp_path)
+    job = job_of(photos, tmp_path, WRITES[format_])
     report = run_without_ray(job, rows_per_task=200)
     assert report.message is None
     assert report.counts is not None
@@ -70,6 +63,34 @@ def test_rows_are_read_back(format_: str, photos: Path, tmp_path: Path) -> None:
     assert len(first_rows(job.spec.write, 2)) == 2
     assert run_without_ray(job).message == "the output was complete already"
     assert verified(job.spec.write.path).result == "proven"
+
+
+def job_of(photos: Path, place: Path, write: Document, *steps: Document) -> BatchInference:
+    document = job_document(
+        "outputs",
+        photos,
+        place / "out",
+        read={"format": "images", "options": {"include_paths": True}},
+        steps=[
+            {"name": "class", "labelFromPath": {"column": "class", "index": -2}},
+            {"name": "name", "labelFromPath": {"column": "name", "index": -1}},
+            {"name": "embed", "python": {"callable": "support.jobs.user_code:embed"}},
+            {"name": "slim", "dropColumns": ["path"]},
+            *steps,
+        ],
+    )
+    document["spec"]["write"] = write
+    return with_absolute_paths(parse(document), place)
+
+
+def test_output_without_rows_has_columns(photos: Path, tmp_path: Path) -> None:
+    nobody = {"name": "nobody", "filter": "name == 'nobody'"}
+    report = run_without_ray(job_of(photos, tmp_path, ALL[WITHOUT_ROWS], nobody))
+    assert report.message is None
+    output = tmp_path / WITHOUT_ROWS
+    assert list(pd.read_parquet(output).columns) == ["name", "embedding"]
+    found = duckdb.sql(f"select * from '{output}/*.parquet'")
+    assert list(map(str, found.types)) == ["VARCHAR", "FLOAT[]"]
 
 
 def parquet(place: Path) -> list[str]:

@@ -17,6 +17,7 @@ from batchinference.api.files import with_absolute_paths
 from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.documents.pages import jobs, name_of
+from support.inputs.photographs import photograph
 from support.inputs.table_sources import ROWS
 from support.jobs.on_ray import errors_of
 from support.jobs.without_ray import run_without_ray
@@ -38,6 +39,42 @@ def count(rows: int) -> Callable[[list[Row]], None]:
 
 def check_thumbnails(rows: list[Row]) -> None:
     assert [shape(row["image"]) for row in rows] == [(32, 32)] * 3
+
+
+def check_as_stored(rows: list[Row]) -> None:
+    assert [shape(row["image"]) for row in rows] == [(48, 64, 3)]  # the photo is upright
+
+
+def check_logos(rows: list[Row]) -> None:
+    (row,) = rows
+    assert np.unique(row["image"]).tolist() == [0xF0]
+
+
+def check_x_rays(rows: list[Row]) -> None:
+    (row,) = rows
+    assert (np.min(row["image"]), np.max(row["image"]), shape(row["image"])) == (0, 255, (8, 8))
+
+
+def check_x_rays_16(rows: list[Row]) -> None:
+    (row,) = rows
+    assert (np.min(row["image"]), np.max(row["image"]), shape(row["image"])) == (0, 4095, (8, 8))
+
+
+def check_scans(rows: list[Row]) -> None:
+    found = [(Path(row["path"]).name, row["page_index"], np.mean(row["image"])) for row in rows]
+    assert found == [("a.tif", 0, 255), ("a.tif", 1, 128), ("a.tif", 2, 0)]
+
+
+def check_camera_trap(rows: list[Row]) -> None:
+    assert [shape(row["image"]) for row in rows] == [photograph("coffee").shape]
+
+
+def check_calls(rows: list[Row]) -> None:
+    assert [shape(row["amplitude"]) for row in rows] == [(1, 7000)]
+
+
+def check_phone_films(rows: list[Row]) -> None:
+    assert [shape(row["frame"]) for row in rows] == [(48, 64, 3)] * 3
 
 
 def check_speech(rows: list[Row]) -> None:
@@ -65,6 +102,15 @@ def check_samples(rows: list[Row]) -> None:
     assert {shape(row["jpg"]) for row in rows} == {(64, 64, 3)}
 
 
+def check_receipts(rows: list[Row]) -> None:
+    assert rows == [{"id": 1, "items": ["pen"]}, {"id": 2, "items": []}]
+
+
+def check_labels(rows: list[Row]) -> None:
+    expected = [("1", "one", "007"), ("2", "two", "8")]
+    assert [(row["__key__"], row["txt"], row["cls"]) for row in rows] == expected
+
+
 def check_listed(rows: list[Row]) -> None:
     assert [(row["photo"], row["title"]) for row in rows] == [("photos/astronaut.jpg", "Astronaut")]
     assert shape(rows[0]["image"]) == (64, 64, 3)
@@ -84,7 +130,7 @@ def check_exported(rows: list[Row]) -> None:
     assert rows == [{"id": 1}, {"id": 2}]
 
 
-def check_orders(rows: list[Row]) -> None:
+def check_declared_orders(rows: list[Row]) -> None:
     assert rows == [
         {"id": "7", "when": date(2026, 1, 31), "price": Decimal("1.10"), "note": '["a", {"b": 1}]'},
         {"id": "A12", "when": None, "price": Decimal("2.50"), "note": '"none"'},
@@ -108,6 +154,31 @@ def check_recent_sales(rows: list[Row]) -> None:
 def check_joined(rows: list[Row]) -> None:
     ((source, row),) = [(row.pop("source"), row) for row in rows]
     assert (Path(source).name, row) == ("joined.csv", {"id": 1, "path": "a", "id_1": 2})
+
+
+def check_prices(rows: list[Row]) -> None:
+    assert rows == [{"Artikel": "Stift", "Preis": 1.5}]
+
+
+def check_measurements(rows: list[Row]) -> None:
+    assert [(row["time"], row["celsius"]) for row in rows] == [(1, 20.5), (2, None), (3, 21)]
+
+
+def check_quotations(rows: list[Row]) -> None:
+    assert rows == [{"id": 1, "text": 'say "hi", please'}, {"id": 2, "text": None}]
+
+
+def check_dump(rows: list[Row]) -> None:
+    assert rows == [{"id": 1, "title": '"The" film\nin two lines'}, {"id": 2, "title": None}]
+
+
+def check_remarks(rows: list[Row]) -> None:
+    assert [row["remark"] for row in rows] == ["fine", "good"]
+
+
+def check_customers(rows: list[Row]) -> None:
+    expected = ("7", "00501", date(2026, 1, 31), Decimal("1.10"))
+    assert [tuple(row.values()) for row in rows] == [expected]
 
 
 def check_open_tickets(rows: list[Row]) -> None:
@@ -136,6 +207,25 @@ def check_stored(rows: list[Row]) -> None:
     assert all(row["kilobytes"] > 1 for row in rows)
 
 
+def check_missing_texts(rows: list[Row]) -> None:
+    found = {row["id"]: row["embedding"] is None for row in rows}
+    assert found == {1: False, 2: True, 3: False}
+
+
+def check_long_texts(rows: list[Row]) -> None:
+    short, long = sorted(rows, key=lambda row: len(row["text"]))
+    assert np.linalg.norm([short["embedding"], long["embedding"]], axis=1) == pytest.approx([1, 1])
+    assert max(name["start"] for name in long["names"]) > 200
+    assert shape(long["end"]) == (32,)
+
+
+def check_passages(rows: list[Row]) -> None:
+    first = [row for row in rows if row["chunk_index"] == 0]
+    assert len(first) == 4
+    assert len(rows) > 8
+    assert all(len(row["text"]) == row["chunk_end"] - row["chunk_start"] <= 24 for row in rows)
+
+
 def check_triage(rows: list[Row]) -> None:
     assert len(rows) == 3
     for answers in (row["triage"] for row in rows):
@@ -158,6 +248,9 @@ EXPECTED = {
         "bad-rows": count(2),
     },
     "docs/models.md": {
+        "missing-texts": check_missing_texts,
+        "long-texts": check_long_texts,
+        "long-prompts": count(2),
         "triage": check_triage,
         "generation": count(4),
         "photos": count(3),
@@ -166,6 +259,7 @@ EXPECTED = {
     "docs/steps.md": {
         "brightness": check_brightness,
         "rows": count(80),
+        "passages": check_passages,
         "stored-photos": check_stored,
         "legacy": count(3),
     },
@@ -175,16 +269,32 @@ EXPECTED = {
         "camera": check_camera,
         "exported": check_exported,
         "inbox": count(0),
-        "orders": check_orders,
+        "receipts": check_receipts,
+        "prices": check_prices,
+        "measurements": check_measurements,
+        "quotations": check_quotations,
+        "dump": check_dump,
+        "remarks": check_remarks,
+        "typed-orders": check_declared_orders,
+        "customers": check_customers,
         "conversations": check_conversations,
         "visits": check_visits,
         "recent-sales": check_recent_sales,
         "joined": check_joined,
         "thumbnails": check_thumbnails,
+        "as-stored": check_as_stored,
+        "logos": check_logos,
+        "x-rays": check_x_rays,
+        "x-rays-16": check_x_rays_16,
+        "scans": check_scans,
+        "camera-trap": check_camera_trap,
         "speech": check_speech,
+        "calls": check_calls,
         "frames": check_frames,
+        "phone-films": check_phone_films,
         "vectors": check_vectors,
         "examples": check_examples,
+        "labels": check_labels,
         "samples": check_samples,
         "listed": check_listed,
         "open-tickets": check_open_tickets,
@@ -194,7 +304,7 @@ EXPECTED = {
     },
 }
 """A check of the rows that each job of a page writes, in the order of the page."""
-FAILED_ROWS = {"bad-rows": 1, "listed": 1}
+FAILED_ROWS = {"bad-rows": 1, "listed": 1, "remarks": 1}
 JOBS = [pytest.param(page, job, id=name_of(job)) for page in EXPECTED for job in jobs(page)]
 
 

@@ -53,17 +53,25 @@ def test_runs_of_an_append_schedule_each_process_only_new_files(
     )["spec"]
     schedule = {"schedule": "* * * * *", "suspend": True, "template": {"spec": template}}
     kubectl.apply(schedule_document(NAME, **schedule))
-    read = []
+    read, ignored = [], []
     for file, lines in FILES.items():
         (tmp_path / file).mkdir()
         text = "".join(f"{file} {number}\n" for number in range(lines))
         (tmp_path / file / f"{file}.txt").write_text(text)
+        (tmp_path / file / "notes.pdf").write_text("no text file")
         store.upload(tmp_path / file, "scheduled/in")
-        read.append(kubectl.wait_complete(run_once(kubectl), JOB_END)["counts"]["read"])
+        status = kubectl.wait_complete(run_once(kubectl), JOB_END)
+        read.append(status["counts"]["read"])
+        ignored += [(each["name"], each["count"]) for each in status["warnings"]]
     assert read == list(FILES.values())
+    assert ignored == [("FilesIgnored", 1)] * len(FILES)
     runs = kubectl.list("batchinferences", f"batchinference.dev/schedule={NAME}")
     assert len(runs) == len(FILES)
-    assert store.verified(output)["result"] == "proven"
+    proof = store.verified(output)
+    assert proof["result"] == "proven"
+    assert [each["name"] for work in proof["jobs"] for each in work["warnings"]] == [
+        "FilesIgnored" for _ in FILES
+    ]
     eventually("no active run", lambda: status_of(kubectl)["active"] == [], 30)
     kubectl("delete", SCHEDULE, NAME)
     selector = f"batchinference.dev/schedule={NAME}"

@@ -75,11 +75,9 @@ def test_undecodable_files_are_failed_rows(tmp_path: Path) -> None:
     write_audio(tmp_path / "e.wav", sine(440))
     outcome = read_files("audio", tmp_path)
     assert outcome.places == [(0, 0), (4, 0)]
-    assert outcome.bad == {
-        (1, 0): "ValueError: Error : flac decoder lost sync.",
-        (2, 0): "ValueError: Format not recognised.",
-        (3, 0): "ValueError: Format not recognised.",
-    }
+    assert list(outcome.bad) == [(1, 0), (2, 0), (3, 0)]
+    assert "lost sync" in outcome.bad[1, 0]
+    assert outcome.bad[2, 0] == outcome.bad[3, 0] == "ValueError: Format not recognised."
 
 
 def test_file_with_a_gap_is_a_failed_row(tmp_path: Path) -> None:

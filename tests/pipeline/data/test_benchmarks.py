@@ -94,7 +94,7 @@ def test_cases_of_a_benchmark_have_all_that_they_name(modules: dict[str, ModuleT
 
 def test_benchmarks_of_the_makefile_exist_and_stop_their_servers_on_signals() -> None:
     scripts = re.findall(r"tests/bench/(\w+)\.py", (ROOT / "Makefile").read_text())
-    assert len(scripts) == 11
+    assert len(scripts) == 12
     for script in scripts:
         assert "    exit_on_signals()\n    main()\n" in (BENCH / f"{script}.py").read_text()
 

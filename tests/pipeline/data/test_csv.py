@@ -1,13 +1,14 @@
-"""CSV input: rows equal those of pyarrow and Python's csv; unreadable lines are failed rows."""
+"""CSV input: rows equal those of pyarrow and Python's csv; unreadable lines are failed rows.
+
+See test_csv_dialects, test_csv_types, test_csv_damage and test_csv_hints for options, types, open
+quotes and wrong options.
+"""
 
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import gzip
 import io
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.input import csv_text
 from batchinference.pipeline.input.readers import csv as reader
-from batchinference.pipeline.input.readers import encodings, records
+from batchinference.pipeline.input.readers import encodings
 from support.inputs.packages import folder_of
-from support.inputs.read_files import Outcome, read_files
+from support.inputs.read_files import read_csv, read_files
 from support.tiers import examples
 
 DATA = folder_of("sklearn") / "datasets" / "data"
 FIELDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.just("\n"))
-
-
-def read(tmp_path: Path, content: bytes | str, **options: Any) -> Outcome:
-    path = tmp_path / "a.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_files("csv", path, **options)
 
 
 @pytest.mark.parametrize("name", ["iris.csv", "breast_cancer.csv", "wine_data.csv"])
@@ -64,8 +60,8 @@ LINES: dict[str, list[tuple[Any, str]]] = {
 """Rows by content: empty files, newlines, byte order mark, quotes, spaces and missing values."""
 
 
-def test_lines_of_a_file_are_read(tmp_path: Path) -> None:
-    found = {content: read(tmp_path, content) for content in LINES}
+def test_lines_of_a_file_are_read_csv(tmp_path: Path) -> None:
+    found = {content: read_csv(tmp_path, content) for content in LINES}
     rows = {text: [(row["a"], row["b"]) for row in each.good] for text, each in found.items()}
     assert rows == LINES
     assert {text: each.ends for text, each in found.items()} == {
@@ -74,26 +70,11 @@ def test_lines_of_a_file_are_read(tmp_path: Path) -> None:
     assert not any(each.bad for each in found.values())
 
 
-def test_types_are_inferred(tmp_path: Path) -> None:
-    outcome = read(
-        tmp_path, "i,f,b,d,t,s,e\n1,1.5,true,2020-01-02,2020-01-02 03:04:05,text,\n-2,,false,,,,\n"
-    )
-    assert {field.name: str(field.type) for field in outcome.schema} == {
-        **{"i": "int64", "f": "double", "b": "bool", "d": "date32[day]"},
-        **{"t": "timestamp[s]", "s": "string", "e": "string"},
-    }
-    day, moment = dt.date(2020, 1, 2), dt.datetime.fromisoformat("2020-01-02 03:04:05")
-    assert [tuple(row.values()) for row in outcome.good] == [
-        (1, 1.5, True, day, moment, "text", ""),
-        (-2, None, False, None, None, "", ""),
-    ]
-
-
 def test_delimiter_and_column_names_are_options(tmp_path: Path) -> None:
     for delimiter in "\t;| ":
         content = f"a{delimiter}b\n1{delimiter}x,y"
-        assert read(tmp_path, content, delimiter=delimiter).good == [{"a": 1, "b": "x,y"}]
-    outcome = read(tmp_path, "1,x\n2\n3,z\n", column_names=["n", "t"])
+        assert read_csv(tmp_path, content, delimiter=delimiter).good == [{"a": 1, "b": "x,y"}]
+    outcome = read_csv(tmp_path, "1,x\n2\n3,z\n", column_names=["n", "t"])
     assert outcome.good == [{"n": 1, "t": "x"}, {"n": 3, "t": "z"}]
     assert outcome.places == [(0, 0), (0, 2)]
 
@@ -101,18 +82,18 @@ def test_delimiter_and_column_names_are_options(tmp_path: Path) -> None:
 BAD_LINES = {
     b"2": "ValueError: line has 1 fields instead of 2: 2",
     b"2,x,y": "ValueError: line has 3 fields instead of 2: 2,x,y",
-    b"2,\xff\xfe": "UTF8",
-    b"two,x": "'two' as a scalar of type int64",
-    b"2.5,x": "'2.5' as a scalar of type int64",
+    b"2,\xff\xfe": "column 'b': its text is not valid in the encoding utf-8",
+    b"two,x": "column 'a': \"two\" is not int64",
+    b"2.5,x": "column 'a': \"2.5\" is not int64",
 }
 
 
 def test_unreadable_line_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the line is after the sampled bytes, so it does not change the inferred types
-    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 20)
+    monkeypatch.setattr(reader, "SAMPLE_BYTES", 20)
     for line, error in BAD_LINES.items():
         content = b"a,b\n" + b"1,x\n" * 5 + line + b'\n\n3,"y\nz"\n' + line + b"\n4,z"
-        outcome = read(tmp_path, content)
+        outcome = read_csv(tmp_path, content)
         assert outcome.good[5:] == [{"a": 3, "b": "y\nz"}, {"a": 4, "b": "z"}], line
         assert outcome.places[5:] == [(0, 6), (0, 8)], line
         assert set(outcome.bad) == {(0, 5), (0, 7)}, line
@@ -120,12 +101,16 @@ def test_unreadable_line_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.Mon
         assert outcome.ends == {0: 9}, line
 
 
-def test_undecodable_bytes_fail_their_row_or_the_file(tmp_path: Path) -> None:
-    outcome = read(tmp_path, b"a,b\n1,x\n2,\xff\n3,z\n")
+def test_space_before_a_quote_is_explained(tmp_path: Path) -> None:
+    outcome = read_csv(tmp_path, 'a,b\n1, "x, y"\n2, "z"\n')
+    assert outcome.good == [{"a": 2, "b": ' "z"'}]
+    assert "remove the space" in outcome.bad[0, 0]
+
+
+def test_undecodable_bytes_fail_their_row(tmp_path: Path) -> None:
+    outcome = read_csv(tmp_path, b"a,b\n1,x\n2,\xff\n3,z\n")
     assert outcome.good == [{"a": 1, "b": "x"}, {"a": 3, "b": "z"}]
     assert outcome.schema == pa.schema([("a", pa.int64()), ("b", pa.string())])
-    in_header = read(tmp_path, b"n,t\xe4g\n1,x\n2\n3,z\n")
-    assert (in_header.good, set(in_header.bad)) == ([], {(0, 0)})
 
 
 ENCODINGS = ("latin-1", "cp1252", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be", "cp500")
@@ -134,8 +119,8 @@ ENCODINGS = ("latin-1", "cp1252", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_other_encodings_give_the_same_rows(tmp_path: Path, encoding: str) -> None:
     for content in ('n,größe,t\n1,1.5,grün\n2,,"zwei\nZeilen: ß"\n', "n,t\r\n1,é", "n,t\n", "\n"):
-        expected = read(tmp_path, content)
-        found = read(tmp_path, content.encode(encoding), encoding=encoding)
+        expected = read_csv(tmp_path, content)
+        found = read_csv(tmp_path, content.encode(encoding), encoding=encoding)
         assert (found.good, found.places, found.ends) == (
             expected.good, expected.places, expected.ends
         )  # fmt: skip
@@ -148,11 +133,11 @@ def test_other_encodings_give_the_same_rows(tmp_path: Path, encoding: str) -> No
 def test_blocks_of_other_encodings_may_end_within_a_character(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    monkeypatch.setattr(reader, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(csv_text, "BLOCK_BYTES", 64)
     monkeypatch.setattr(encodings, "_BLOCK_BYTES", 7)
-    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 31)
+    monkeypatch.setattr(reader, "SAMPLE_BYTES", 31)
     content = "n,t\n" + "".join(f"{n},é{n}\n" for n in range(50))
-    outcome = read(tmp_path, content.encode(encoding), encoding=encoding)
+    outcome = read_csv(tmp_path, content.encode(encoding), encoding=encoding)
     assert outcome.good == [{"n": n, "t": f"é{n}"} for n in range(50)]
 
 
@@ -175,16 +160,18 @@ def test_bytes_that_are_invalid_in_an_encoding_fail_their_row(
     tmp_path: Path, encoding: str
 ) -> None:
     content, good, bad = INVALID[encoding]
-    outcome = read(tmp_path, content, encoding=encoding)
+    outcome = read_csv(tmp_path, content, encoding=encoding)
     assert [row["a"] for row in outcome.good] == good
     assert set(outcome.bad) == bad
     assert f"its text is not valid in the encoding {encoding}" in outcome.bad[0, 1]
 
 
-def test_invalid_header_of_another_encoding_fails_the_file(tmp_path: Path) -> None:
-    outcome = read(tmp_path, b"a,\x81\n1,x\n2,y\n", encoding="cp1252")
-    assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)})
-    assert "not valid in the encoding cp1252, so the rest" in outcome.bad[0, 0]
+def test_invalid_header_fails_the_rows_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text("a,b\n0,text\n")
+    (tmp_path / "1.csv").write_bytes(b"a,\x81\n1,x\n2,y\n")
+    outcome = read_files("csv", tmp_path, encoding="cp1252")
+    assert (len(outcome.good), set(outcome.bad)) == (1, {(1, 0), (1, 1)})
+    assert "not valid in the encoding cp1252" in outcome.bad[1, 0]
 
 
 def test_compressed_file_may_have_another_encoding(tmp_path: Path) -> None:
@@ -199,9 +186,10 @@ def test_column_without_sampled_values_is_text(
     (tmp_path / "2.csv").write_text("own,n\n2,3\n")
     outcome = read_files("csv", tmp_path, sampled=1)
     assert outcome.good == [{"n": 1, "own": None}, {"n": 3, "own": "2"}]
-    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 20)
-    monkeypatch.setattr(reader, "BLOCK_BYTES", 20)
-    outcome = read(tmp_path, "a,b\n" + "1,\n" * 50 + "2,text\n")
+    monkeypatch.setattr(reader, "SAMPLE_BYTES", 20)
+    monkeypatch.setattr(csv_text, "BLOCK_BYTES", 20)
+    (tmp_path / "late").mkdir()
+    outcome = read_csv(tmp_path / "late", "a,b\n" + "1,\n" * 50 + "2,text\n")
     assert outcome.good[-1] == {"a": 2, "b": "text"}
     assert outcome.bad == {}
     assert {str(table.schema.field("b").type) for table in outcome.tables} == {"string"}
@@ -219,92 +207,31 @@ def test_files_share_columns_and_wider_types(tmp_path: Path) -> None:
         assert outcome.bad == {}
 
 
-def test_integers_are_never_rounded(tmp_path: Path) -> None:
-    for values, kind, python in [
-        (["1", "", " 9223372036854775808", "18446744073709551615"], "uint64", int),
-        (["-1", "9223372036854775808"], "string", str),
-        (["1", "18446744073709551616"], "string", str),
-        (["9223372036854775808", "1.5", "1e20"], "double", float),
-        (["9223372036854775807", "-1"], "int64", int),
-    ]:
-        outcome = read(tmp_path, "n,t\n" + "".join(f"{value},x\n" for value in values))
-        expected = [python(value) if value else None for value in values]
-        assert str(outcome.schema.field("n").type) == kind
-        assert [row["n"] for row in outcome.good] == expected
-        assert outcome.bad == {}
-
-
 def test_one_huge_line_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(csv_text, "BLOCK_BYTES", 10_000)
     huge = "x" * 200_000
-    outcome = read(tmp_path, f"a,b\n1,x\nbad\n2,{huge}\n3\n4,z\n")
+    outcome = read_csv(tmp_path, f"a,b\n1,x\nbad\n2,{huge}\n3\n4,z\n")
     assert outcome.good == [{"a": 1, "b": "x"}, {"a": 2, "b": huge}, {"a": 4, "b": "z"}]
     assert outcome.places == [(0, 0), (0, 2), (0, 4)]
     assert set(outcome.bad) == {(0, 1), (0, 3)}
     assert outcome.ends == {0: 5}
 
 
-OPEN, RAGGED = "a quote is opened but not closed", "line has 1 fields instead of 2"
-UNCLOSED = {
-    "last field": ('a,b\n1,x\n2,"y\n3,z\n', 1, OPEN),
-    "last line": ('a,b\n1,x\n2,"y', 1, OPEN),
-    "before quotes": ('a,b\n1,x\n2,"y""\n\n3,z\n4,z', 1, OPEN),
-    "nothing behind it": ('a,b\n1,x\n2,"', 1, OPEN),
-    "only field": ('a\n1\n"2\n3\n', 1, OPEN),
-    "first field": ('a,b\n1,x\n2,y\n"3\n4,z\n', 2, RAGGED),
-    "ragged undecodable line": ('a,b\n1,x\n2,\xe9,"y\n3,z', 1, "line has 3 fields instead of 2"),
-    "header": ('a,"b\n1,x\n', 0, "there is no first line"),
-}
-"""Content, the number of rows before the one with the open quote, and the error."""
-
-
-@pytest.mark.parametrize("case", UNCLOSED)
-def test_unclosed_quote_fails_the_rest_of_the_file_as_one_row(tmp_path: Path, case: str) -> None:
-    content, good, error = UNCLOSED[case]
-    (tmp_path / "0.csv").write_text("a,b\n0,text\n")
-    (tmp_path / "1.csv").write_bytes(content.encode("latin-1"))
-    outcome = read_files("csv", tmp_path, sampled=1)
-    places = outcome.places[1:]
-    assert (places, set(outcome.bad)) == ([(1, row) for row in range(good)], {(1, good)})
-    assert error in outcome.bad[1, good]
-    assert outcome.ends == {0: 1, 1: good + 1}
-
-
-CLOSED = {
-    'a\n1\n"2"\n3\n': 3,
-    'a,b\n1,x\n2,"y"': 2,
-    'a,b\n1,x\n2,""': 2,
-    'a,b\n1,x\n2,""""\n': 2,
-    'a,b\n1,x\n2,"\n"\n': 2,
-    'a,b\n1,x\n2,",y"\n\n': 2,
-    'a,b\n1,x\n2,"y"z': 2,
-    'a,b\n1,x\n2,5" disk\n': 2,
-    "a,b\n1,x\r": 1,
-}
-"""Content without an open quote, and the number of its rows."""
-
-
-def test_quotes_at_the_end_of_a_file_may_be_closed(tmp_path: Path) -> None:
-    found = {content: read(tmp_path, content) for content in CLOSED}
-    assert {content: len(outcome.good) for content, outcome in found.items()} == CLOSED
-    assert not any(outcome.bad for outcome in found.values())
-
-
 def test_ragged_undecodable_line_is_a_failed_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(csv_text, "BLOCK_BYTES", 100)
     content = [b"%d,gr\xc3\xbcn" % number for number in range(1000)]
     content[300] = b"3,x" * 50  # is longer than a block
     content[301] = b"1,caf\xe9"
     content[500] = b"1,caf\xe9,extra"
-    outcome = read(tmp_path, b"\xef\xbb\xbfn,t\xc3\xa4g\n" + b"\n".join(content))
+    outcome = read_csv(tmp_path, b"\xef\xbb\xbfn,t\xc3\xa4g\n" + b"\n".join(content))
     bad = (300, 301, 500)
     good = [row for row in range(1000) if row not in bad]
     assert outcome.places == [(0, row) for row in good]
     assert outcome.good == [{"n": row, "täg": "grün"} for row in good]
     assert sorted(outcome.bad) == [(0, row) for row in bad]
-    assert "UTF8" in outcome.bad[0, 301]
+    assert "encoding utf-8" in outcome.bad[0, 301]
     assert "line has 3 fields instead of 2: 1,caf\ufffd,extra" in outcome.bad[0, 500]
     assert outcome.ends == {0: 1000}
 
@@ -313,34 +240,16 @@ def test_ragged_undecodable_line_is_a_failed_row(
 def test_ragged_line_that_is_invalid_in_its_encoding_is_a_failed_row(
     tmp_path: Path, encoding: str
 ) -> None:
-    outcome = read(tmp_path, b"a,b\n1,x\n2,y,\x81\n3,z\n", encoding=encoding)
+    outcome = read_csv(tmp_path, b"a,b\n1,x\n2,y,\x81\n3,z\n", encoding=encoding)
     assert [row["a"] for row in outcome.good] == [1, 3]
     assert "line has 3 fields instead of 2: 2,y," in outcome.bad[0, 1]
 
 
 def test_ragged_undecodable_line_does_not_shorten_the_longest_row(tmp_path: Path) -> None:
     lines = [b"a,b", *(b"1," + "\u00e9".encode() * 500_000 for _ in range(3)), b"2,y,\xff"]
-    outcome = read(tmp_path, b"\n".join(lines), max_row_bytes=1 << 20)
+    outcome = read_csv(tmp_path, b"\n".join(lines), max_row_bytes=1 << 20)
     assert [(row["a"], len(row["b"])) for row in outcome.good] == [(1, 500_000)] * 3
     assert list(outcome.bad) == [(0, 3)]
-
-
-def test_open_quote_after_a_ragged_undecodable_line_fails_the_rest(tmp_path: Path) -> None:
-    outcome = read(tmp_path, b'a,b\n1,x\n2,y,\xff\n3,"\xc3\xa9\n4,z\n')
-    assert (outcome.good, sorted(outcome.bad)) == ([{"a": 1, "b": "x"}], [(0, 1), (0, 2)])
-    assert OPEN in outcome.bad[0, 2]
-
-
-def test_ragged_line_before_a_damage_belongs_to_the_rest_of_the_file() -> None:
-    # the parser may report it before or after it returns the table
-    def tables() -> Iterator[pa.Table]:
-        yield pa.table({"f0": [b"n", b"1"]})
-        raise pa.ArrowInvalid("damaged")
-
-    rows = reader._with_rejected(tables(), deque([pac.InvalidRow(1, 2, 3, "2,x")]))
-    assert next(rows).num_rows == 2
-    with pytest.raises(pa.ArrowInvalid, match="damaged"):
-        next(rows)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -385,7 +294,7 @@ def test_rows_do_not_depend_on_the_block_size(
     content = "\n".join(["n,t", *texts]).encode(errors="surrogateescape")
     (directory / "1.csv").write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "BLOCK_BYTES", block)
+        patch.setattr(csv_text, "BLOCK_BYTES", block)
         outcome = read_files("csv", directory, sampled=1)
     rows = [CUT_LINES[text] for text in texts if text]
     assert [tuple(row.values()) for row in outcome.good[1:]] == [row for row in rows if row]

@@ -58,7 +58,11 @@ def test_rows_without_lists_fail() -> None:
     assert {row: str(error) for row, error in failed.items()} == {0: expected, 1: expected}
 
 
-def test_block_without_elements_has_no_columns() -> None:
-    """Ray concatenates such a block with blocks whose elements are tensors."""
-    changed = explode(pa.table({"list": pa.array([[], None], pa.list_(pa.null()))}))
-    assert (changed.table.num_rows, changed.table.column_names) == (0, [])
+def test_block_without_elements_has_their_type_if_it_is_known() -> None:
+    for lists, kind in (
+        (pa.array([[], None], pa.list_(pa.int8())), pa.int8()),
+        (pa.array([[], None], pa.list_(pa.null())), pa.null()),
+        (to_column(np.zeros((2, 0, 3))), pa.null()),
+    ):
+        changed = explode(pa.table({"list": lists}))
+        assert (changed.table.num_rows, changed.table.schema.types) == (0, [kind])

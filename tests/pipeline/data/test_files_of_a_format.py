@@ -45,22 +45,31 @@ def sound(kind: str) -> bytes:
     return content.getvalue()
 
 
-def film(kind: str, codec: str, rate: int = 25) -> bytes:
-    """Return a film without sound, or a recording without pictures, in a container of FFmpeg."""
+def film(kind: str, codec: str, rate: int = 25, sound: str = "") -> bytes:
+    """Return a film, or a recording without pictures, in a container of FFmpeg. `sound` is the
+    codec of the sound of a film."""
     content = io.BytesIO()
     with av.open(content, "w", format=kind) as container:
-        stream: Any = container.add_stream(codec, rate=rate)
-        if stream.type == "video":
-            stream.width = stream.height = 64
-            stream.pix_fmt = "yuv420p"
-            frames: list[Any] = [av.VideoFrame(64, 64, "rgb24") for _ in range(3)]
-        else:
-            silence = np.zeros((1, 2048), np.float32)
-            frames = [av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")]
-            frames[0].sample_rate = rate
-        for frame in (*frames, None):
-            container.mux(stream.encode(frame))
+        streams = [(container.add_stream(codec, rate=rate), rate)]
+        if sound:
+            streams.append((container.add_stream(sound, rate=48_000), 48_000))
+        for stream, _ in streams:
+            if stream.type == "video":
+                stream.width = stream.height = 64
+                stream.pix_fmt = "yuv420p"
+        for stream, rate_ in streams:
+            for frame in (*frames_for(stream.type, rate_), None):
+                container.mux(stream.encode(frame))
     return content.getvalue()
+
+
+def frames_for(kind: str, rate: int) -> list[Any]:
+    if kind == "video":
+        return [av.VideoFrame(64, 64, "rgb24") for _ in range(3)]
+    silence = np.zeros((1, 2048), np.float32)
+    frame = av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")
+    frame.sample_rate = rate
+    return [frame]
 
 
 def archive() -> bytes:
@@ -223,10 +232,9 @@ def test_unfinished_files_and_copies_are_not_read(tmp_path: Path) -> None:
 
 
 def test_films_are_no_recordings(tmp_path: Path) -> None:
-    recording, pictures = film("webm", "libopus", 48_000), film("matroska", "mpeg4")
-    put(
-        tmp_path, a=recording, b=pictures, **{"c.mp4": film("ipod", "aac", 8000), "d.mp4": pictures}
-    )
+    recording, mp4 = film("webm", "libopus", 48_000), film("ipod", "aac", 8000)
+    pictures = film("matroska", "mpeg4", sound="libopus")
+    put(tmp_path, a=recording, b=pictures, **{"c.mp4": mp4, "d.mp4": film("mp4", "mpeg4")})
     assert read_names(tmp_path, "audio") == ["a", "c.mp4"]
     assert read_names(tmp_path, "video") == ["b", "c.mp4", "d.mp4"]
 

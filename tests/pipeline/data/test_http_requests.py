@@ -19,10 +19,12 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes import http_client as client
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from batchinference.pipeline.storage import json as storage_json
 from support.documents.http_models import ask, chat, json_endpoint
+from support.outputs.row_warnings import plain
 from support.servers.scripted_http import Answer, Server, answering, served
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
@@ -42,6 +44,29 @@ def pixels_of(data_uri: str) -> np.ndarray:
     assert kind.startswith("data:image/")
     with Image.open(io.BytesIO(base64.b64decode(content))) as image:
         return np.asarray(image)
+
+
+async def test_text_that_the_endpoint_may_have_cut_is_counted() -> None:
+    def used(tokens: Any) -> Any:
+        usage = {} if tokens is None else {"usage": {"prompt_tokens": tokens}}
+        return answering(200, {"data": [{"embedding": [1.0]}], **usage})
+
+    for tokens, too_long, expected in (
+        (7, None, []),
+        (8, None, [(0, "TextCut", 0)]),
+        (9, "truncate", [(0, "TextCut", 0)]),
+        (8, "fail", None),
+        (None, None, None),
+    ):
+        async with served(used(tokens)) as server:
+            fields = {"url": server.url, "maxInputTokens": 8}
+            model = chat(api="embeddings", **fields, **({"tooLong": too_long} if too_long else {}))
+            with collect_warnings() as warnings:
+                (result,) = await ask(model, question=["a"])
+        if expected is None:
+            assert isinstance(result, RequestFailed)
+        else:
+            assert (result.tolist(), plain(warnings)) == ([1.0], expected)
 
 
 async def test_chat_has_system_message_turns_and_prompt() -> None:

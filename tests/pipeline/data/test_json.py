@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.input.json_rows import JsonRows
+from batchinference.pipeline.input.readers import json as json_reader
 from batchinference.pipeline.input.readers import records
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.tiers import examples
@@ -65,9 +66,10 @@ def test_array_gives_the_same_rows_as_lines(digits: Path, tmp_path: Path) -> Non
 LINES: dict[bytes, list[Any]] = {
     **{b"": [], b"\n\n \n": [], b'{"a": 1}': [1], b'{"a": 1}\n{"a": 2}\n': [1, 2]},
     **{b'{"a": 1}\r\n\r\n{"a": 2}\r\n': [1, 2], b'\xef\xbb\xbf{"a": 1}\n': [1]},
-    **{b'\n{"a": 1}\n\n{"a": null}\n': [1, None], b'{"a": 1}\nnull\n': [1, None]},
+    **{b'\n{"a": 1}\n\n{"a": null}\n': [1, None], b'{"a": "}null"}': ["}null"]},
     **{'{"a": "é😀\\u00fc\\n"}'.encode(): ["é😀ü\n"], b'{"a": 1}\n{"a": 1.5}\n': [1.0, 1.5]},
     b'{"a": {"b": [true, null]}}\n': [{"b": [True, None]}],
+    b'{"a": [\nnull\n]}\n': [[None]],
 }
 ARRAYS: dict[bytes, list[Any]] = {
     **{b"[]": [], b' [{"a": 1},\n {"a": 2}] ': [1, 2], b'{"a": 1}': [1]},
@@ -101,7 +103,7 @@ def test_unreadable_line_is_a_failed_row(tmp_path: Path) -> None:
 
 
 def test_unreadable_array_elements_are_failed_rows(tmp_path: Path) -> None:
-    for element in (2, [2], "a", {"a": 1, "b": "\ud800"}):
+    for element in (2, [2], "a", None, True, {"a": 1, "b": "\ud800"}):
         outcome = read(tmp_path, json.dumps([{"a": 0}, element, {"a": 2}]).encode(), lines=False)
         assert [row["a"] for row in outcome.good] == [0, 2], element
         assert set(outcome.bad) == {(0, 1)}, element
@@ -217,31 +219,84 @@ def test_rows_behind_the_sample_are_read_or_fail(
     assert set(outcome.bad) == {(0, 10)}
 
 
-NULLS: dict[bytes, list[int]] = {
-    **{b"null": [], b"\r\n \tnull \n": [], b"null\nnull\n": [], b'null\n{"a": 1}\n': []},
-    **{b"null\nbroken\nnull\n": [1], b'broken\nnull\n{"a": 1}\n': [0]},
-    **{b'null\n5\ntrue\n"x"\n[]\nnull': [1, 2, 3, 4], b"nulls\n": [0], b"nul\n": [0]},
+NO_OBJECTS: dict[bytes, list[int]] = {
+    **{b"null": [0], b"\r\n \tnull \n": [0], b"null\nnull\n": [0, 1], b'null\n{"a": 1}\n': [0]},
+    **{b"null\nbroken\nnull\n": [0, 1, 2], b'broken\nnull\n{"a": 1}\n': [0, 1]},
+    **{b'null\n5\ntrue\n"x"\n[]\nnull': [0, 1, 2, 3, 4, 5], b"nulls\n": [0], b"nul\n": [0]},
+    **{b'{"a": 1}\n null \n{}\n-1.5\n{"a": null}\n': [1, 3], b'{"a": 1} null\n{}\n': [0]},
+    **{b'{"a": "}null"}\n{"a": "\\nnull"}\n': []},
 }
 """Content, and the row numbers of its failed rows."""
 
 
 @pytest.mark.parametrize("before", [0, 9], ids=["first block", "later block"])
-@pytest.mark.parametrize("types", [b'{"a": 0}\n', b"{}\n"], ids=["typed", "untyped"])
-def test_null_at_any_place_is_a_row_of_nulls(
+@pytest.mark.parametrize("types", [b'{"b": 0}\n', b"{}\n"], ids=["typed", "untyped"])
+def test_line_that_is_no_object_is_a_failed_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: bytes, before: int
 ) -> None:
     monkeypatch.setattr(records, "CHUNK_BYTES", 10)
     write(tmp_path / "0.json", types)
-    for content, bad in NULLS.items():
-        write(tmp_path / "1.json", b'{"a": 1}\n' * before + content)
+    for content, bad in NO_OBJECTS.items():
+        write(tmp_path / "1.json", b'{"b": 1}\n' * before + content)
         outcome = read_files("json", tmp_path, sampled=1)
         assert sorted(outcome.bad) == [(1, before + row) for row in bad], content
         good = [(1, row) for row in range(before, outcome.ends[1]) if row - before not in bad]
         assert outcome.places[1 + before :] == good, content
 
 
-def test_null_after_a_byte_order_mark_is_a_row() -> None:
-    assert JsonRows({}, {}).parse(b"\xef\xbb\xbfnull\n").num_rows == 1
+def test_null_after_a_byte_order_mark_is_a_failed_row(tmp_path: Path) -> None:
+    assert set(read(tmp_path, b"\xef\xbb\xbfnull\n{}\n").bad) == {(0, 0)}
+
+
+def test_error_names_the_kind_of_a_line_that_is_no_object(tmp_path: Path) -> None:
+    kinds = {b"null": "null", b"true": "boolean", b'"x"': "text", b"1": "number", b"[1]": "array"}
+    for line, kind in kinds.items():
+        assert f" {kind}" in read(tmp_path, b"{}\n" + line + b"\n").bad[0, 1], line
+
+
+SEVERAL_LINES: dict[bytes, list[dict[str, Any]]] = {
+    b'{\n  "a": [\n    {"b": 1},\n    {"b": 2}\n  ]\n}\n': [{"a": [{"b": 1}, {"b": 2}]}],
+    b'{\n  "a": 1\n}\n{\n  "a": 2\n}': [{"a": 1}, {"a": 2}],
+    b'{\r\n  "a": 1,\r\n  "b": "x"\r\n}\r\n\r\n {"a": 2}': [
+        {"a": 1, "b": "x"},
+        {"a": 2, "b": None},
+    ],
+    b'{"a":\n"} { \\n"}\n{"a": ""}\n': [{"a": "} { \n"}, {"a": ""}],
+    b'{"a": 1,\n"b": [\n]}': [{"a": 1, "b": []}],
+}
+
+
+@pytest.mark.parametrize("chunk", [10, 4 << 20])
+def test_objects_may_span_lines_and_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(records, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(json_reader, "SLICE_BYTES", 16)
+    for content, rows in SEVERAL_LINES.items():
+        outcome = read(tmp_path, b"\n" + content)
+        assert (outcome.good, outcome.bad) == (rows, {}), content
+
+
+ONE_DOCUMENT = [
+    b'[\n  {"a": 1},\n  {"a": 2}\n]\n',
+    b'[{"a": 1},\n{"a": 2}]',
+    b'[{\n"a": 1\n}]',
+    b'{\n  "a": 1, // a comment\n  "b": {"a": 2}\n}\n',
+    '{"a": 1}\n{"a": 2}\n'.encode("utf-16"),
+]
+
+
+def test_file_that_is_one_unreadable_document_is_one_failed_row(tmp_path: Path) -> None:
+    for content in ONE_DOCUMENT:
+        outcome = read(tmp_path, content)
+        assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)}), content
+
+
+def test_damaged_first_line_damages_no_other(tmp_path: Path) -> None:
+    for line in (b'{"a": 0,', b'{"a": {', b'{"a": 0, "b', b"{"):
+        outcome = read(tmp_path, line + b'\n{"a": 1}\n{"a": 2}\n')
+        assert [row["a"] for row in outcome.good] == [1, 2], line
+        assert set(outcome.bad) == {(0, 0)}, line
 
 
 def test_array_read_as_lines_names_the_option(tmp_path: Path) -> None:
@@ -327,11 +382,9 @@ def test_fields_that_differ_by_case_are_two_columns(tmp_path: Path) -> None:
     assert read(tmp_path, b'{"a": 1, "A": "x"}\n').good == [{"a": 1, "A": "x"}]
 
 
-def test_null_and_empty_objects_are_rows_without_columns(tmp_path: Path) -> None:
-    for content, places in {b"null\n": [(0, 0)], b"{}\n{}\n": [(0, 0), (0, 1)]}.items():
-        outcome = read(tmp_path, content)
-        assert outcome.places == places
-        assert outcome.bad == {}
+def test_empty_objects_are_rows_without_columns(tmp_path: Path) -> None:
+    outcome = read(tmp_path, b"{}\n{}\n")
+    assert (outcome.places, outcome.bad) == ([(0, 0), (0, 1)], {})
 
 
 def test_nan_of_pythons_json_is_read(tmp_path: Path) -> None:

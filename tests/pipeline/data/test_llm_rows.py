@@ -23,6 +23,7 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.runtimes.vllm_row_codec import (
     ADAPTER,
+    CUT,
     ERROR,
     REQUEST,
     RESULT,
@@ -35,6 +36,7 @@ from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from support.documents.vllm_models import vllm
+from support.models import tiny_transformers
 from support.outputs.batches import (
     end,
     errors_of,
@@ -46,6 +48,7 @@ from support.outputs.batches import (
     rows_of,
     shares_of,
 )
+from support.outputs.row_warnings import warnings_of
 
 PARAMETERS = {"sampling_params": {"max_tokens": 3}}
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/none"))
@@ -77,7 +80,7 @@ def through_ray(
     """Pass rows through Ray's preprocess and postprocess wrappers, with `answer` as the stage."""
     before = wrap_preprocess(lambda row: opened(PARAMETERS, row), "__data")
     after = wrap_postprocess(
-        lambda row: {ROW: row[ROW], RESULT: result_of(task)(row)}, "__data", True
+        lambda row: {ROW: row[ROW], RESULT: result_of(task)(row), CUT: row[CUT]}, "__data", True
     )
     results: list[Row] = []
     for row in sealed.to_pylist():
@@ -86,7 +89,8 @@ def through_ray(
         if not data["__data"][ERROR]:
             data["__data"] |= answer(data["__data"])
         results.append(after(data))
-    names = dict.fromkeys(name for row in results for name in (ROW, RESULT, ERROR) if name in row)
+    known = (ROW, RESULT, ERROR, CUT)
+    names = dict.fromkeys(name for row in results for name in known if name in row)
     return arrow.to_table({name: [row.get(name) for row in results] for name in names})
 
 
@@ -112,6 +116,35 @@ def test_requests_have_messages_or_a_prompt() -> None:
         assert requests(model(prompt="Q: {question}", **fields), text=["a"]) == [{"prompt": "Q: a"}]
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """Return the folder of a chat model with a token for each character."""
+    tiny_transformers.write("chat_model", tmp_path)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_long_row_is_cut_before_the_engine(folder: str, chat: bool) -> None:
+    numbers = "".join(str(number % 10) for number in range(90))
+    fields: dict[str, Any] = {"prompt": "Say {question}!", "chat": chat, "tooLong": "truncateLeft"}
+    engine = {"max_model_len": 60}
+    spec = model(source=folder, engine=engine, sampling={"max_tokens": 10}, **fields)
+    # <bos> twice, as the stage for tokens adds it to that of the template
+    room = 50 - len("Say !") - (2 + len("[user][assistant]") if chat else 1)
+    kept = f"Say {numbers[-room:]}!"
+    expected = {"messages": [{"role": "user", "content": kept}]} if chat else {"prompt": kept}
+    assert requests(spec, text=["a", numbers])[1] == expected
+    done = asked(rows(text=["a", numbers]), spec=spec)
+    assert warnings_of(done) == [(1, "TextCut", 90 - room)]
+    inputs = {"question": "text", "style": "style"}
+    adapted = model(source=folder, engine=engine, inputs=inputs, adapter="style", loraPath="/a",
+                    chat=chat, tooLong="truncate", sampling={"max_tokens": 10})  # fmt: skip
+    (request,) = requests(adapted, text=[numbers], style=["x" * 99])
+    assert request[ADAPTER] == "x" * 99
+    whole = model(source=folder, engine=engine, **{**fields, "tooLong": "fail"})
+    assert str(requests(whole, text=[numbers])[0]).count(numbers) == 1
+
+
 def test_request_names_the_adapter() -> None:
     inputs = {"question": "text", "style": "style"}
     spec = model(inputs=inputs, adapter="style", loraPath="/adapters")
@@ -119,9 +152,18 @@ def test_request_names_the_adapter() -> None:
     assert [request[ADAPTER] for request in asked] == ["poem", None]
 
 
-def test_row_with_null_input_fails_alone() -> None:
-    done = asked(rows(text=pa.array(["a", None])))
-    assert errors_of(done) == {1: "EngineError: ValueError: input 'question' is null"}
+def test_answer_to_a_null_or_empty_input_is_null() -> None:
+    done = asked(rows(text=pa.array(["a", None, " "])))
+    answers = [(0, "a", "well"), (1, None, None), (2, " ", None)]
+    assert rows_of(done) == [(row, {"text": t, "answer": a}) for row, t, a in answers]
+    assert warnings_of(done) == [(1, "NullInput", 0), (2, "EmptyInput", 0)]
+    nulls = asked(rows(text=pa.array([None], pa.string())))
+    assert rows_of(nulls) == [(0, {"text": None, "answer": None})]
+
+
+def test_row_with_null_input_fails_alone_if_wanted() -> None:
+    done = asked(rows(text=pa.array(["a", None])), spec=model(nullInput="fail"))
+    assert "question is null" in errors_of(done)[1]
     assert rows_of(done) == [(0, {"text": "a", "answer": "well"})]
 
 
@@ -146,7 +188,8 @@ def test_embeddings_are_float32_vectors() -> None:
     vectors = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
     for texts in (["a", "bcd"], ["a", None, "bcd"]):
         done = asked(rows(text=pa.array(texts)), embedded, spec).table
-        assert np.stack(to_batch(done)["answer"]).tolist() == [[1, 0.5], [3, 0.5]]
+        vectors_ = [vector for vector in to_batch(done)["answer"] if vector is not None]
+        assert np.stack(vectors_).tolist() == [[1, 0.5], [3, 0.5]]
         assert done.schema.field("answer").type == vectors.schema.field("answer").type
 
 
@@ -179,6 +222,10 @@ def test_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     snapshot = Location(str(tmp_path / "input.parquet"))
     snapshot.write(snapshot_input([str(tmp_path / "a.txt")], []).serialized())
-    message = "step 'ask' failed on row 1 of .*a.txt: .*input 'question' is null"
+    message = "step 'ask' failed on row 1 of .*a.txt: .*question is null"
     with pytest.raises(JobFailure, match=message):
-        asked(rows(text=pa.array(["a", None])), errors=ErrorHandling(False, snapshot))
+        asked(
+            rows(text=pa.array(["a", None])),
+            spec=model(nullInput="fail"),
+            errors=ErrorHandling(False, snapshot),
+        )

@@ -32,6 +32,7 @@ from batchinference.pipeline.runtimes.model_files import (
 from batchinference.pipeline.runtimes.vllm_processor import (
     GuardedEngine,
     GuardedImages,
+    GuardedTemplate,
     ImageInliner,
     IsolatingStage,
     guarded,
@@ -72,6 +73,7 @@ def model(**fields: Any) -> VllmModel:
 
 
 GUARDS: dict[Any, type[IsolatingStage]] = {
+    ChatTemplateUDF: GuardedTemplate,
     vLLMEngineStageUDF: GuardedEngine,
     PrepareMultimodalUDF: GuardedImages,
 }
@@ -116,11 +118,20 @@ def chat(text: str) -> Row:
 
 
 def test_chat_template_error_fails_its_row_only(folder: str) -> None:
-    made = stage(ChatTemplateUDF, model(source=folder), model="", chat_template=TEMPLATE)
+    spec = model(source=folder, chatTemplate=TEMPLATE)
+    made = stage(ChatTemplateUDF, spec, model="", chat_template=TEMPLATE)
     found = made_of(made, *map(chat, ["a", "b", "odd one", "c", "odd too"]))
     refused = "TemplateError: roles must alternate"
     assert errors(found) == ["", "", refused, "", refused]
     assert [row.get("prompt") for row in found] == ["a", "b", None, "c", None]
+
+
+def test_template_that_refuses_the_messages_of_the_job_ends_the_job(folder: str) -> None:
+    template = "{{ raise_exception('no system role') if messages[0].role == 'system' }}"
+    spec = model(source=folder, system="Be brief.", chatTemplate=template)
+    made = stage(ChatTemplateUDF, spec, model="", chat_template=template)
+    with pytest.raises(ModelLoad, match=r"system: .*no system role"):
+        made_of(made, chat("a"))
 
 
 def test_tokenizer_error_fails_its_row_only(folder: str) -> None:

@@ -131,6 +131,13 @@ def test_csv_manifest_is_read(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["m.parq", "M.PQ", "m.parquet"])
+def test_manifest_may_have_each_extension_of_parquet(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    pq.write_table(pa.table({"uri": ["a.txt"]}), tmp_path / name)
+    assert [row["text"] for row in read_files("manifest", tmp_path, decode="text").good] == ["one"]
+
+
 def test_missing_content_fails_its_row(tmp_path: Path, web: Web) -> None:
     web.paths = {"/there": [b"x"], "/removed": [410], "/secret": [403]}
     (tmp_path / "folder").mkdir()

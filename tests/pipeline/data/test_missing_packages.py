@@ -20,6 +20,7 @@ from batchinference.pipeline.errors import (
     require_package,
 )
 from batchinference.pipeline.input.readers import READERS
+from batchinference.pipeline.media import images
 from batchinference.pipeline.runtimes import RUNTIMES
 from batchinference.pipeline.runtimes.transformers.inputs import _resampled
 from support.documents.pages import ROOT
@@ -61,6 +62,13 @@ def test_runtimes_and_formats_name_their_packages() -> None:
         assert entry.library.isidentifier()
         assert entry.package in {*EXTRAS.values(), "ray[llm]"}
     assert all(name.isidentifier() for entry in READERS.values() for name in entry.libraries)
+
+
+def test_heic_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = tuple(name for name in images.FORMATS if name != "HEIF")
+    monkeypatch.setattr(images, "FORMATS", others)
+    with pytest.raises(ValueError, match=r"pillow-heif: pip install '\./jobs\[heic\]'"):
+        images.open_image(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 40)
 
 
 def test_resampling_needs_av(monkeypatch: pytest.MonkeyPatch) -> None:

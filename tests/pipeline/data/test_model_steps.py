@@ -17,6 +17,7 @@ from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
 from support.outputs.batches import Run, as_one_batch, errors_of, good, outcomes
 
+LONG = "x " * 100
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
 
@@ -55,19 +56,21 @@ def test_output_is_added_or_replaces_its_input(bert: str) -> None:
     assert dropped.table.column_names == ["n", "embedding"]
 
 
-def test_null_text_fails_its_row_only(bert: str) -> None:
-    result = runner(step(source=bert))(batch(text=["a", None, "c", "d"]))
+def test_invalid_text_fails_its_row_only(bert: str) -> None:
+    result = runner(step(source=bert, tooLong="fail"))(batch(text=["a", LONG, "c", "d"]))
     assert outcomes(result) == {0: "good", 1: "failed", 2: "good", 3: "good"}
-    assert errors_of(result) == {1: "TypeError: expected text, got NoneType"}
+    assert errors_of(result)[1].startswith("TextTooLong: the text has 102 tokens")
     assert result.table.column("text").to_pylist() == ["a", "c", "d"]
 
 
 def test_results_keep_their_rows_when_others_fail(bert: str) -> None:
-    texts = ["one", None, "two", "three", None, "four"]
-    run = runner(step(source=bert))
+    texts = ["one", LONG, "two", "three", LONG, "four"]
+    run = runner(step(source=bert, tooLong="fail"))
     some = run(batch(text=texts)).table
     alone = {
-        text: to_batch(run(batch(text=[text])).table)["embedding"][0] for text in texts if text
+        text: to_batch(run(batch(text=[text])).table)["embedding"][0]
+        for text in texts
+        if text != LONG
     }
     found = zip(some["text"].to_pylist(), to_batch(some)["embedding"], strict=True)
     for text, embedding in found:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from batchinference.pipeline.input.readers import numpy as reader
+from batchinference.spec.warnings import WarningName
 from support.inputs.read_files import open_input, read_files
 
 RANDOM = np.random.default_rng(7)
@@ -103,6 +104,30 @@ def test_member_that_claims_more_bytes_than_it_has_is_one_failed_row(tmp_path: P
                 content = _of_shape("(3,)")
                 archive.writestr(member, content[: len(content) - missing])
     assert list(read_files("numpy", tmp_path).bad) == [(0, 0), (1, 0)]
+
+
+def test_other_members_of_an_archive_are_counted(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("folder/", b"")
+        archive.writestr("about.json", b"{}")
+        archive.writestr("x.pkl", b"")
+    outcome = read_files("numpy", tmp_path)
+    assert outcome.column("x").tolist() == [0, 1, 2]
+    warnings = [row for batch in outcome.batches for row in batch.warnings.to_pylist()]
+    assert [(row["id"], row["name"], row["amount"]) for row in warnings] == [
+        (0, WarningName.MEMBERS_IGNORED, 2)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archive_without_arrays_or_with_two_of_a_name_is_one_failed_row(tmp_path: Path) -> None:
+    for names in (["about.json"], ["x.npy", "x.npy"]):
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            for name in names:
+                archive.writestr(name, _of_shape("(3,)"))
+        outcome = read_files("numpy", tmp_path)
+        assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)}), names
 
 
 def _of_shape(shape: str) -> bytes:

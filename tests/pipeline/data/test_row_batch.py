@@ -60,12 +60,18 @@ def test_step_divides_rows_into_good_failed_and_filtered_ones() -> None:
     assert outcomes(last) == {0: "good, failed", 1: "failed", 2: "filtered", 3: "filtered"}
 
 
-def test_batch_without_rows_has_no_columns() -> None:
-    """No type of a column is known for rows that do not exist."""
+def test_batch_without_rows_keeps_its_columns_but_not_the_memory_of_its_rows() -> None:
     before = good(0, 0, ["a", "b"])
     after = before.derived(before.table.slice(0, 0), np.empty(0, dtype=np.int64), [])
     assert outcomes(after) == {0: "filtered", 1: "filtered"}
-    assert after.table.column_names == before.only(np.array([7])).table.column_names == []
+    for batch in (after, before.only(np.array([7])), merged([end(0, 2), after])):
+        assert batch.table.schema == before.table.schema
+        assert batch.table.get_total_buffer_size() < 16
+
+
+def test_columns_of_merged_batches_are_those_of_rows() -> None:
+    empty = replace(end(0, 1), table=pa.table({"n": pa.array([], pa.int64())}))
+    assert merged([empty, good(0, 0, ["a"])]).table.schema.types == [pa.string()]
 
 
 def test_chosen_input_rows_keep_everything_about_them() -> None:

@@ -10,9 +10,11 @@ from PIL import Image
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import Runtime
+from batchinference.pipeline.runtimes.text_limits import TextTooLong
 from support.models import tiny_transformers as tiny_models
 from support.models.replicas import loaded
 from support.models.run_transformers import objects
+from support.outputs.row_warnings import run_with_warnings
 
 TEXTS = ["A cat sits on the mat.", "Dogs bark.", "The stock market fell sharply today " * 5]
 PHOTOS = [np.random.default_rng(side).integers(0, 256, (40, side, 3), dtype=np.uint8)
@@ -108,6 +110,47 @@ def test_other_values_are_rejected(model: Runtime, clip: str) -> None:
             model({"text": objects(["a", value])})
     with pytest.raises(TypeError, match="expected an image, got str"):
         runtime(clip, "image")({"image": objects([PHOTOS[0], "cat.png"])})
+
+
+LONG = "search " + "word " * 300
+LIMIT = 256
+"""The maximum number of tokens of MiniLM."""
+
+
+def embedded_with_warnings(source: str, texts: list[str], **fields: Any) -> Any:
+    results, warnings = run_with_warnings(runtime(source, **fields), {"text": texts})
+    return np.array(results), warnings
+
+
+def test_cut_tokens_are_counted(minilm: str) -> None:
+    for fields, cut in (
+        ({}, 303 - LIMIT),
+        ({"tooLong": "truncateLeft"}, 303 - LIMIT),
+        ({"prompt": "find it: "}, 306 - LIMIT),
+        ({"prompt": "find it: ", "tooLong": "truncateLeft"}, 306 - LIMIT),
+    ):
+        found, warnings = embedded_with_warnings(minilm, ["a", LONG], **fields)
+        assert warnings == [(1, "TextCut", cut)], fields
+        assert found.shape == (2, 384)
+    with pytest.raises(TextTooLong, match="303 tokens, and the model takes 256"):
+        embedded_with_warnings(minilm, ["a", LONG], tooLong="fail")
+
+
+def test_prompt_is_kept_if_the_beginning_is_cut(minilm: str) -> None:
+    text = "one " * 300 + "two " * 252
+    found, _ = embedded_with_warnings(minilm, [text], prompt="ask: ", tooLong="truncateLeft")
+    assert np.abs(found - direct(minilm, ["ask: " + "two " * 252])).max() < 1e-5
+
+
+def test_windows_are_averaged_by_their_tokens(minilm: str) -> None:
+    words = [f"{word} " for word in ["one", "two"] * 150]
+    fields = {"tooLong": "windows", "windowOverlap": 0}
+    found, warnings = embedded_with_warnings(minilm, ["a", "".join(words)], **fields)
+    parts = direct(minilm, ["".join(words[:254]), "".join(words[254:])])
+    mean = np.average(parts, axis=0, weights=[254, 46])
+    assert warnings == []
+    assert np.abs(found[1] - mean / np.linalg.norm(mean)).max() < 1e-5
+    assert np.abs(found[0] - direct(minilm, ["a"])).max() < 1e-5
 
 
 def test_unsupported_fields_are_rejected_at_load(minilm: str, clip: str) -> None:

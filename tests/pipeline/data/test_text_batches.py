@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.runtimes.transformers.inputs import buckets, padded
+from batchinference.pipeline.runtimes.transformers.text_inputs import buckets, padded
 from support.documents.minimal import Document
 from support.models.run_transformers import alike, loaded, run
 from support.tiers import examples

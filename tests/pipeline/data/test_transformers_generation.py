@@ -17,7 +17,8 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
 from support.inputs.photographs import photograph
 from support.models.run_transformers import loaded, objects, run
-from support.models.tiny_transformers import CHARACTERS
+from support.models.tiny_transformers import CHARACTERS, CHAT, characters
+from support.outputs.row_warnings import run_with_warnings
 
 Tiny = Callable[[str], str]
 TEXTS = ["a cat", "dogs run a lot", "x", "the quick brown fox jumps over the lazy dog"]
@@ -71,6 +72,48 @@ def test_prompt_and_answer_must_fit_into_the_model(short_model: str, tiny: Tiny)
         generated(short_model, ["a", "x" * 511])
     # a model that computes its positions instead of learning them has no limit
     assert generated(tiny("text_model"), ["x" * 511])
+
+
+def prompts(source: str, columns: dict[str, list[Any]], **fields: Any) -> tuple[list[str], Any]:
+    """Return the prompts that reach the model, and the warnings about their rows."""
+    runtime = loaded("text-generation", source, list(columns), **{"sampling": GREEDY, **fields})
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    asked = [key for batch in runtime._prompts(rows) for key in batch.keys]
+    return asked, run_with_warnings(runtime, columns)[1]
+
+
+NUMBERS = "".join(str(number % 10) for number in range(600))
+
+
+@pytest.mark.parametrize("prompt", [None, "Say {text}!"])
+def test_row_is_cut_to_fit_into_the_model(short_model: str, prompt: str | None) -> None:
+    template = prompt or "{text}"
+    room = 512 - 6 - 1 - (len(template) - len("{text}"))
+    fields = {"prompt": prompt} if prompt else {}
+    for policy, kept in (("truncate", NUMBERS[:room]), ("truncateLeft", NUMBERS[-room:])):
+        asked, warnings = prompts(short_model, {"text": ["a", NUMBERS]}, tooLong=policy, **fields)
+        assert asked == [template.format(text=text) for text in ("a", kept)], policy
+        assert warnings == [(1, "TextCut", 600 - room)]
+
+
+def test_longest_message_of_a_chat_is_cut(short_model: str) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(short_model)
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(short_model)
+    turns = [{"role": "user", "content": NUMBERS}, {"role": "assistant", "content": "ok"}]
+    (asked,), warnings = prompts(short_model, {"turns": [turns]}, tooLong="truncateLeft")
+    rest = len("[user][assistant]ok[assistant]")
+    assert asked == f"<bos>[user]{NUMBERS[-505 + rest :]}[assistant]ok[assistant]"
+    assert warnings == [(0, "TextCut", 600 - 505 + rest)]
+
+
+def test_prompt_without_room_is_refused(short_model: str) -> None:
+    long = "x" * 600 + "{text}"
+    with pytest.raises(ValueError, match="tokens, and the model takes 506"):
+        prompts(short_model, {"text": ["a"]}, prompt=long, tooLong="truncate")
+    sampling = {"max_new_tokens": 512}
+    with pytest.raises(ModelLoad, match="leave no room for a prompt"):
+        prompts(short_model, {"text": ["a"]}, tooLong="truncate", sampling=sampling)
 
 
 def test_prompt_is_filled_with_row_values(tiny: Tiny) -> None:
@@ -323,3 +366,31 @@ def test_stop_strings_end_the_text(tiny: Tiny) -> None:
     sampling["stop_strings"] = [whole[5]]
     (short,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
     assert short == whole[: whole.index(whole[5]) + 1]
+
+
+def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny) -> None:
+    tokenizer = characters(pad_token="<pad>")
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    ends = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+    config = transformers.BartConfig(
+        vocab_size=len(CHARACTERS), max_position_embeddings=32, **sizes, **heads, **ends
+    )
+    transformers.BartForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="51 tokens, and the model takes 32"):
+        generated(str(tmp_path), ["a", "x" * 50])
+    (asked,), warnings = prompts(str(tmp_path), {"text": ["x" * 50]}, tooLong="truncate")
+    assert (asked, warnings) == ("x" * 31, [(0, "TextCut", 19)])
+    # a model without a table of positions has no limit
+    assert generated(tiny("encoder_decoder"), ["x" * 600])
+
+
+def test_json_of_messages_is_cut_like_messages(short_model: str) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(short_model)
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(short_model)
+    turns = [{"role": "user", "content": NUMBERS}]
+    found = prompts(short_model, {"turns": [json.dumps(turns)]}, tooLong="truncate")
+    assert found == prompts(short_model, {"turns": [turns]}, tooLong="truncate")
+    assert found[1] != []

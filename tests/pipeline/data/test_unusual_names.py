@@ -149,6 +149,16 @@ def test_missing_file_is_named_with_a_similar_one(tmp_path: Path) -> None:
         snapshot_input([rf"{tmp_path}/caf\xe8.txt"], [])
 
 
+def test_relative_paths_start_in_a_directory_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, b"d\xe9/caf\xe9.txt")
+    monkeypatch.chdir(tmp_path / os.fsdecode(b"d\xe9"))
+    assert Location(r"caf\xe9.txt").path == rf"{tmp_path}/d\xe9/caf\xe9.txt"
+    assert Location("./").files()[0].path == rf"{tmp_path}/d\xe9/caf\xe9.txt"
+    assert paths(".") != {}
+
+
 def test_directory_of_the_job_may_have_any_name(tmp_path: Path) -> None:
     directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xe9"))
     make(directory / "in", b"a.txt")

@@ -13,8 +13,11 @@ import pytest
 import webdataset
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input import tar_samples
+from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
+from batchinference.spec.warnings import WarningName
 from support.inputs.formats import add_member, pictures, png, write_webdataset
-from support.inputs.read_files import open_input, read_files
+from support.inputs.read_files import Outcome, open_input, read_files
 
 PICTURES = pictures(6)
 
@@ -79,15 +82,175 @@ def test_suffix_follows_the_first_dot(tmp_path: Path) -> None:
     assert outcome.column("seg.png").shape == (6, 3, 4)
 
 
-def test_other_members_are_skipped(tmp_path: Path) -> None:
+def ignored_members(outcome: Outcome) -> list[tuple[int, int]]:
+    """Return the row number and the count of each row with a warning about ignored members."""
+    tables = [batch.warnings for batch in outcome.batches]
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert {row["name"] for row in rows} <= {WarningName.MEMBERS_IGNORED}
+    return [(row["id"], row["amount"]) for row in rows]
+
+
+NOT_READ = [
+    *("README", "._1.txt", "__MACOSX/._1.txt", "__MACOSX/a/1.txt", "a/._1.txt", "a/.DS_Store"),
+    *(
+        "Thumbs.db",
+        "a/desktop.ini",
+        "PaxHeader/1.txt",
+        "PaxHeaders.42/1.txt",
+        "a/.hidden.txt",
+        "0.",
+    ),
+]
+
+
+def test_ignored_members_are_counted(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        archive.addfile(tarfile.TarInfo("folder"))
-        link = tarfile.TarInfo("1.lnk")
-        link.type, link.linkname = tarfile.SYMTYPE, "1.txt"
-        archive.addfile(link)
-        for name in ("README", "._1.txt", "1.txt"):
+        for name in NOT_READ:
             add_member(archive, name, b"a")
-    assert read_files("webdataset", tmp_path).good == [{"__key__": "1", "txt": "a"}]
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
+            special = tarfile.TarInfo("1.lnk")
+            special.type, special.linkname = kind, "1.txt"
+            archive.addfile(special)
+        folder = tarfile.TarInfo("folder.txt")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        for name in ("1.txt", "README.", "2.txt", "3.txt", "._3.txt"):
+            add_member(archive, name, b"a")
+    outcome = read_files("webdataset", tmp_path)
+    assert [row["__key__"] for row in outcome.good] == ["1", "2", "3"]
+    assert set(outcome.good[0]) == {"__key__", "txt"}
+    assert ignored_members(outcome) == [(0, len(NOT_READ) + 3 + 1), (2, 1)]
+
+
+def test_sample_of_links_is_a_row(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        add_member(archive, "1.txt", b"a")
+        link = tarfile.TarInfo("2.txt")
+        link.type, link.linkname = tarfile.LNKTYPE, "1.txt"
+        archive.addfile(link)
+    outcome = read_files("webdataset", tmp_path)
+    assert outcome.good == [{"__key__": "1", "txt": "a"}, {"__key__": "2", "txt": None}]
+    assert ignored_members(outcome) == [(1, 1)]
+
+
+def test_members_other_than_the_chosen_suffixes_are_not_counted(tmp_path: Path) -> None:
+    names = ("1.txt", "1.json", "README", ".DS_Store", "._1.json", "._1.txt")
+    shard(tmp_path / "a.tar", dict.fromkeys(names, b"a"))
+    assert ignored_members(read_files("webdataset", tmp_path, suffixes=["txt"])) == [(0, 1)]
+
+
+def test_archive_without_samples_is_one_failed_row(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", {"README": b"", "data/LICENSE": b""})
+    shard(tmp_path / "b.tar", {})
+    outcome = read_files("webdataset", tmp_path)
+    assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)})
+    assert outcome.ends == {0: 1, 1: 0}
+
+
+APART = {
+    "by extension": ["a.txt", "b.txt", "c.txt", "a.cls", "b.cls", "c.cls"],
+    "appended": ["a.txt", "b.txt", "b.cls", "c.txt", "c.cls", "a.cls"],
+    "other directories between": ["a.txt", "x/1.cls", "a.cls", "x/1.txt", "b.cls", "b.txt"],
+    "other prefixes": ["./a.txt", "b.txt", "a.cls", "././b.cls"],
+}
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tgz"])
+@pytest.mark.parametrize("members", APART.values(), ids=APART)
+def test_members_of_a_sample_may_be_apart(tmp_path: Path, members: list[str], name: str) -> None:
+    contents = {member: str(number).encode() for number, member in enumerate(members)}
+    shard(tmp_path / name, contents)
+    keys = dict.fromkeys(member.lstrip("./").partition(".")[0] for member in members)
+    outcome = read_files("webdataset", tmp_path)
+    places = {member.lstrip("./"): number for number, member in enumerate(members)}
+    assert outcome.good == [
+        {"__key__": key, "txt": str(places[f"{key}.txt"]), "cls": places.get(f"{key}.cls")}
+        for key in keys
+    ]
+    assert outcome.bad == {}
+
+
+def test_suffix_of_members_that_follow_later_may_be_chosen(tmp_path: Path) -> None:
+    texts = {f"{number:04}.txt": b"a" for number in range(SAMPLE_ROWS + 5)}
+    shard(tmp_path / "a.tar", texts | {name.replace("txt", "cls"): b"1" for name in texts})
+    outcome = read_files("webdataset", tmp_path, suffixes=["cls"])
+    assert [row["cls"] for row in outcome.good] == [1] * len(texts)
+
+
+def test_members_apart_in_a_large_compressed_archive_fail_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tar_samples, "MEMORY_BYTES", 1024)
+    shard(tmp_path / "a.tgz", {"a.txt": b"a", "b.txt": b"b", "a.cls": b"1", "b.cls": b"2"})
+    shard(tmp_path / "b.tgz", {"a.txt": b"a", "a.cls": b"1", "b.txt": b"b", "b.cls": b"2"})
+    outcome = read_files("webdataset", tmp_path)
+    assert [row["cls"] for row in outcome.good] == [1, 2]
+    assert "--sort=name" in outcome.bad[0, 0]
+
+
+def test_damaged_archive_whose_members_are_apart_has_no_half_rows(tmp_path: Path) -> None:
+    members = ["a.txt", "b.txt", "c.txt", "a.cls", "b.cls", "c.cls"]
+    path = shard(tmp_path / "a.tar", dict.fromkeys(members, b"1"))
+    path.write_bytes(path.read_bytes()[: 4 * 1024 + 100])
+    outcome = read_files("webdataset", tmp_path)
+    assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)})
+
+
+def test_too_many_members_fail_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tar_samples, "MAX_MEMBERS", 3)
+    shard(tmp_path / "a.tar", captions(4))
+    assert "3 members" in read_files("webdataset", tmp_path).bad[0, 2]
+
+
+LABELS: dict[str, tuple[list[bytes], list[Any]]] = {
+    "words": ([b"cat\n", b"dog", b"3"], ["cat", "dog", "3"]),
+    "integers": ([b"3\n", b"-1", b" 0 "], [3, -1, 0]),
+    "leading zeros": ([b"007", b"1"], ["007", "1"]),
+    "fractions": ([b"1.0", b"1"], ["1.0", "1"]),
+    "other notations": ([b"1_0", b"+1"], ["1_0", "+1"]),
+    "long integers": ([b"12345678901234567890", b"1"], ["12345678901234567890", "1"]),
+    "marked as UTF-8": (["\ufeff1".encode(), b"2"], [1, 2]),
+}
+
+
+@pytest.mark.parametrize(("contents", "labels"), LABELS.values(), ids=LABELS)
+def test_labels_are_integers_if_all_are(
+    tmp_path: Path, contents: list[bytes], labels: list[Any]
+) -> None:
+    for number, content in enumerate(contents):
+        shard(tmp_path / f"{number}.tar", {"1.cls": content, "1.index": b"1"})
+    outcome = read_files("webdataset", tmp_path)
+    assert [row["cls"] for row in outcome.good] == labels
+    assert [row["index"] for row in outcome.good] == [1] * len(labels)
+
+
+def test_labels_of_many_samples_are_inspected(tmp_path: Path) -> None:
+    labels = [*map(str, range(SAMPLE_ROWS + 1)), "cat"]
+    shard(tmp_path / "a.tar", {f"{n}.cls": text.encode() for n, text in enumerate(labels)})
+    assert [row["cls"] for row in read_files("webdataset", tmp_path).good] == labels
+
+
+def test_later_label_that_is_no_integer_is_a_failed_row(tmp_path: Path) -> None:
+    for number, label in enumerate((b"1", b"cat", b"", b"08")):
+        shard(tmp_path / f"{number}.tar", {"1.cls": label})
+    outcome = open_input("webdataset", tmp_path, sampled=1).read()
+    assert [row["cls"] for row in outcome.good] == [1]
+    assert set(outcome.bad) == {(1, 0), (2, 0), (3, 0)}
+    assert all("types: {cls: string}" in error for error in outcome.bad.values())
+
+
+def test_names_that_are_not_utf_8_are_escaped(tmp_path: Path) -> None:
+    old: dict[str, Any] = {"encoding": "latin-1", "format": tarfile.GNU_FORMAT}
+    with tarfile.open(tmp_path / "a.tar", "w", **old) as archive:
+        add_member(archive, "caf\xe9.txt", b"a")
+    assert read_files("webdataset", tmp_path).good == [{"__key__": "caf\\xe9", "txt": "a"}]
+
+
+def test_texts_are_utf_8_with_or_without_a_mark(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", {"1.txt": "\ufeffü\n".encode(), "2.txt": "ü".encode("utf-16")})
+    outcome = read_files("webdataset", tmp_path)
+    assert [row["txt"] for row in outcome.good] == ["ü\n"]
+    assert "UTF-8" in outcome.bad[0, 1]
 
 
 def test_compressed_archives_are_unpacked(tmp_path: Path) -> None:
@@ -113,7 +276,7 @@ def test_json_of_several_shapes_is_text_and_types_can_be_declared(tmp_path: Path
     declared = read_files("webdataset", tmp_path, types={"json": "struct<x: decimal<3, 2>>"})
     assert [row["json"] for row in declared.good] == [{"x": Decimal("1.50")}]
     assert set(declared.bad) == {(0, 1), (0, 2)}
-    with pytest.raises(BadInput, match=r"types\.txt: only members that end in \.json"):
+    with pytest.raises(BadInput, match=r"types\.txt: 'int64'"):
         read_files("webdataset", tmp_path, types={"txt": "int64"})
 
 
@@ -130,8 +293,8 @@ def test_missing_members_are_null(tmp_path: Path) -> None:
 
 
 def test_undecodable_sample_fails_its_row(tmp_path: Path) -> None:
-    bad = {"1.png": b"no picture", "3.json": b"{", "4.cls": b"cat", "5.txt": b"\xff"}
-    bad["6.cls"] = b"9" * 30
+    bad = {"1.png": b"no picture", "3.json": b"{", "4.cls": b"\xff", "5.txt": b"\xff"}
+    bad["6.index"] = b"\x80"
     shard(tmp_path / "a.tar", {"0.txt": b"a", **bad, "2.txt": b"c", "7.txt": b"h"})
     outcome = read_files("webdataset", tmp_path)
     assert [row["txt"] for row in outcome.good] == ["a", "c", "h"]

@@ -37,6 +37,7 @@ from batchinference.pipeline.row_batch import (
     consecutive_ids,
     merged,
 )
+from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.json import CHECKSUM_FIELD
 from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
@@ -195,7 +196,14 @@ def test_manifest_has_rows_ends_counts_and_files(commit: Committer, layout: Layo
     first, written = manifest.pop("notes")
     assert first == ["own", '{"batch_size": 8}']
     assert (written[0], json.loads(written[1])["rows"]) == ("write", 3)
-    assert manifest == {"task": 3, "number": 2, "entries": [entry], "ends": [[0, 5]]}
+    rest = {"ends": [[0, 5]], "schema": ""}
+    assert manifest == {"task": 3, "number": 2, "entries": [entry], **rest}
+
+
+def test_manifest_without_rows_has_the_columns(commit: Committer) -> None:
+    rows = good(0, 0, pa.table({"n": [1], "t": ["a"]}))
+    commit.put(rows.derived(rows.table.slice(0, 0), np.empty(0, np.int64), []), task=0)
+    assert schema_in(manifest_of(commit.attempt)["schema"]) == rows.table.schema
 
 
 def described(file: Path) -> dict[str, object]:

@@ -64,6 +64,10 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
         {"read": {"paths": ["nowhere"]}},
         "spec.read.paths[0]: 'TMP/nowhere' does not exist. Correct the path",
     ),
+    "an encoding": (
+        {"read": {"options": {"encoding": "utf-16"}}},
+        "read.options.encoding: TMP/in/a.csv is utf-8, and not utf-16. Set it to utf-8",
+    ),
     "a column": (
         {"steps": [{"name": "good", "filter": "star > 3"}]},
         "reads column 'star', but the columns here are text, stars; did you mean 'stars'?",

@@ -75,6 +75,17 @@ def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path
     assert "the input has changed since (2 parts then, 3 now)" in found.remark
 
 
+def test_job_may_refuse_that_files_are_ignored(source: Path, tmp_path: Path) -> None:
+    write_lines(source, {"c.doc": ["x"]})
+    refuse = {"warnings": [{"name": "FilesIgnored", "action": "fail"}]}
+    with pytest.raises(BadInput, match=r"errors\.warnings\[0\].*\.doc 1"):
+        prepare_job(job_document("job", source, tmp_path / "out", errors=refuse))
+    assert not (tmp_path / "out").exists()
+    begin_job(job_document("job", source, tmp_path / "out"))
+    with pytest.raises(BadInput, match=r"errors\.warnings\[0\]"):  # the stored list has them
+        prepare_job(job_document("job", source, tmp_path / "out", errors=refuse))
+
+
 def net(**model: Any) -> Document:
     """Return the steps of a job: one step with this model."""
     return {"steps": [{"name": "net", "model": {"inputs": {"x": "text"}, "output": "y", **model}}]}

@@ -56,7 +56,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     OWN_ACCESS: (
         *(
             f"{place}.storage.{field}"
-            for place in ("read", "write", "steps[].model", "steps[].nearest")
+            for place in ("read", "write", "steps[].model", "steps[].nearest", "steps[].chunk")
             for field in ("endpoint", "region", "anonymous")
         ),
         *("read.paths[]", "read.path", "read.url", "read.urlEnv", "read.query"),
@@ -81,7 +81,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     NODES: tuple(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),
     COLUMNS: (
         *("read.items[]", "read.options.include_paths", "read.options.ignore_missing_paths"),
-        "read.options.pathColumn",
+        *("read.allowEmpty", "read.options.pathColumn"),
         *("steps[].labelFromPath.column", "steps[].labelFromPath.index"),
         *("steps[].model.images[]", "steps[].model.labels[]", "steps[].model.candidateLabels[]"),
         "steps[].model.resultPath",

@@ -64,7 +64,9 @@ def full_models() -> dict[str, Document]:
     return {
         "chat": chat(**asking, **sending),
         "completions": chat(api="completions", prompt="Q: {question}"),
-        "embeddings": chat(api="embeddings", sampling={"dimensions": 64}),
+        "embeddings": chat(
+            api="embeddings", sampling={"dimensions": 64}, maxInputTokens=8191, tooLong="fail"
+        ),
         "json": json_endpoint(resultPath="predictions.0", resultType="number"),
     }
 

@@ -19,6 +19,7 @@ import torchvision
 from onnx import TensorProto, helper
 from PIL import Image
 
+from support.documents.page_media import write_media
 from support.documents.pages import blocks, code_of_pages
 from support.inputs.formats import add_member, write_video
 from support.inputs.photographs import photograph
@@ -28,9 +29,11 @@ from support.models import tiny_transformers
 
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
 MODELS = {
+    "bert": "masked_model",
     "clip": "clip",
     "chat": "chat_model",
     "judge": "decision_model",
+    "names": "token_classifier",
     "seer": "vision_chat",
 }
 TEXTS = {
@@ -38,12 +41,20 @@ TEXTS = {
     "sales/june.csv": "item;price\npaper;4\n",
     "texts/cats/notes.txt": "# cats\ncats sleep for most of the day and hunt in the night\nmeow\n",
     "texts/dogs/notes.txt": "dogs run a lot, and most of them like to swim in the summer\n",
+    "letters/a.txt": f"a short line\n{' '.join('abcdefghijklmnopqrstuvwxyz' * 6)}\n",
     "lines/monday.txt": "one\ntwo\nthree\n",
     "events.jsonl": '{"id": 1}\n{"id": \n{"id": 3}\n',
     "listed.csv": "photo,title\nphotos/astronaut.jpg,Astronaut\nphotos/missing.jpg,Nobody\n",
     "pets/kind=cat/a.jsonl": '{"name": "cat 0"}\n{"name": "cat 1"}\n',
+    "receipts.json": '[\n  {"id": 1, "items": ["pen"]},\n  {"id": 2, "items": []}\n]\n',
     "camera/notes.txt": "taken in May\n",
     "camera/README": "all pictures\n",
+    "measurements.csv": "Station 7\n# calibrated\ntime,celsius\n1,20.5\n# pause\n2,-\n3,21\n",
+    "quotations.csv": 'id,text\n1,"say \\"hi\\", please"\n2,\\N\n',
+    "dump/0.tsv": '1\t"The" film\\nin two lines\n2\t\\N\n',
+    "remarks.csv": 'remark\nfine\n"not closed\ngood\n',
+    "customers.csv": "id,zip,since,balance\n7,00501,2026-01-31,1.10\n",
+    "prices/may.csv": "sep=;\nArtikel;Preis\nStift;1,50\n",
     "exported/000000_0": "id\n1\n",
     "exported/000001_0": "id\n2\n",
     "orders.jsonl": '{"id": 7, "when": "2026-01-31", "price": 1.10, "note": ["a", {"b": 1}]}\n'
@@ -69,6 +80,7 @@ def write_files(folder: Path) -> None:
         "vectors",
         "records",
         "shards",
+        "labels",
         "models",
         "inbox",
         "visits",
@@ -91,12 +103,16 @@ def write_files(folder: Path) -> None:
         pq.write_table(visits, folder / f"visits/{visitor}.parquet")
     soundfile.write(folder / "speech/a.flac", np.zeros((44100, 2)), 44100)
     write_video(folder / "films")
+    write_media(folder)
     np.save(folder / "vectors/a.npy", np.arange(6.0).reshape(3, 2))
     write_examples(folder / "records/a.tfrecord", [{"id": 1, "tags": [b"one"]}])
     with tarfile.open(folder / "shards/0.tar", "w") as archive:
         for name in PHOTOGRAPHS:
             add_member(archive, f"{name}.jpg", (folder / f"photos/{name}.jpg").read_bytes())
             add_member(archive, f"{name}.json", json.dumps({"name": name}).encode())
+    with tarfile.open(folder / "labels/0.tar", "w") as archive:
+        for name, text in {"1.txt": "one", "2.txt": "two", "1.cls": "007", "2.cls": "8"}.items():
+            add_member(archive, name, text.encode())
     with contextlib.closing(sqlite3.connect(folder / "tickets.db")) as base, base:
         base.execute("CREATE TABLE tickets (id INTEGER, body TEXT, closed INTEGER)")
         rows = [(2, "two", 0), (1, "one", 0), (3, "three", 1)]

@@ -27,7 +27,9 @@ def code_of_pages() -> str:
 
 
 def jobs(page: str) -> list[Document]:
-    return [yaml.load(block, yaml.CSafeLoader) for block in blocks(page, "yaml")]
+    """Return the jobs and outputs of a page, without blocks that are only steps."""
+    documents = (yaml.load(block, yaml.CSafeLoader) for block in blocks(page, "yaml"))
+    return [document for document in documents if list(document) != ["steps"]]
 
 
 def name_of(job: Document) -> str:

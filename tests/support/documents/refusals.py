@@ -42,8 +42,16 @@ def with_value(place: str, value: Any, base: Document | None = None) -> Document
     return changed(full_document() if base is None else base, place_of(place), value)
 
 
+FRAME_OPTIONS: dict[str, Any] = {
+    "truncated": "accept",
+    "size": [32, 64],
+    "max_pixels": 1000,
+    "orientation": "ignore",
+    "background": "#00ff7f",
+}
+IMAGE_OPTIONS: dict[str, Any] = {**FRAME_OPTIONS, "mode": "L", "range": [0.0, 4095.0]}
 READ_OPTIONS: dict[str, dict[str, Any]] = {
-    "images": {"max_row_bytes": 1 << 20, "max_pixels": 1000, "mode": "L", "size": [32, 64]},
+    "images": {"max_row_bytes": 1 << 20, **IMAGE_OPTIONS, "pages": "all"},
     "parquet": {
         "duplicateColumns": "rename",
         "columns": ["id", "text"],
@@ -57,25 +65,33 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "delimiter": ";",
         "column_names": ["id", "text"],
         "encoding": "latin-1",
+        "quote": "'",
+        "escape": "\\",
+        "comment": "#",
+        "skipLines": 2,
+        "newlinesInValues": False,
+        "decimal": ",",
+        "nullValues": ["-", ""],
     },
     "text": {"max_row_bytes": 1 << 20, "encoding": "latin-1", "drop_empty_lines": False},
     "binary": {"max_row_bytes": 1 << 20},
     "numpy": {"max_row_bytes": 1 << 20},
-    "audio": {"max_row_bytes": 1 << 20, "sample_rate": 16000, "mono": True},
-    "video": {"max_pixels": 1000, "fps": 0.5, "size": [32, 64], "include_timestamps": True},
+    "audio": {
+        "max_row_bytes": 1 << 20,
+        "truncated": "accept",
+        "sample_rate": 16000,
+        "mono": True,
+    },
+    "video": {**FRAME_OPTIONS, "fps": 0.5, "include_timestamps": True},
     "tfrecords": {"max_row_bytes": 1 << 20, "list_columns": ["id", "text"]},
     "webdataset": {
         "max_row_bytes": 1 << 20,
-        "max_pixels": 1000,
-        "mode": "L",
-        "size": [32, 64],
+        **IMAGE_OPTIONS,
         "decoder": False,
         "suffixes": ["jpg"],
     },
     "manifest": {
-        "max_pixels": 1000,
-        "mode": "L",
-        "size": [32, 64],
+        **IMAGE_OPTIONS,
         "column": "url",
         "decode": "image",
         "on_unreachable": "error",

@@ -54,6 +54,19 @@ class Outcome:
         return [place for batch in self.batches for place in _places(batch.ids)]
 
     @property
+    def warnings(self) -> dict[Place, dict[str, int]]:
+        """The names of the warnings of each row that has some, with their amounts."""
+        found: dict[Place, dict[str, int]] = {}
+        for batch in self.batches:
+            for place, warning in zip(
+                _places(batch.warnings.column("id").to_numpy()),
+                batch.warnings.to_pylist(),
+                strict=True,
+            ):
+                found.setdefault(place, {})[warning["name"]] = warning["amount"]
+        return found
+
+    @property
     def ends(self) -> dict[int, int]:
         """The number of rows of each file whose end was reached."""
         return dict(end for batch in self.batches for end in batch.ends)
@@ -123,3 +136,11 @@ def open_input(
 def read_files(format_: str, *paths: Path | str, **options: Any) -> Outcome:
     """Read all rows of files and directories."""
     return open_input(format_, *paths, **options).read()
+
+
+def read_csv(directory: Path, *contents: bytes | str, **options: Any) -> Outcome:
+    """Write a CSV file for each content into a directory, and read all of them."""
+    for number, content in enumerate(contents):
+        encoded = content if isinstance(content, bytes) else content.encode()
+        (directory / f"{number:03}.csv").write_bytes(encoded)
+    return read_files("csv", directory, **options)

@@ -215,7 +215,7 @@ def test_model_field_rules_name_their_runtimes() -> None:
     }
     enum_rules = {message: rule for message, rule in rules.items() if " is one of " in message}
     assert rules == expected | enum_rules
-    assert {message.split()[0] for message in enum_rules} == {"dtype", "task"}
+    assert {message.split()[0] for message in enum_rules} == {"dtype", "nullInput", "task"}
     assert expected["pooling is for runtime transformers only"]
     assert expected["api is required for runtime http"]
 

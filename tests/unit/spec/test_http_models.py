@@ -102,6 +102,13 @@ def test_invalid_template_is_refused(field: str, text: str) -> None:
             ": chat needs a 'name': the model as the endpoint names it",
         ),
         (json_endpoint(body={}), ": json needs a 'body'"),
+        (chat(maxInputTokens=9), ": 'maxInputTokens' is for embeddings, not for chat"),
+        (chat(api="embeddings", tooLong="fail"), ": 'tooLong' needs 'maxInputTokens'"),
+        (
+            chat(api="embeddings", tooLong="windows", maxInputTokens=9),
+            ": tooLong: the endpoint cuts the text or not",
+        ),
+        (chat(nullInput="compute"), ": nullInput compute is for api json only"),
         (json_endpoint(name="m"), ": 'name' is for chat, completions, embeddings, not for json"),
         (json_endpoint(prompt="{value}"), ": 'prompt' is for chat, completions, embeddings, not"),
         (chat(body={"a": "{question}"}), ": 'body' is for json, not for chat"),

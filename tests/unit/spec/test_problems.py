@@ -104,7 +104,7 @@ def test_value_in_a_message(value: Any, shown: str) -> None:
 def test_value_in_a_message_is_truncated() -> None:
     found = refused_at("spec.read.options.mode", "R" * 100_000)
     assert found.startswith("spec.read.options.mode: 'RRRR")
-    assert found.endswith("RRR... is not one of RGB, RGBA, L")
+    assert found.endswith("RRR... is not one of RGB, RGBA, L, I;16")
     assert len(found) < 150
     assert len(refused_at("spec.steps.4.name", "N" * 100_000)) < 200
 

@@ -23,7 +23,11 @@ from support.documents.variations import REMOVED
 EMPTY_LIST = ": expected at least 1 item, got 0. Add 1 item"
 SHORT = "expected at least 1 character, got ''"
 DELIMITER = ": expected one ASCII character or a tab, got "
+MARK = ": expected one ASCII character that is no letter, digit or space, or an empty text, got "
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
+FRAME_DEFAULTS = {"truncated": "fail", "size": None, "max_pixels": 64_000_000,
+                  "orientation": "apply", "background": "white"}  # fmt: skip
+IMAGE_DEFAULTS = {**FRAME_DEFAULTS, "mode": "RGB", "range": None}
 
 
 @pytest.mark.parametrize(
@@ -88,25 +92,25 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
 @pytest.mark.parametrize(
     ("format_", "defaults"),
     [
-        ("images", {"mode": "RGB", "size": None, "max_row_bytes": None,
-                    "max_pixels": 64_000_000}),
+        ("images", {**IMAGE_DEFAULTS, "max_row_bytes": None, "pages": "first"}),
         ("parquet", {"columns": None, "assumeTimezone": None, "int96": "us",
                      "duplicateColumns": "fail"}),
         ("json", {"lines": True, "max_row_bytes": None}),
-        ("csv", {"delimiter": ",", "column_names": None, "encoding": "utf-8",
-                 "max_row_bytes": None, "duplicateColumns": "fail"}),
+        ("csv", {"delimiter": None, "column_names": None, "encoding": "utf-8", "quote": '"',
+                 "escape": "", "comment": "", "skipLines": 0, "newlinesInValues": True,
+                 "decimal": ".", "nullValues": [], "max_row_bytes": None,
+                 "duplicateColumns": "fail"}),
         ("text", {"encoding": "utf-8", "drop_empty_lines": True, "max_row_bytes": None}),
         ("binary", {"max_row_bytes": None}),
         ("numpy", {"max_row_bytes": None}),
-        ("audio", {"sample_rate": None, "mono": False, "max_row_bytes": None}),
-        ("video", {"fps": None, "size": None, "include_timestamps": False,
-                   "max_pixels": 64_000_000}),
+        ("audio", {"sample_rate": None, "mono": False, "max_row_bytes": None,
+                   "truncated": "fail"}),
+        ("video", {**FRAME_DEFAULTS, "fps": None, "include_timestamps": False}),
         ("tfrecords", {"list_columns": None, "max_row_bytes": None}),
-        ("webdataset", {"mode": "RGB", "size": None, "decoder": True, "suffixes": None,
-                        "max_row_bytes": None, "max_pixels": 64_000_000}),
-        ("manifest", {"mode": "RGB", "size": None, "max_pixels": 64_000_000, "column": "uri",
-                      "decode": "bytes", "on_unreachable": "fail", "allow": [],
-                      "max_bytes": 64 << 20}),
+        ("webdataset", {**IMAGE_DEFAULTS, "decoder": True, "suffixes": None,
+                        "max_row_bytes": None}),
+        ("manifest", {**IMAGE_DEFAULTS, "column": "uri", "decode": "bytes",
+                      "on_unreachable": "fail", "allow": [], "max_bytes": 64 << 20}),
     ],
     ids=short,
 )  # fmt: skip
@@ -150,13 +154,23 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
          "[0]: expected at most 16 characters, got 17. Remove 1 character"),
         ("text", "file_extensions", ["t"] * 33,
          ": expected at most 32 items, got 33. Remove 1 item"),
-        ("images", "mode", "RGBa", ": 'RGBa' is not one of RGB, RGBA, L; did you mean 'RGBA'?"),
+        ("images", "mode", "RGBa",
+         ": 'RGBa' is not one of RGB, RGBA, L, I;16; did you mean 'RGBA'?"),
+        ("images", "range", [5, 5], ": black (5) must be less than white (5). Swap or change them"),
+        ("video", "background", "red", ": expected a colour: black, gray, white, or one such as "
+         "'#ff8000', got 'red'"),
         ("images", "size", [0, 9], "[0]: expected at least 1, got 0. Write 1 or more"),
         ("images", "size", [9, 65537],
          "[1]: expected at most 65536, got 65537. Write 65536 or less"),
         ("csv", "delimiter", "", f"{DELIMITER}''"),
         ("csv", "delimiter", "\n", f"{DELIMITER}'\\n'"),
         ("csv", "delimiter", "é", f"{DELIMITER}'é'"),
+        ("csv", "quote", "a", f"{MARK}'a'"),
+        ("csv", "escape", "\t", f"{MARK}'\\t'"),
+        ("csv", "comment", "é", f"{MARK}'é'"),
+        ("csv", "skipLines", -1, ": expected at least 0, got -1. Write 0 or more"),
+        ("csv", "decimal", ";", ": ';' is not one of ., ,"),
+        ("csv", "nullValues", ["-", "-"], ": '-' is named twice. Remove one of them"),
         ("manifest", "allow", ["intranet"],
          "[0]: expected a text that matches '^([a-z][a-z0-9]*://[^/]|/)', got 'intranet'"),
         ("manifest", "allow", ["http://host:99999/"],
@@ -198,3 +212,25 @@ def test_paths_or_options_of_wrong_type_are_refused(place: str, value: Any, mess
 def test_paths_up_to_256_are_accepted() -> None:
     paths = [f"in-{number}" for number in range(256)]
     assert len(accepted_at("spec.read.paths", paths).spec.read.paths) == 256
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"escape": '"'},
+        {"quote": "#", "comment": "#"},
+        {"comment": ","},
+        {"delimiter": "\\", "escape": "\\"},
+        {"delimiter": '"'},
+    ],
+    ids=short,
+)
+def test_characters_of_csv_must_differ(options: dict[str, Any]) -> None:
+    assert "two of them are the same character" in refused(reading("csv", **options))
+
+
+def test_csv_may_have_no_quotes_and_no_escape_character() -> None:
+    options = parse(
+        reading("csv", quote="", escape="", comment="", delimiter=";")
+    ).spec.read.options
+    assert (options.quote, options.escape) == ("", "")

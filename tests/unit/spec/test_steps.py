@@ -23,6 +23,7 @@ KINDS: dict[str, Any] = {
     "dropColumns": ["a"],
     "renameColumns": {"a": "b"},
     "explode": {"column": "a"},
+    "chunk": {"column": "a", "size": 100},
     "repartition": {"rowsPerBlock": 100},
     "nearest": {"path": "s3://out/index/", "column": "a", "output": "b"},
 }
@@ -133,6 +134,26 @@ def test_function_or_nearest_with_replicas_is_refused(fields: Document, field: s
 def test_nearest_is_refused(fields: Document, message: str) -> None:
     nearest = without_removed({**KINDS["nearest"], **fields})
     assert refused(with_step(nearest=nearest)).startswith(f"{STEP}.nearest{message}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"size": 1}, ".size: expected at least 2, got 1"),
+        ({"overlap": 51}, ": overlap is more than half of size (51 of 100)"),
+        ({"unit": "tokens"}, ": unit tokens needs a 'tokenizer'"),
+        ({"tokenizer": "org/model"}, ": unit tokens needs a 'tokenizer'"),
+        ({"revision": "v1"}, ": unit tokens needs a 'tokenizer'"),
+        (
+            {"unit": "tokens", "tokenizer": "./model", "revision": "v1"},
+            ": 'revision' is for models",
+        ),
+        ({"column": "chunk_start"}, ": column: the step adds chunk_index, chunk_start"),
+    ],
+)
+def test_chunk_is_refused(fields: Document, message: str) -> None:
+    found = refused(with_step(chunk={**KINDS["chunk"], **fields}))
+    assert found.startswith(f"{STEP}.chunk{message}")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ FIELD_VALUES: Document = {
     "images": ["text"],
     "max_tokens_per_batch": 1000,
     "pad_to_multiple_of": 8,
+    "too_long": "fail",
+    "window_overlap": 8,
 }
 ALIASES = {
     "top_k": "topK",
@@ -45,6 +47,8 @@ ALIASES = {
     "candidate_labels": "candidateLabels",
     "max_tokens_per_batch": "maxTokensPerBatch",
     "pad_to_multiple_of": "padToMultipleOf",
+    "too_long": "tooLong",
+    "window_overlap": "windowOverlap",
 }
 
 
@@ -144,6 +148,13 @@ def test_field_of_another_task_is_refused() -> None:
          "'revision' is for models of the Hub, and 's3://models/bert' is none"),
         ("fill-mask", {"source": "./bert", "revision": "main"},
          "'revision' is for models of the Hub, and './bert' is none"),
+        ("text-generation", {"tooLong": "windows"},
+         "tooLong windows is for task feature-extraction, text-classification, "
+         "token-classification, zero-shot-classification"),
+        ("table-question-answering", {"tooLong": "truncateLeft"},
+         "tooLong: a table that is too long loses its last rows. Use truncate or fail"),
+        ("feature-extraction", {"tooLong": "fail", "windowOverlap": 8},
+         "windowOverlap is for tooLong windows only"),
         ("text-generation", {"attention": "flash_attention_2", "dtype": "float32"},
          "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of "
          "them"),

@@ -50,6 +50,9 @@ def test_vllm_model_is_accepted(model: Document) -> None:
     [
         ({"source": None}, ".model.source: expected a text, got null"),
         ({"task": "score"}, ".model.task: 'score' is not one of generate, embed"),
+        ({"tooLong": "windows"}, ".model: tooLong windows is for the runtimes transformers"),
+        ({"tooLong": "truncate", "images": ["question"], "prompt": "{question}"},
+         ".model: tooLong: prompts with images are not cut"),
         ({"prompt": "{text}"}, ".model: 'text' is not an input. The inputs are question"),
         ({"images": ["photo"]}, ".model: 'photo' is not an input. The inputs are question"),
         ({"adapter": "style"}, ".model: 'style' is not an input. The inputs are question"),

@@ -10,7 +10,6 @@ from pathlib import Path
 from batchinference.file_names import escaped
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one
 from batchinference.spec.addresses import is_local, is_relative_path, local_path
-from batchinference.spec.models import Model
 from batchinference.spec.parameters import Values
 from batchinference.spec.steps import Step
 
@@ -76,16 +75,24 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
         }
         python = step.python.model_copy(update={"constructor_args": arguments})
         return step.model_copy(update={"python": python})
+    if step.chunk is not None:
+        tokenizer = step.chunk.tokenizer
+        if tokenizer is None or not _is_path(True, tokenizer, directory):
+            return step
+        update = {"tokenizer": _absolute(tokenizer, directory)}
+        return step.model_copy(update={"chunk": step.chunk.model_copy(update=update)})
     source = step.model.source_or_none if step.model else None
-    if step.model is None or source is None or not _is_path(step.model, source, directory):
+    if step.model is None or source is None:
+        return step
+    if not _is_path(bool(step.model.HUB_FILES), source, directory):
         return step
     model = step.model.model_copy(update={"source": _absolute(source, directory)})
     return step.model_copy(update={"model": model})
 
 
-def _is_path(model: Model, source: str, directory: Path) -> bool:
+def _is_path(may_be_of_hub: bool, source: str, directory: Path) -> bool:
     """Return whether a model source is a path. The name of a Hub model may look like a path."""
-    if not model.HUB_FILES or source.startswith(("./", "../", "~")):
+    if not may_be_of_hub or source.startswith(("./", "../", "~")):
         return True
     return is_local(source) and (directory / local_path(source)).exists()
 

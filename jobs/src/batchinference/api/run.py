@@ -44,10 +44,13 @@ class Result:
         return self.report.output
 
     def to_arrow(self) -> pa.Table:
-        """Return all rows of the output as an Arrow table."""
-        from batchinference.pipeline.output.contents import table_of
+        """Return all rows of the output as an Arrow table. Without rows, it has the columns that
+        they would have."""
+        from batchinference.pipeline.output.contents import columns_of, table_of
 
-        return table_of(self.job.spec.write)
+        table = table_of(self.job.spec.write)
+        empty = None if table.num_rows else columns_of(self.job.spec)
+        return empty if empty is not None and empty.num_columns else table
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows of the output as a pandas DataFrame."""

@@ -50,6 +50,8 @@ class Runner:
     _logs_stdout: bool = field(default=False, init=False)
     _output: WorkerOutput | None = field(default=None, init=False)
     _shown: int = field(default=0, init=False)
+    _warned: set[tuple[str, str | None]] = field(default_factory=set, init=False)
+    """The name and the step of each warning that was shown."""
 
     def run_here(self) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report."""
@@ -72,8 +74,7 @@ class Runner:
     def _run(self, ray: RayContext) -> Report:
         from batchinference.pipeline.job import JobRun
 
-        publish, prices = self._publish, self.prices
-        run = JobRun(self.job, ray, publish, self.stop, self.own_only, prices, self._say)
+        run = JobRun(self.job, ray, self._publish, self.stop, self.own_only, self.prices)
         report = run.run()
         self._page = run.page
         return report
@@ -90,6 +91,10 @@ class Runner:
 
     def _publish(self, report: Report) -> None:
         self.log.add_state(report)
+        for warning in report.warnings:
+            if (warning.name, warning.step) not in self._warned:
+                self._warned.add((warning.name, warning.step))
+                self._say_for_job(f"warning: {warning}")
         self._show_output()
         self.publish(report)
         if not report.state.ended:

@@ -207,6 +207,20 @@ def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) 
     return batch.set_column(index, name, values)
 
 
+def with_nulls(
+    column: pa.Array | pa.ChunkedArray, rows: np.ndarray, count: int
+) -> pa.Array | pa.ChunkedArray:
+    """Return a column of `count` rows with the values of a column at `rows` (int64, ascending), and
+    null in all other rows."""
+    if len(column) == 0:
+        return pa.nulls(count, column.type)
+    indexes = np.zeros(count, dtype=np.int64)
+    indexes[rows] = np.arange(len(rows))
+    absent = np.ones(count, dtype=bool)
+    absent[rows] = False
+    return column.take(pa.array(indexes, mask=absent))
+
+
 def values_of(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column as Python objects, tensors as NumPy arrays, null as None."""
     if not isinstance(column.type, get_arrow_extension_tensor_types()):

@@ -152,13 +152,15 @@ def require_package(what: str, module: str, package: str, failure: type[JobFailu
         raise failure(missing_package(what, module, package))
 
 
-def missing_package(what: str, module: str, package: str) -> str:
+def missing_package(what: str, module: str, package: str, *, in_image: bool = True) -> str:
     """Return a message that names the missing module and the pip command that installs it.
+    `in_image` says whether the module is in the image for the pods of a job.
 
     This program is in no package registry, so its extras are installed from its repository."""
     library = module.replace("_", "-")
     where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
-    return f"{what} needs the package {library}: pip install '{package}'{where}, or use the image"
+    image = ", or use the image" if in_image else ""
+    return f"{what} needs the package {library}: pip install '{package}'{where}{image}"
 
 
 def not_installed(what: str, package: str) -> str:

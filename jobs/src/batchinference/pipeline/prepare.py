@@ -49,6 +49,7 @@ from batchinference.pipeline.input.snapshot import (
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report import finished_report
+from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.steps.code_identity import code_of
@@ -58,6 +59,7 @@ from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
+from batchinference.spec.chunk import Chunk
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
 from batchinference.spec.read import ReadFiles
@@ -91,9 +93,8 @@ def prepare(
     start = _load_committed(request, state, action, table)
     try:
         source = _open_input(spec, target, state.layout, start)
-    except NoNewFiles as nothing:
-        ignored = f" ({nothing.ignored.text})" if nothing.ignored.text else ""
-        return NothingToDo(target.complete[0], f"there are no new files in its input{ignored}")
+    except NoNewFiles as remark:
+        return NothingToDo(target.complete[0], str(remark))
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
@@ -107,11 +108,17 @@ def prepare(
     merged = rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
-        missing = start.missing_rows(len(source), source.rows_each) if start else None
+        missing = _missing_rows(source, start)
         attempt, start = _begin(spec, state, action, start, source, request)
-        missing = missing if len(source) else {}
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | None:
+    """Return the rows of the input that are not committed; None if none of its rows is."""
+    if start is None and len(source):
+        return None
+    return start.missing_rows(len(source), source.rows_each) if start else {}
 
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
@@ -281,8 +288,16 @@ def check_step(step: Step) -> None:
         check_callable(step.name, step.python.callable)
     elif step.decode is not None:
         decoder_of(step.name, step.decode)
+    elif step.chunk is not None:
+        _check_chunk(step.chunk)
     elif step.nearest is not None:
         NearestRows(step.name, step.nearest)
+
+
+def _check_chunk(chunk: Chunk) -> None:
+    if chunk.tokenizer is not None:
+        files = ("tokenizer.json", "tokenizer_config.json")
+        check(chunk.tokenizer, files, chunk.revision, chunk.storage)
 
 
 def _check_model(step: str, model: Model) -> None:

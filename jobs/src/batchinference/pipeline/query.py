@@ -19,8 +19,8 @@ from batchinference.pipeline.search.index import Index
 from batchinference.pipeline.search.search import one_embedding
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.pruning import columns_added
-from batchinference.spec.decode import DecodeImage
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.media import ImageFields
 from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
 from batchinference.spec.read import ImageOptions, ReadImages
 from batchinference.spec.steps import Step
@@ -168,13 +168,11 @@ def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     from batchinference.pipeline.input.readers import BadRow
     from batchinference.pipeline.input.readers.whole_file import ImageReader
 
-    read_options = spec.read.options
-    options = read_options if isinstance(read_options, ImageOptions) else ImageOptions()
-    for decode in (step.decode for step in spec.steps):
-        if isinstance(decode, DecodeImage):
-            options = ImageOptions(mode=decode.mode, size=decode.size)
+    sources = [spec.read.options, *(step.decode for step in spec.steps)]
+    fields = next((one for one in reversed(sources) if isinstance(one, ImageFields)), ImageFields())
+    options = {name: getattr(fields, name) for name in ImageFields.model_fields}
     try:
-        (row,) = ImageReader(options).read(file)
+        (row,) = ImageReader(ImageOptions(**options)).read(file)
     except OSError as error:
         raise BadInput(f"'{file.uri}' cannot be read: {error}") from error
     if isinstance(row, BadRow):
@@ -194,7 +192,8 @@ def _embed(models: LoadedModels, step: Step, query: pa.Table) -> np.ndarray:
     except Exception as error:
         raise JobFailure(f"the query cannot be embedded: {error}") from error
     if isinstance(embedded, TransformResult):
-        raise JobFailure(f"the query cannot be embedded: {embedded.failed[0]}")
+        problem = embedded.failed.get(0, "it is empty")
+        raise JobFailure(f"the query cannot be embedded: {problem}")
     return one_embedding(tensors_to_lists(embedded.drop_columns(QUERY)).column(0), "the query")
 
 

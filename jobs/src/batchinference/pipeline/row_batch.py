@@ -74,7 +74,8 @@ class RowBatch:
     """Rows, and the outcome of each input row that the batch accounts for."""
 
     table: pa.Table = field(default_factory=lambda: NO_ROWS)
-    """The user's columns of the rows that neither failed nor were filtered."""
+    """The user's columns of the rows that neither failed nor were filtered. Without such rows, it
+    has the columns that the rows would have, or none if these are unknown."""
     ids: np.ndarray = field(default_factory=lambda: NO_IDS)
     """The id of the input row of each row of the table (int64)."""
     source: np.ndarray = field(default_factory=lambda: NO_IDS)
@@ -124,7 +125,7 @@ class RowBatch:
         lost[[index for index, _ in failed]] = False
         return replace(
             self,
-            table=table if table.num_rows else NO_ROWS,
+            table=table if table.num_rows else without_rows([table]),
             ids=self.ids[parents],
             errors=pa.concat_tables([self.errors, *(error for _, error in failed)]),
             filtered=np.concatenate([self.filtered, self.ids[lost]]),
@@ -201,7 +202,7 @@ class RowBatch:
         warned = np.isin(self.warnings.column("id").to_numpy(), ids)
         return replace(
             self,
-            table=_selected(self.table, rows) if rows.any() else NO_ROWS,
+            table=_selected(self.table, rows) if rows.any() else without_rows([self.table]),
             ids=self.ids[rows],
             source=self.source[source],
             errors=self.errors.filter(pa.array(failed)),
@@ -225,7 +226,9 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
     if len(batches) == 1:
         return batches[0]
     return RowBatch(
-        concat([batch.table for batch in batches if len(batch.ids)] or [NO_ROWS]),
+        concat([batch.table for batch in batches if len(batch.ids)])
+        if any(len(batch.ids) for batch in batches)
+        else without_rows(batch.table for batch in batches),
         _joined(batches, "ids"),
         _joined(batches, "source"),
         pa.concat_tables([ERRORS.empty_table(), *(batch.errors for batch in batches)]),
@@ -239,6 +242,13 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
 def _joined_warnings(batches: list[RowBatch]) -> pa.Table:
     tables = [batch.warnings for batch in batches if batch.warnings.num_rows]
     return pa.concat_tables(tables) if tables else NO_WARNINGS
+
+
+def without_rows(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return the columns of the first table that has any, without rows. The result does not keep
+    the rows in memory, as a slice would."""
+    schemas = (table.schema for table in tables if table.num_columns)
+    return next((schema.empty_table() for schema in schemas), NO_ROWS)
 
 
 def _joined(batches: list[RowBatch], name: str) -> np.ndarray:

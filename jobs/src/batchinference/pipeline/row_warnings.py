@@ -72,6 +72,15 @@ def collect_warnings() -> Iterator[list[RowWarning]]:
         _collected.reset(token)
 
 
+@contextmanager
+def warnings_of_row(row: int) -> Iterator[None]:
+    """Report the warnings of code that computes one row of a batch: they are about this row."""
+    with collect_warnings() as warnings:
+        yield
+    for warning in warnings:
+        warn(warning.name, row=row, amount=warning.amount)
+
+
 def errors_of(warnings: Iterable[RowWarning], failing: Collection[str]) -> dict[int, Exception]:
     """Return the error of each row that has a warning with a name in `failing`, by row index."""
     errors: dict[int, Exception] = {}

@@ -198,6 +198,23 @@ def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
     return True
 
 
+def map_nulls(kind: pa.DataType) -> pa.DataType:
+    """Return the type with texts in place of values of type null, at any depth."""
+    if kinds.is_null(kind):
+        return pa.string()
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(map_nulls(field.type)) for field in kind])
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        make = pa.list_ if kinds.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(map_nulls(kind.value_type)))
+    return kind
+
+
+def is_complete(schema: pa.Schema) -> bool:
+    """Return whether no type is null, and no type nested in a struct or a list."""
+    return all(map_nulls(kind) == kind for kind in schema.types)
+
+
 ResolveConflict = Callable[[pa.DataType, pa.DataType], pa.DataType]
 """Returns the type of a column whose two types cannot be widened to a common type."""
 

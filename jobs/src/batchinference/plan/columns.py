@@ -11,6 +11,7 @@ from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
     CsvOptions,
     FileOptions,
+    ImageOptions,
     LanceOptions,
     ParquetOptions,
     ReadItems,
@@ -37,7 +38,9 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
     columns = None
     if spec.read.format in _FORMAT_COLUMNS:
         stamped = isinstance(options, VideoOptions) and options.include_timestamps
-        columns = _FORMAT_COLUMNS[spec.read.format] + ["frame_timestamp"] * stamped
+        paged = isinstance(options, ImageOptions) and options.pages == "all"
+        further = ["frame_timestamp"] * stamped + ["page_index"] * paged
+        columns = _FORMAT_COLUMNS[spec.read.format] + further
     elif isinstance(options, ParquetOptions | LanceOptions):
         columns = options.columns
     elif isinstance(spec.read, ReadItems):
@@ -58,7 +61,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     for index, step in enumerate(spec.steps):
         for message in _step_problems(step, columns):
             yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
-        columns = _columns_after(step, columns)
+        columns = columns_after(step, columns)
     yield from _check_sampling_rates(spec.steps)
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
@@ -76,7 +79,7 @@ def _check_sampling_rates(steps: Sequence[Step]) -> Iterator[Problem]:
                 "earlier step (audio). Rename that column before this step with renameColumns"
             )
             yield Problem(f"spec.steps[{index}].decode.format", message)
-        made = _columns_after(step, made) or []
+        made = columns_after(step, made) or []
 
 
 def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
@@ -86,6 +89,7 @@ def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
         for column in sorted(columns_read(step) - set(columns)):
             yield _missing_column(step.name, column, columns)
         yield from _rename_conflicts(step, columns)
+        yield from _chunk_conflicts(step, columns)
 
 
 def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
@@ -138,7 +142,17 @@ def _rename_conflicts(step: Step, columns: list[str]) -> list[str]:
     ]
 
 
-def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
+def _chunk_conflicts(step: Step, columns: list[str]) -> list[str]:
+    added = [] if step.chunk is None else step.chunk.numbers_added
+    return [
+        f"step '{step.name}' adds column '{name}', and there is one already. Rename it before this "
+        "step with renameColumns"
+        for name in added
+        if name in columns
+    ]
+
+
+def columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
     """Return the columns after a step, or None if they are unknown."""
     if step.select_columns is not None:
         return step.select_columns

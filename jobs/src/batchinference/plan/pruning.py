@@ -63,6 +63,8 @@ def columns_read(step: Step) -> set[str]:
         return {"path"}
     if step.explode is not None:
         return {step.explode.column}
+    if step.chunk is not None:
+        return {step.chunk.column}
     if step.nearest is not None:
         return {step.nearest.column}
     return set(step.select_columns or step.drop_columns or step.rename_columns or [])
@@ -76,6 +78,8 @@ def columns_added(step: Step) -> list[str]:
         return list(step.add_columns)
     if step.decode is not None:
         return step.decode.columns_added
+    if step.chunk is not None:
+        return step.chunk.columns_added
     if step.label_from_path is not None:
         return [step.label_from_path.column]
     if step.nearest is not None:

@@ -8,7 +8,6 @@ from posixpath import normpath
 from batchinference.spec.addresses import is_local, is_relative_path, local_path
 from batchinference.spec.cluster import Volume
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.models import Model
 from batchinference.spec.problems import Problem
 from batchinference.spec.steps import Step
 
@@ -46,8 +45,10 @@ def _relative_places(step: Step) -> dict[str, str]:
         arguments = step.python.constructor_args.items()
         places |= {f"python.constructorArgs.{k}": v for k, v in arguments if is_relative_path(v)}
     source = step.model.source_or_none if step.model else None
-    if step.model and source and _is_relative_source(step.model, source):
+    if step.model and source and _is_relative_source(bool(step.model.HUB_FILES), source):
         places["model.source"] = source
+    if step.chunk and step.chunk.tokenizer and _is_relative_source(True, step.chunk.tokenizer):
+        places["chunk.tokenizer"] = step.chunk.tokenizer
     if step.nearest and is_local(step.nearest.path) and not _absolute(step.nearest.path):
         places["nearest.path"] = step.nearest.path
     return places
@@ -61,9 +62,9 @@ def _absolute(path: str) -> bool:
     return local_path(path).startswith("/")
 
 
-def _is_relative_source(model: Model, source: str) -> bool:
+def _is_relative_source(may_be_of_hub: bool, source: str) -> bool:
     """Return whether a source is a relative path. The name of a Hub model is not."""
-    is_path = not model.HUB_FILES or source.startswith((".", "~", "file:"))
+    is_path = not may_be_of_hub or source.startswith((".", "~", "file:"))
     return is_path and is_local(source) and not _absolute(source)
 
 

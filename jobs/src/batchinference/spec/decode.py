@@ -10,13 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import ColumnName, SpecModel, rules
 from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.encodings import Encoding
-from batchinference.spec.media import (
-    MAX_PIXELS,
-    MaxPixels,
-    Mode,
-    SampleRate,
-    Size,
-)
+from batchinference.spec.media import ImageFields, SoundFields
 
 SAMPLE_RATE = "sample_rate"
 _NOT_THE_RATE = (
@@ -39,20 +33,15 @@ class DecodeModel(SpecModel):
         return [self.output or self.column]
 
 
-class DecodeImage(DecodeModel):
-    """Image files: height x width x channels (uint8)."""
+class DecodeImage(ImageFields, DecodeModel):
+    """Image files: height x width x channels (uint8). Of a file with several pages or frames, the
+    first one."""
 
     format: Literal["image"]
     """The format of the bytes."""
-    mode: Mode = "RGB"
-    """The Pillow mode to which every image is converted."""
-    size: Size | None = None
-    """Height and width in pixels to which every image is resized. Not resized by default."""
-    max_pixels: MaxPixels = MAX_PIXELS
-    """Maximum number of pixels of an image. A larger image is a failed row."""
 
 
-class DecodeAudio(DecodeModel):
+class DecodeAudio(SoundFields, DecodeModel):
     """Audio files: channels x samples (float32, from -1 to 1), and a column `sample_rate`."""
 
     model_config = ConfigDict(
@@ -66,10 +55,6 @@ class DecodeAudio(DecodeModel):
 
     format: Literal["audio"]
     """The format of the bytes."""
-    sample_rate: SampleRate | None = None
-    """Sampling rate in Hz to which all audio is resampled. By default, each value keeps its own."""
-    mono: bool = False
-    """Mix all channels into one. The result then has the shape samples, not channels x samples."""
 
     @property
     def columns_added(self) -> list[str]:

@@ -1,14 +1,86 @@
-"""Limits and modes of decoded images and audio. Readers and decode steps share them."""
+"""Options of decoded images, audio and video. Readers and decode steps share them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, Field
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import rules
 
 Pixels = Annotated[int, Field(ge=1, le=65536)]
 Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
-Mode = Literal["RGB", "RGBA", "L"]
+Mode = Literal["RGB", "RGBA", "L", "I;16"]
 MaxPixels = Annotated[int, Field(ge=1, le=1 << 31)]
 SampleRate = Annotated[int, Field(ge=1, le=1_000_000)]
+COLOUR = "^(#[0-9A-Fa-f]{3}|#[0-9A-Fa-f]{6}|black|gray|white)$"
+Colour = Annotated[str, Field(pattern=COLOUR, max_length=7)]
 MAX_PIXELS = 64_000_000
+_NOT_INCREASING = "the first number, for black, must be less than the second one, for white"
+
+
+def _check_range(ends: list[float]) -> list[float]:
+    if ends[0] >= ends[1]:
+        message = "black ({black}) must be less than white ({white}). Swap or change them"
+        numbers = {"black": f"{ends[0]:g}", "white": f"{ends[1]:g}"}
+        raise PydanticCustomError("range", message, numbers)
+    return ends
+
+
+Range = Annotated[
+    list[Annotated[float, Field(ge=-1e12, le=1e12)]],
+    Field(
+        min_length=2, max_length=2, json_schema_extra=rules(("self[0] < self[1]", _NOT_INCREASING))
+    ),
+    AfterValidator(_check_range),
+]
+
+
+class MediaFields(BaseModel):
+    """Options of images, audio and video."""
+
+    truncated: Literal["fail", "accept"] = "fail"
+    """What happens if the end of a file is missing. `fail`: the row is a failed row. `accept`: what
+    is left of the file is read, and missing pixels are black or gray. A file of which nothing can
+    be decoded is always a failed row."""
+
+
+class FrameFields(MediaFields):
+    """Options of images and of the frames of videos."""
+
+    size: Size | None = None
+    """Height and width in pixels to which every picture is resized. Models need pictures of one
+    size, and small pictures need less memory. Each picture keeps its own size by default."""
+    max_pixels: MaxPixels = MAX_PIXELS
+    """Maximum number of pixels of a picture. A larger picture is a failed row."""
+    orientation: Literal["apply", "ignore"] = "apply"
+    """`apply`: rotate and mirror pictures as their file says, so that they look as they do in a
+    viewer. `ignore`: keep the pixels as they are stored."""
+    background: Colour = "white"
+    """The colour over which transparent pixels are drawn, unless the mode is RGBA: `black`, `gray`,
+    `white`, or red, green and blue as in `"#ffffff"`."""
+
+
+class ImageFields(FrameFields):
+    """Options of images."""
+
+    mode: Mode = "RGB"
+    """The Pillow mode to which every image is converted. `I;16` gives 16-bit numbers, height x
+    width: the values in the file, or scaled from `range` to 0 to 65535. The values of images with 8
+    bits are multiplied by 257."""
+    range: Range | None = None
+    """The values of black and white, for images with more than 8 bits per channel. Values outside
+    of the range are clipped. Images of floating-point numbers and of signed or 32-bit integers need
+    it. By default, white is the value that the file states, or else the smallest of 255, 1023,
+    4095, 16383 and 65535 that is not below any value of the image."""
+
+
+class SoundFields(MediaFields):
+    """Options of audio."""
+
+    sample_rate: SampleRate | None = None
+    """Sampling rate in Hz to which all audio is resampled, such as 16000 for speech models. Each
+    recording keeps its own sampling rate by default."""
+    mono: bool = False
+    """Mix all channels into one. The result then has the shape samples, not channels x samples."""

@@ -35,6 +35,7 @@ from batchinference.spec.base import (
     HTTP_URL,
     KUBERNETES_RESOURCE,
     LABEL_VALUE,
+    MARK,
     MEMORY,
     MODULE_PATH,
     PARAMETER_NAME,
@@ -49,6 +50,7 @@ from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
 from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.fixes import duration_fix, example_fix, length_fix, memory_fix, number_fix
+from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN
 
@@ -83,6 +85,8 @@ _PATTERNS = {
     DEVICE_KIND: "a PyTorch device type, such as cuda or npu",
     START_VALUE: "letters, digits and _ . / : , = @ % + -",
     DELIMITER: "one ASCII character or a tab",
+    MARK: "one ASCII character that is no letter, digit or space, or an empty text",
+    COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
     HTTP_URL: "an address that begins with http:// or https://",

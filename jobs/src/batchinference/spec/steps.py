@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, rules
+from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Expression
 from batchinference.spec.fixes import above_max
@@ -133,7 +134,7 @@ _RULES = (
 
 class Step(SpecModel):
     """One step. It has exactly one of: model, python, filter, addColumns, decode, labelFromPath,
-    selectColumns, dropColumns, renameColumns, explode, repartition, nearest."""
+    selectColumns, dropColumns, renameColumns, explode, chunk, repartition, nearest."""
 
     model_config = ConfigDict(json_schema_extra=rules(*_RULES))
 
@@ -148,6 +149,7 @@ class Step(SpecModel):
         "drop_columns",
         "rename_columns",
         "explode",
+        "chunk",
         "repartition",
         "nearest",
     )
@@ -179,6 +181,8 @@ class Step(SpecModel):
     """Rename columns: `old: new`."""
     explode: Explode | None = None
     """Create one row for each element of a list."""
+    chunk: Chunk | None = None
+    """Divide long texts into chunks, each in its own row."""
     repartition: Repartition | None = None
     """Divide the rows into blocks of another size."""
     nearest: Nearest | None = None

@@ -112,7 +112,7 @@ MISTAKES = {
         "file. For files with other extensions, set `read.options.file_extensions` or use a glob. "
         "If there may be no files, set `read.allowEmpty`.",
     ),
-    ("files also hold deleted",): Entry(
+    ("files also hold deleted rows",): Entry(
         "the path is the directory of a table, whose Parquet files also hold deleted rows",
         "Export a snapshot of the table as Parquet files, and read these. See "
         "[Which files are read](formats.md#which-files-are-read).",

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import SpecModel, rules
 
 Unit = Literal["row", "file"]
 
@@ -62,14 +62,14 @@ class WarningName(StrEnum):
     )
     MEMBERS_IGNORED = (
         "MembersIgnored",
-        "members of an archive were not read",
-        "Name their suffixes in read.options.suffixes, or remove them from the archive",
+        "members of an archive were not read: links, or files of no kind that the format has",
+        "Pack files without links (tar --dereference), with extensions, and without metadata files",
         "row",
         "members",
     )
     LINES_SKIPPED = (
         "LinesSkipped",
-        "lines before the rows of a file, or comments between them, were left out",
+        "lines before the header of a file, or comments after it, were left out",
         "Nothing, if read.options.skipLines and comment are as intended",
         "row",
         "lines",
@@ -87,7 +87,7 @@ class WarningName(StrEnum):
     PAGES_IGNORED = (
         "PagesIgnored",
         "only the first page, frame or track of a file was read",
-        "Set the option pages to all, to read a row for each page",
+        "Nothing, or read images with pages: all for a row per page. Other tracks cannot be read",
         "row",
         "pages",
     )
@@ -98,13 +98,18 @@ class WarningName(StrEnum):
     )
     DEPTH_REDUCED = (
         "DepthReduced",
-        "pixel values with more than 8 bits were scaled to 8 bits",
-        "Set the option range to the black and white values of the pictures",
+        "pixel values with more than 8 bits were reduced to 8 bits",
+        "Nothing, or set the option range to the values of black and white, or mode to I;16",
+    )
+    RANGE_ASSUMED = (
+        "RangeAssumed",
+        "no pixel used the highest bits, so white was assumed to be a smaller number",
+        "Set the option range to the values of black and white, such as [0, 65535]",
     )
     OUT_OF_RANGE = (
         "OutOfRange",
-        "values outside of the range of the medium were kept or clipped",
-        "Scale the values before the job",
+        "values were outside of their range: those of pixels were clipped, those of audio kept",
+        "Widen the option range, or scale the recordings before the job",
     )
     TEXT_CUT = (
         "TextCut",
@@ -112,6 +117,13 @@ class WarningName(StrEnum):
         "Set the model's field tooLong to windows or fail, or divide the texts with a step chunk",
         "row",
         "tokens",
+    )
+    AUDIO_CUT = (
+        "AudioCut",
+        "recordings were longer than the model takes, and it got only a part of them",
+        "Divide the recordings before the job, or use a model for longer ones",
+        "row",
+        "seconds",
     )
     NULL_INPUT = (
         "NullInput",
@@ -135,8 +147,18 @@ class WarningName(StrEnum):
 _BY_VALUE = {name.value: name for name in WarningName}
 
 
+_OF_FILES = [name.value for name in WarningName if name.unit == "file"]
+_FOR_ROWS = "maxPercent is for warnings that count rows"
+
+
 class WarningPolicy(SpecModel):
     """What happens if one kind of warning occurs."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (f"!has(self.maxPercent) || !(self.name in {_OF_FILES})", _FOR_ROWS)
+        )
+    )
 
     name: Annotated[WarningName, Field(strict=False)]
     """The name of the warning."""
@@ -151,7 +173,7 @@ class WarningPolicy(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.max_percent is not None and self.name.unit == "file":
-            message = "maxPercent is for warnings that count rows, and {name} counts files"
+            message = f"{_FOR_ROWS}, and {{name}} counts files. Use maxRows"
             raise PydanticCustomError("warning_percent", message, {"name": self.name.value})
         return self
 

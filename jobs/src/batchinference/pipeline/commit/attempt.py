@@ -25,6 +25,7 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.location import (
     Location,
     base_name,
@@ -202,6 +203,9 @@ class Attempt:
         with table_errors_as_bad_output():
             if write.mode in ("error", "ignore") and table.holds_rows():
                 raise table_has_rows(write)
+            for schema in map(schema_in, [] if receipts else end.empty_schemas):
+                self.check_lease()
+                table.create(schema)
             fence = Fence(self.lease.mark, self.lease.series_mark, self.check_lease)
             table.commit(receipts, fence)
 

@@ -29,6 +29,7 @@ from batchinference.pipeline.commit.manifest import (
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.row_batch import FULL_SHARE, WRITE_STEP, RowBatch, unpack_ids
 from batchinference.pipeline.step_time import StepTime
+from batchinference.pipeline.storage.arrow_files import schema_text
 from batchinference.pipeline.storage.location import Location, delete_all
 from batchinference.spec.warnings import WarningName
 
@@ -82,7 +83,9 @@ class Committer:
             with write_time.measured(lambda: len(batch.ids)):
                 entries = list(self._entries(batch, task, written))
             notes = [*batch.notes, *write_time.take_rest()]
-            manifest = Manifest(task, number, entries, list(batch.ends), notes)
+            known = batch.table.num_columns and not any(entry.counts.written for entry in entries)
+            schema = schema_text(batch.table.schema) if known else ""
+            manifest = Manifest(task, number, entries, list(batch.ends), notes, schema)
             content = manifest.serialized()
             self.attempt.check_open()
         (self.attempt.place / manifest.new_name()).write(content)

@@ -208,6 +208,8 @@ class Manifest:
     """File and its number of rows, for each file whose end the task has seen."""
     notes: list[tuple[str, Note]]
     """Step and a note on it, as JSON."""
+    schema: str = ""
+    """The columns of the rows, if the commit has none: an Arrow schema as text."""
 
     def is_of(self, key: str) -> bool:
         """Return whether all files of the manifest belong to the work with this key."""

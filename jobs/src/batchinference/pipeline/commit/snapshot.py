@@ -39,6 +39,7 @@ from batchinference.pipeline.storage.json import (
 )
 from batchinference.pipeline.storage.location import Location
 
+MAX_SCHEMAS = 100
 FORMAT = 5
 """The version of the format of state files. An output in another format cannot be resumed."""
 
@@ -56,13 +57,18 @@ class Snapshot:
     ends: dict[int, int] = field(default_factory=dict)
     attempt: Natural = 0
     """The attempt that began or ended with this snapshot."""
+    empty_schemas: list[str] = field(default_factory=list)
+    """The different columns of commits without rows, as Arrow schemas, until an entry has rows."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
         """Return the snapshot with further commits. Entries that do not count are left out."""
         manifests = list(manifests)
         ends = self.ends | {file: rows for m in manifests for file, rows in m.ends}
         entries = [*self.entries, *(entry for m in manifests for entry in m.entries)]
-        return replace(self, ends=ends).only(entries)
+        schemas = [*self.empty_schemas, *(m.schema for m in manifests if m.schema)]
+        end = replace(self, ends=ends).only(entries)
+        different = [] if end.has_rows else [*dict.fromkeys(schemas)][:MAX_SCHEMAS]
+        return replace(end, empty_schemas=different)
 
     def only(self, entries: list[ManifestEntry]) -> Snapshot:
         """Return the snapshot with the manifest entries in `entries` that count as its entries."""
@@ -84,6 +90,11 @@ class Snapshot:
     def counts(self) -> RowCounts:
         return counts_of(self.entries)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows were written."""
+        return any(entry.counts.written for entry in self.entries)
+
     def serialized(self) -> bytes:
         schemas: dict[tuple[tuple[str, str], ...], int] = {}
         numbers = [schemas.setdefault(tuple(entry.columns), len(schemas)) for entry in self.entries]
@@ -94,6 +105,7 @@ class Snapshot:
             "input": self.input,
             "attempt": self.attempt,
             "ends": list(self.ends.items()),
+            "empty_schemas": self.empty_schemas,
             "schemas": list(schemas),
             "entries": [
                 {**entry.as_json(), "columns": number}
@@ -116,7 +128,7 @@ class Snapshot:
                 )
             verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
-            fields = {name: raw[name] for name in ("work", "input", "attempt")}
+            fields = {name: raw[name] for name in ("work", "input", "attempt", "empty_schemas")}
             read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(place) from None

@@ -16,6 +16,8 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from batchinference.spec.write import WriteTable
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
@@ -87,6 +89,9 @@ class CommittedTable(Protocol):
     def commits(self, mark: str) -> int:
         """Return the number of commits with this mark of an attempt or a series. The number is 0 or
         1 for tables that accept a mark only once."""
+
+    def create(self, schema: pa.Schema) -> None:
+        """Create the table without rows, unless it exists, or the type of a column is unknown."""
 
     def commit(self, receipts: list[Location], fence: Fence) -> None:
         """Make the rows of all receipts visible. In overwrite mode, remove all other rows. Raises

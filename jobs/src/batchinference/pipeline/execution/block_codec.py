@@ -28,9 +28,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.row_batch import ERRORS, FULL_SHARE, NO_IDS, NO_ROWS, RowBatch
+from batchinference.pipeline.row_batch import (
+    ERRORS,
+    FULL_SHARE,
+    NO_IDS,
+    NO_ROWS,
+    RowBatch,
+    without_rows,
+)
 from batchinference.pipeline.row_warnings import NO_WARNINGS
-from batchinference.pipeline.storage.arrow_files import read_stream
+from batchinference.pipeline.storage.arrow_files import read_stream, schema_of
 from batchinference.spec.reserved import OWN_PREFIX
 
 ID = OWN_PREFIX + "id"
@@ -65,7 +72,7 @@ def decode(block: pa.Table) -> RowBatch:
     outcomes = np.concatenate([ids, errors.column("id").to_numpy(), *(p.lost for p in parts)])
     source, shares = _sum_shares(outcomes, _shares_of(rows, parts))
     return RowBatch(
-        _user_columns(rows) if rows.num_rows else NO_ROWS,
+        _user_columns(rows) if rows.num_rows else _columns_of(parts),
         ids,
         source,
         errors,
@@ -75,6 +82,10 @@ def decode(block: pa.Table) -> RowBatch:
         shares,
         pa.concat_tables([NO_WARNINGS, *(part.warnings for part in parts)]),
     )
+
+
+def _columns_of(parts: Sequence[Sidecar]) -> pa.Table:
+    return without_rows(part.schema.empty_table() for part in parts)
 
 
 def has_data(block: pa.Table) -> np.ndarray:
@@ -155,6 +166,8 @@ class Sidecar:
     ends: Sequence[tuple[int, int]]
     notes: Sequence[tuple[str, str]]
     warnings: pa.Table
+    schema: pa.Schema
+    """The columns of a batch without rows."""
 
     @classmethod
     def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
@@ -167,6 +180,7 @@ class Sidecar:
             batch.ends,
             batch.notes,
             batch.warnings,
+            NO_ROWS.schema if len(batch.ids) else batch.table.schema,
         )
 
     @property
@@ -186,6 +200,7 @@ class Sidecar:
             "filtered": np.diff(self.filtered, prepend=0),
             "errors": _as_structs(self.errors),
             "warnings": _as_structs(self.warnings),
+            "schema": pa.array([self.schema.serialize().to_pybytes()], pa.binary()),
             "of_lost": self.of_lost,
             "of_errors": self.of_errors,
             "ends": pa.array(np.array(self.ends, dtype=np.int64).reshape(-1)),
@@ -214,6 +229,7 @@ class Sidecar:
             list(zip(ends[::2], ends[1::2], strict=True)),
             list(zip(notes[::2], notes[1::2], strict=True)),
             pa.Table.from_struct_array(values["warnings"]),
+            schema_of(values["schema"][0].as_py()),
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+import pyarrow as pa
 import ray
 from ray.data import DataContext
 
@@ -46,14 +47,17 @@ from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
 from batchinference.pipeline.input import JobInput, ReadRows, RowCount
+from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.planning import Sizing, row_bytes
 from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
 from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.row_batch import MissingRows
+from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
@@ -113,7 +117,8 @@ class AttemptRun:
 
     def _described(self, warnings: list[WarnedRows]) -> list[WarningCount]:
         paths = paths_of(self.attempt.layout.input)
-        return counts_of_warnings(warnings, lambda file: paths[file].as_py())
+        about_rows = counts_of_warnings(warnings, lambda file: str(paths[file].as_py()))
+        return [*self.input.ignored.warnings(), *about_rows]
 
     def bad_row(self) -> str:
         """Return a description of one failed row."""
@@ -246,10 +251,17 @@ class Executor:
     def rewrite_files(self, end: Snapshot) -> Snapshot:
         """Rewrite the files of a finished output, and return the new snapshot.
 
-        This unifies their schemas. It also sorts the rows if the spec requires an order. Otherwise,
+        An output without rows gets a file with its columns. Otherwise, this unifies the schemas of
+        the files. It also sorts the rows if the spec requires an order. Otherwise,
         it merges the small files that this run has written, unless the spec defines how rows are
         divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
+        if not end.has_rows:
+            steps, columns = self._spec.steps, _columns_of(self._prepared.input)
+            planned = columns_after_all(steps, columns)
+            guessed = columns_after_all(steps, columns, code_keeps_columns=True)
+            return with_columns(attempt, end, write, planned, guessed)
+        end = without_empty_files(end)
         writer = rewriting_writer_for(write)
         if writer is None or not isinstance(write, WriteOrdered):
             return end
@@ -286,6 +298,13 @@ class Executor:
     def stage(self) -> str | None:
         """The last stage that has work; None before any stage has work."""
         return self._control.stage
+
+
+def _columns_of(source: JobInput) -> pa.Schema:
+    """Return the columns of an input that are known before it is read. Unknown types are null."""
+    types = source.types() if isinstance(source, FileInput) else {}
+    names = source.columns() or ()
+    return pa.schema([(name, types.get(name, pa.null())) for name in names])
 
 
 def _merges(write: Write) -> bool:

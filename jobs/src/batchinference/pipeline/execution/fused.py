@@ -271,8 +271,7 @@ class Steps:
             yield merged(done)
 
     def _detect_texts(self, batches: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
-        """Yield the batches, and record in `rows` if they have texts. Batches without rows have no
-        columns."""
+        """Yield the batches, and record in `rows` if they have texts."""
         for batch in batches:
             rows.have_texts |= bool(text_columns(batch.table, self.texts))
             yield batch

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +32,12 @@ from batchinference.pipeline.execution.crashed_rows import (
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import put_note, remove_note, replaces_dead_process
-from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
+from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.steps import Transform, TransformResult, checked, load_step
+from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
@@ -137,6 +139,7 @@ class StepRunner:
     def __init__(self, step: Step, transform: Transform, errors: ErrorHandling) -> None:
         self.name = step.name
         self._transform = transform
+        self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
         self._batch = BatchSize.of(step)
         self._time = StepTime(step.name)
@@ -148,7 +151,8 @@ class StepRunner:
         rest: RowBatch | None = batch
         while rest is not None:
             if not len(rest.ids):
-                yield rest
+                known = rest.table.num_columns
+                yield replace(rest, table=self._no_rows(rest.table)) if known else rest
                 return
             if is_noted() or replaces_dead_process():
                 self._errors.note_start(self.name, rest.ids)
@@ -159,7 +163,10 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             sizes = ((self.name, note) for note in self._batch.take_notes())
             notes = (*batch.notes, *sizes, *self._time.take_notes())
-            yield replace(results.applied_to(batch, self.name), notes=notes)
+            after = results.applied_to(batch, self.name)
+            if not (len(after.ids) or after.table.num_columns):
+                after = replace(after, table=self._no_rows(batch.table))
+            yield replace(after, notes=notes)
 
     def add_wait(self, seconds: float) -> None:
         """Record that this process waited for rows."""
@@ -273,8 +280,8 @@ class StepResults:
 
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
         """Return the batch after a step with this name."""
-        tables = [table for table in self.tables if table.num_rows] or self.tables
-        table = concat(tables) if tables else pa.table({})
+        tables = [table for table in self.tables if table.num_rows]
+        table = concat(tables) if tables else without_rows(self.tables)
         parents = np.concatenate(self.parents) if self.parents else np.empty(0, dtype=np.int64)
         if self.warnings:
             batch = batch.with_warnings(warning_table(step, batch.ids, self.warnings))

@@ -28,6 +28,7 @@ from batchinference.pipeline.runtimes.vllm_row_codec import (
     with_results,
 )
 from batchinference.pipeline.steps import TransformResult, as_result, checked
+from batchinference.pipeline.steps.model import without_non_finite
 from batchinference.plan import Stage
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.models import VllmModel
@@ -89,6 +90,7 @@ def _decode_results(
         batch, data = decode(block), np.flatnonzero(has_data(block))
         with collect_warnings() as warnings:
             computed = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
+            computed = without_non_finite(model, computed)
         result = as_result(checked(computed, warnings, errors.failing))
         of_good = [warning for warning in warnings if warning.row not in result.failed]
         batch = batch.with_warnings(warning_table(step, batch.ids, of_good))

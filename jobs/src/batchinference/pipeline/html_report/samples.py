@@ -18,6 +18,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.media.images import is_pixels, open_image
+from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.output.preview import rows_of_file
 from batchinference.pipeline.output.tables import table_for
 from batchinference.spec.write import Write, WriteImages, WriteParquet, WriteTable
@@ -100,7 +101,7 @@ def _thumbnail(image: Image.Image) -> str:
     buffer = io.BytesIO()
     try:
         image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
-        small = image.convert("RGB")
+        small = in_mode(image, "RGB", "white").copy()
         small.thumbnail((THUMBNAIL, THUMBNAIL))
         small.save(buffer, "jpeg", quality=75)
     except (OSError, ValueError, SyntaxError):

@@ -73,14 +73,14 @@ def _escapes(values: np.ndarray, dialect: Dialect) -> np.ndarray:
     numbers = np.arange(len(positions))
     first = np.diff(positions, prepend=-2) > 1
     in_row = numbers - np.maximum.accumulate(np.where(first, numbers, 0))
-    return positions[in_row % 2 == 0]
+    return np.asarray(positions[in_row % 2 == 0])
 
 
 def _line_feeds(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the positions of the line feeds of escaped CRLFs: the escape character is before the
     carriage return."""
     at = at[at + 2 < len(values)]
-    return at[(values[at + 1] == _CR) & (values[at + 2] == _LF)] + 2
+    return np.asarray(at[(values[at + 1] == _CR) & (values[at + 2] == _LF)] + 2)
 
 
 def _nulls(text: bytes, at: np.ndarray, dialect: Dialect) -> np.ndarray:
@@ -88,4 +88,4 @@ def _nulls(text: bytes, at: np.ndarray, dialect: Dialect) -> np.ndarray:
     structure = np.frombuffer(b"\n" + without_escapes(text, dialect) + b"\n\n", np.uint8)
     ends = np.isin(structure, list(dialect.boundaries))
     named = np.frombuffer(text, np.uint8)[at + 1] == ord("N")
-    return at[named & ends[at] & ends[at + 3]]
+    return np.asarray(at[named & ends[at] & ends[at + 3]])

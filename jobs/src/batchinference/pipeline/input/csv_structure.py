@@ -19,6 +19,7 @@ from batchinference.pipeline.input.csv_dialect import Dialect, without_escapes
 NEXT_LINES = 8
 """Lines after a damaged quote that show whether they are rows: at least three quarters must be."""
 SHOWN_BYTES = 80
+_SHORT_VALUES = "If no value has line ends, set read.options.newlinesInValues: false"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
@@ -56,8 +57,8 @@ def last_record_end(
     Return None if the text has comments, or quotes that are not where they should be."""
     if dialect.comment and _comment(dialect).search(text, begin, end):
         return None
-    doubled = not ended and text[end - 1] in dialect.quote  # if another quote follows
-    stop = end - doubled
+    half = not ended and text[end - 1] in b"\r" + dialect.quote  # of a CRLF or a doubled quote
+    stop = end - half
     if not dialect.quote or text.find(dialect.quote, begin, stop) < 0:
         return end if ended else _line_start(text, begin, stop)
     values = np.frombuffer(text, np.uint8)[begin:stop]
@@ -122,14 +123,17 @@ def header_pattern(dialect: Dialect) -> re.Pattern[bytes]:
     if dialect.quote:
         inside = b"" if dialect.newlines_in_values else b"\r\n"
         field = rb"(?:%b%b|(?!%b)%b)" % (_quoted(dialect, inside), text, dialect.quote, text)
-    return re.compile(rb"(?:%b(?:%b%b)*+)?" % (field, re.escape(dialect.delimiter), field))
+    return re.compile(rb"(?:%b(?:%b%b)*)?" % (field, re.escape(dialect.delimiter), field))
 
 
 @lru_cache
 def _row(dialect: Dialect, columns: int) -> re.Pattern[bytes]:
-    """Return the pattern of a line that is a row on its own."""
-    field = rb"[^%b]*+" % re.escape(dialect.boundaries + dialect.quote)
-    field = rb"(?:%b%b|%b)" % (_quoted(dialect, b"\r\n"), _spaces(dialect), field)
+    """Return the pattern of a line that is a row on its own. In text without quotes around it, they
+    must be in pairs, and not at its beginning or end."""
+    quote = re.escape(dialect.quote)
+    text = rb"[^%b]" % re.escape(dialect.boundaries + dialect.quote)
+    plain = rb"%b*+(?:(?<=%b)%b%b*+%b%b++)*" % (text, text, quote, text, quote, text)
+    field = rb"(?:%b%b|%b)" % (_quoted(dialect, b"\r\n"), _spaces(dialect), plain)
     return re.compile(
         rb"%b(?:%b%b){%d}" % (field, re.escape(dialect.delimiter), field, columns - 1)
     )
@@ -143,7 +147,7 @@ def _field_end(dialect: Dialect) -> re.Pattern[bytes]:
 def _quoted(dialect: Dialect, excluded: bytes) -> bytes:
     quote = re.escape(dialect.quote)
     text = rb"[^%b%b]*+" % (quote, excluded)
-    return rb"%b%b(?:%b%b%b)*+%b" % (quote, text, quote, quote, text, quote)
+    return rb"%b%b(?:%b%b%b)*%b" % (quote, text, quote, quote, text, quote)
 
 
 def _spaces(dialect: Dialect) -> bytes:
@@ -191,14 +195,17 @@ class Structure:
                 self.stop = comment
                 position = self._remove(self._line_stop(comment), None)
                 continue
-            if (record := _line_start(self._text, position, start)) > position:
+            half = start == len(self._text) and not self._complete and self._text.endswith(b"\r")
+            if (record := _line_start(self._text, position, start - half)) > position:
                 self.stop = record
             if start == len(self._text):
                 self.stop = start if self._ended else self.stop
                 return
             end = self._closing(start)
-            closed = end is not None and self._is_closed(start, end)
-            position = end + 1 if closed else self._damaged(start, end)
+            if end is not None and self._is_closed(start, end):
+                position = end + 1
+            else:
+                position = self._damaged(start, end)
 
     def _comment_before(self, stop: int, position: int) -> int | None:
         if not self._dialect.comment:
@@ -214,11 +221,11 @@ class Structure:
 
     def _line_stop(self, position: int) -> int:
         """Return the position after the line end that follows a position."""
-        if line_end := _LINE_END.search(self._text, position):
-            return line_end.end()
-        if not self._complete:
+        line_end = _LINE_END.search(self._text, position)
+        stop = line_end.end() if line_end else len(self._text)
+        if stop == len(self._text) and not self._ended and not self._text.endswith(b"\n"):
             raise NeedsMore
-        return len(self._text)
+        return stop
 
     def _closing(self, start: int) -> int | None:
         """Return the position of the quote that closes the one at `start`; None if there is none.
@@ -242,37 +249,43 @@ class Structure:
         """Remove the line with the damaged quote at `start`, and return where the next record
         begins. Sets `fault` if that is unknown."""
         stop = self._line_stop(start)
-        fault = self._fault(start, end, stop)
+        fault = self._fault(end, stop)
         quotes = bisect_left(self._quotes, stop) - bisect_left(self._quotes, self.stop)
         alone = quotes % 2 == 0 or not self._dialect.newlines_in_values
         if alone or self._rows_follow(stop, end or 0):
             return self._remove(stop, fault.damage(1, stop - self.stop))
-        self.fault = fault
+        self.fault = fault._replace(fix=f"{_SHORT_VALUES}. {fault.fix}")
         return stop
 
     def _rows_follow(self, position: int, end: int) -> bool:
         """Return whether the lines from a position on, and that of a later quote, are rows."""
-        lines = []
-        while position < len(self._text) and len(lines) < NEXT_LINES:
-            stop = self._line_stop(position)
-            lines.append(self._text[position:stop])
-            position = stop
-        if not self._complete and len(lines) < NEXT_LINES:
-            raise NeedsMore
-        if end >= position:
-            lines.append(self._text[_line_start(self._text, 0, end) : self._line_stop(end)])
-        lines = [line for text in lines if (line := text.rstrip(b"\r\n"))]
+        last = _line_start(self._text, position, max(position, end))  # the line of `end`
+        limit = last if position < last and self._columns > 1 else len(self._text)
+        lines = self._lines(position, limit)
+        if self._columns == 1:  # any line without quotes is a row
+            lines += self._lines(last, len(self._text), 1)
+            if lines and not any(self._dialect.quote in line for line in lines):
+                return False
         row = _row(self._dialect, self._columns)
         rows = sum(bool(row.fullmatch(line)) for line in lines)
-        # in one column, any line is a row, unless it has quotes
-        shown = self._columns > 1 or any(self._dialect.quote in line for line in lines)
-        return not lines or (shown and 4 * rows >= 3 * len(lines))
+        return 4 * rows >= 3 * len(lines)
 
-    def _fault(self, start: int, end: int | None, stop: int) -> Fault:
+    def _lines(self, position: int, limit: int, number: int = NEXT_LINES) -> list[bytes]:
+        """Return the first lines between two positions, without blank ones."""
+        lines: list[bytes] = []
+        while position < limit and len(lines) < number:
+            stop = self._line_stop(position)
+            lines += [line] if (line := self._text[position:stop].rstrip(b"\r\n")) else []
+            position = stop
+        if len(lines) < number and limit == len(self._text) and not self._complete:
+            raise NeedsMore
+        return lines
+
+    def _fault(self, end: int | None, stop: int) -> Fault:
         line = self._original[self.stop : stop]
-        on_line = end is not None and (end < stop or self._dialect.newlines_in_values)
-        problem = "text follows a quote that closes a value" if on_line else "a quote is not closed"
+        closed = end is not None and end < stop
+        problem = "text follows a quote that closes a value" if closed else "a quote is not closed"
         fix = 'If quotes are part of the values, double them, or set read.options.quote: ""'
         if not self._dialect.escape and b"\\" + self._dialect.quote in line:
-            fix = 'If backslashes escape quotes, set read.options.escape: "\\"'
+            fix = 'If backslashes escape quotes, set read.options.escape: "\\\\"'
         return Fault(problem, line, fix)

@@ -26,7 +26,9 @@ from batchinference.pipeline.input.csv_structure import (
 )
 
 BLOCK_BYTES = 1 << 20
-TOO_LONG = "a row has more bytes than max_row_bytes ({})"
+RAISE = "Raise read.options.max_row_bytes, or shorten the row"
+NEXT_BYTES = 1 << 16
+"""Bytes after damaged text in which a quote shows whether they are inside of a value."""
 MARKER = "\0removed"
 """The beginning of a line that stands for a damaged record or a comment."""
 _SEPARATOR = re.compile(rb'"?sep=([\t -~])"?(?=[\r\n]|\Z)', re.IGNORECASE)
@@ -48,10 +50,17 @@ class CsvText:
 
     def __init__(self, source: BufferedIOBase, dialect: Dialect, row_bytes: int) -> None:
         self.dialect = dialect
+        self.skipped_lines = 0
+        """The number of lines that `begin` has left out on demand."""
         self._source, self._row_bytes = source, row_bytes
         self._store = bytearray(2 * BLOCK_BYTES)
-        self._begin = self._end = 0
+        self._begin = self._end = self._moved = 0
         self._ended = False
+
+    @property
+    def position(self) -> int:
+        """The number of bytes before the unread text."""
+        return self._moved + self._begin
 
     def begin(self, skip_lines: int, *, chosen: bool) -> None:
         """Remove a byte order mark, a line such as `sep=;`, the first lines, blank lines and
@@ -67,6 +76,7 @@ class CsvText:
             )
         if named:
             self.dialect = replace(self.dialect, delimiter=named[1])
+        self.skipped_lines = max(0, skip_lines - bool(named))
         for _ in range(max(skip_lines, 1 if named else 0)):
             self._skip_line()
         ignored = (b"\r", b"\n", self.dialect.comment)
@@ -84,14 +94,17 @@ class CsvText:
                 break
             size *= 2
         if stop < len(text) and text[stop] not in b"\r\n":
-            return self.rest("the header has a quote that is not closed", text)
+            line = _LINE_END.split(text, maxsplit=1)[0]
+            return self.rest("the header has a quote that is not closed", line, "Close it")
+        if not self._is_all(len(text)) and stop == len(text):
+            return self.rest(self._too_long, text, RAISE)
         self._begin += stop
         return for_parser(text[:stop], self.dialect)
 
-    def rest(self, problem: str, header: bytes) -> Damage:
+    def rest(self, problem: str, header: bytes, fix: str) -> Damage:
         """Remove all text, and return it as damage: the header has a problem."""
-        lines, size = self._drop(all_text=True)
-        damage = Fault(problem, header, "Correct it").damage(lines, size)
+        lines, size = self._drop(0)
+        damage = Fault(problem, header, fix).damage(lines, size)
         return damage._replace(rows=max(1, lines - 1))
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
@@ -102,32 +115,38 @@ class CsvText:
                 yield self._block(structure.removed if structure else [], stop, columns)
                 self._begin += stop
             if structure and structure.fault:
-                yield structure.fault.damage(*self._drop())
+                yield structure.fault.damage(*self._drop(columns))
 
     def _records(self, columns: int) -> tuple[Structure | None, int]:
         """Return the size of the next records and, if they are irregular, their structure."""
         size = BLOCK_BYTES
         while True:
             unread = min(self._load(size), size)
-            ended = self._ended and self._begin + unread == self._end
-            begin, text = self._begin, self._store
+            ended = self._is_all(unread)
+            begin: int = self._begin
+            text: bytes | bytearray = self._store
             if self.dialect.escape:
                 begin, text = 0, without_escapes(self._unread(size), self.dialect)
             stop = last_record_end(text, begin, begin + unread, self.dialect, ended=ended)
             if stop is not None and stop > begin:
                 return None, stop - begin
-            for full in [False, True] if unread >= self._row_bytes else [False]:
-                structure = self._structure(size, columns, ended=ended, full=full)
-                if structure.stop or structure.fault:
-                    return structure, structure.stop
+            for full in (False, True):
+                if unread >= self._row_bytes if full else stop is None:
+                    structure = self._structure(size, columns, ended=ended, full=full)
+                    if structure.stop or structure.fault:
+                        return structure, structure.stop
             size *= 2
 
     def _structure(self, size: int, columns: int, *, ended: bool, full: bool) -> Structure:
         text = self._unread(size)
         structure = Structure(text, self.dialect, columns, ended=ended, full=full)
         if full and not structure.stop and not structure.fault:
-            structure.fault = Fault(TOO_LONG.format(self._row_bytes), text, "Raise the limit")
+            structure.fault = Fault(self._too_long, text, RAISE)
         return structure
+
+    @property
+    def _too_long(self) -> str:
+        return f"a row has more bytes than max_row_bytes ({self._row_bytes})"
 
     def _block(
         self, removed: list[tuple[int, int, Damage | None]], size: int, columns: int
@@ -142,25 +161,37 @@ class CsvText:
         parts.append(for_parser(text[done:], self.dialect))
         return Block(b"".join(parts), [damage for _, _, damage in removed])
 
-    def _drop(self, *, all_text: bool = False) -> tuple[int, int]:
-        """Remove the text up to the first line end after an even number of quotes, or all of it.
-        Return how many lines and bytes it has."""
+    def _drop(self, columns: int) -> tuple[int, int]:
+        """Remove the text up to the first line end after an even number of quotes, or all text if
+        there are no columns. Return how many lines and bytes it has."""
         lines = size = quotes = 0
         complete = True
         while self._load(BLOCK_BYTES):
             text = without_escapes(self._unread(BLOCK_BYTES), self.dialect)
+            if not self._is_all(len(text)):
+                text = text.removesuffix(b"\r") or text  # it may be half of a line end
             values = np.frombuffer(text, np.uint8)
-            line_ends = np.flatnonzero(values == (b"\n" if b"\n" in text else b"\r")[0])
+            feeds = np.append(values[1:] == ord("\n"), False)
+            line_ends = np.flatnonzero((values == ord("\n")) | ((values == ord("\r")) & ~feeds))
             marks = np.flatnonzero(values == (self.dialect.quote or b"\0")[0])
             outside = line_ends[(np.searchsorted(marks, line_ends) + quotes) % 2 == 0]
-            found = len(outside) and not all_text
-            stop = int(outside[0]) + 1 if found else len(text)
+            ends = bool(columns and len(outside))
+            stop = int(outside[0]) + 1 if ends else len(text)
             lines += int(np.searchsorted(line_ends, stop))
             complete = text[stop - 1] in b"\r\n"
             size, quotes, self._begin = size + stop, quotes + len(marks), self._begin + stop
-            if found:
+            if ends and (columns > 1 or self._is_outside()):
                 break
+            quotes = 1 if ends else quotes
         return lines + (not complete), size
+
+    def _is_outside(self) -> bool:
+        """Return whether the next quote opens a value at the beginning of a line. In text of one
+        column, each line is a row, also if it is a part of a value."""
+        self._load(NEXT_BYTES)
+        text = without_escapes(self._unread(NEXT_BYTES), self.dialect)
+        quote = text.find(self.dialect.quote)
+        return not self.dialect.quote or quote < 1 or text[quote - 1] in b"\r\n"
 
     def _load(self, size: int) -> int:
         """Load text until `size` bytes are unread or the text ends. Return how many are unread."""
@@ -169,11 +200,16 @@ class CsvText:
             if self._begin + size > len(self._store):
                 store = bytearray(size) if size > len(self._store) else self._store
                 store[:unread] = self._store[self._begin : self._end]
+                self._moved += self._begin
                 self._store, self._begin, self._end = store, 0, unread
             stop = self._begin + size
             self._end += self._source.readinto(memoryview(self._store)[self._end : stop])
             self._ended = self._end < stop
         return self._end - self._begin
+
+    def _is_all(self, size: int) -> bool:
+        """Return whether no text follows so many unread bytes."""
+        return self._ended and self._begin + size == self._end
 
     def _unread(self, size: int) -> bytes:
         """Return a copy of at most `size` unread bytes."""

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv as pac
 
 from batchinference.pipeline.column_types import (
     EXACT_INTEGERS,
@@ -26,11 +25,18 @@ from batchinference.pipeline.column_types import (
 from batchinference.pipeline.input.csv_dialect import NULL
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
-_MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
-"""Texts that mean a missing value in columns that are not text."""
+_MISSING = pa.array(
+    [*("", "NA", "<NA>", "NULL", "null", "NaN", "nan", "-NaN", "-nan"),
+     *("1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN")],
+    pa.string(),
+)  # fmt: skip
+"""Texts with which programs write a missing value, in columns that are not text."""
 _CHANGING = ("bool", "int64", "uint64", "float64")
 """Types that also hold texts that are written in another way, such as `007` and `1e400`."""
 _TIMES = ("date", "timestamp<us>", "timestamp<ns>", "timestamp<us,UTC>", "timestamp<ns,UTC>")
+_NO_FRACTION = "^[+-]?[0-9]+([eE][0-9]+)?$"
+"""Integers, and numbers that no program writes: the exponent of a float has a sign, or the float
+has a decimal point."""
 SAFE_DIGITS = 15
 """float64 holds each number of so many digits, so that its digits are printed again."""
 MAX_DIGITS = 800
@@ -60,6 +66,8 @@ class CsvTypes:
     nulls: tuple[str, ...] = ()
     decimal: str = "."
     encoding: str = "utf-8"
+    escaped: bool = False
+    """Whether a value may be NULL, because the files have an escape character."""
 
     def infer(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, Sampled]:
         """Return the types of sampled columns of bytes."""
@@ -71,9 +79,10 @@ class CsvTypes:
         columns: list[pa.ChunkedArray] = []
         errors: dict[int, Exception] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
-            values, found = self._cast(name, column)
+            values, misfits = self._cast(name, column)
             columns.append(values)
-            errors = {**found, **errors}
+            for row, error in misfits.items():
+                errors.setdefault(row, error)
         return pa.table(columns, table.column_names), errors
 
     def _infer(self, column: pa.ChunkedArray) -> Sampled:
@@ -83,10 +92,9 @@ class CsvTypes:
 
     def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
         """Return a column of bytes as text, and a mask of the values that are no text."""
+        if self.escaped:
+            column = pc.if_else(pc.equal(column, NULL), None, column)
         texts, invalid = cast_texts(column, "string")
-        if invalid.any():
-            nulls = pc.equal(column, NULL).to_numpy()
-            invalid &= ~nulls
         if self.nulls:
             is_null = pc.is_in(texts, pa.array(self.nulls, pa.string()))
             texts = pc.if_else(is_null, None, texts)
@@ -100,7 +108,10 @@ class CsvTypes:
         if not self.nulls and (values := self._quickly_converted(column, kind, sampled)):
             return values, {}
         texts, invalid = self._texts(column)
-        not_text = f"column '{name}': its text is not valid in the encoding {self.encoding}"
+        not_text = (
+            f"column '{name}': its text is not valid in the encoding {self.encoding}. Correct it, "
+            "or set read.options.encoding"
+        )
         errors: dict[int, Exception] = {
             row: ValueError(not_text) for row in np.flatnonzero(invalid).tolist()
         }
@@ -165,9 +176,9 @@ def _number(texts: pa.ChunkedArray) -> str:
     """Return the type of texts that float64 may hold."""
     if _have_leading_zeros(*_buffers(texts.combine_chunks())).any():
         return "string"
-    if not pc.all(pc.match_substring_regex(texts, "^[+-]?[0-9]+$")).as_py():
+    if not pc.all(pc.match_substring_regex(texts, _NO_FRACTION)).as_py():
         return "float64" if _are_exact(texts) else "string"
-    # a telephone number begins with a plus sign, which no integer does
+    # others are telephone numbers such as +49301, and part numbers such as 12E3
     return next((kind for kind in ("int64", "uint64") if _fits(texts, kind)), "string")
 
 

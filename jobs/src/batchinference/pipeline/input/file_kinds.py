@@ -27,7 +27,7 @@ EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "images": (
         *("jpg", "jpeg", "jpe", "jfif", "jif", "png", "apng", "webp", "gif", "bmp", "dib"),
         *("tif", "tiff", "jp2", "j2k", "j2c", "jpc", "jpf", "jpx", "avif"),
-        *("ppm", "pgm", "pbm", "pnm"),
+        *("ppm", "pgm", "pbm", "pnm", "mpo"),
     ),
     "parquet": _PARQUET,
     "json": _packed(*_JSON),
@@ -37,7 +37,8 @@ EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "numpy": ("npy", "npz"),
     "audio": (
         *("wav", "flac", "mp3", "ogg", "oga", "opus", "aif", "aiff", "aifc", "au", "snd", "caf"),
-        *("w64", "rf64", "m4a", "m4b", "aac", "webm", "weba", "mka", "wma"),
+        *("w64", "rf64", "wave", "m4a", "m4b", "aac", "webm", "weba", "mka", "wma"),
+        *("mp2", "ac3", "amr"),
     ),
     "video": (
         *("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "m2ts", "mts"),

@@ -34,7 +34,7 @@ class Reason(StrEnum):
     CONTENT = "not of this format"
     """Its extension does not tell its format, and its content is not of the format of the job."""
     EMPTY = "empty"
-    PACKAGE = f"needs the package {HEIF_PACKAGE}"
+    PACKAGE = f"needs the package {HEIF_PACKAGE} of the extra heic"
     HIDDEN = "hidden"
     """It would be read if no part of its path began with a dot or an underscore."""
     TEMPORARY = "unfinished, or a copy"

@@ -25,6 +25,7 @@ from batchinference.pipeline.column_types import (
     is_time,
     misfit,
 )
+from batchinference.pipeline.input.json_lines import NULL_ROW, begins_with_null, has_null
 from batchinference.pipeline.input.json_shapes import Shape, types_of
 from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.schema import is_list
@@ -39,8 +40,6 @@ SLICE_BYTES = 1 << 19
 fields."""
 _STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?)?', re.DOTALL)
 """A JSON string, and the colon after it if the string is a field name."""
-_NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
-"""Matches a chunk whose first row is null, on which pyarrow crashes."""
 _NOT_TEXT = re.compile("changed from string to|Number too big")
 """Matches errors of pyarrow about values that are quoted to be read as text."""
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
@@ -120,13 +119,16 @@ class JsonRows:
 
     def parse(self, chunk: bytes) -> pa.Table:
         """Return the rows of some lines. Raises ValueError for invalid or too deeply nested JSON,
-        and for a value that does not fit its type."""
+        for a value that does not fit its type, and for a row that is null, which pyarrow reads as
+        an object without fields."""
         check_depth(chunk)
         check_names(chunk)
         chunk.decode()  # pyarrow accepts invalid UTF-8
-        if _NULL_FIRST.match(chunk):
-            chunk = chunk.replace(b"null", b"{}", 1)
+        if begins_with_null(chunk):  # pyarrow crashes
+            raise ValueError(NULL_ROW)
         table = self._table(chunk)
+        if all(column.null_count for column in table.columns) and has_null(chunk):
+            raise ValueError(NULL_ROW)
         _check_floats(chunk, table)
         for index, field in enumerate(table.schema):
             kind = self._types.get(field.name)

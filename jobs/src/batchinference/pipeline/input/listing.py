@@ -25,7 +25,7 @@ from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import FileOptions, ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
-MAX_COMPARED_NAMES = 1000
+MAX_COMPARED_NAMES, SHOWN_ENDINGS = 1000, 8
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
 """The beginning of a path of Windows, also after a directory to which it was taken as relative."""
 
@@ -43,29 +43,21 @@ def snapshot_input(
 
     A path that is listed several times selects its files several times. `extensions` filter the
     files in directories; None for the default of the format (see `FileRule`). A path of a single
-    file is always included.
-
-    Raises BadInput with the path if a path does not exist, contains no files to read or belongs to
-    a table. With `ignore_missing`, raises BadInput only if all paths have no files. With
-    `allow_empty`, directories and globs may have no files.
-    """
+    file is always included. Raises BadInput with the path if a path does not exist, contains no
+    files to read or belongs to a table. With `ignore_missing`, raises BadInput only if all paths
+    have no files. With `allow_empty`, directories and globs may have no files."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, file_format)
     found: dict[str, list[pafs.FileInfo]] = {}
     ignored: dict[str, Reason] = {}
-    times = Counter(paths)
-    for number, path in enumerate(paths):
-        label = f"spec.read.paths[{number}]: '{path}'"
-        address = Location(path, storage)
-        files = _list(address, rule, label)
-        is_empty = files is not None or not address.local  # a store has no empty directories
-        if not (files and files.read) and not ignore_missing and not (allow_empty and is_empty):
-            hint = ", or set read.options.ignore_missing_paths" if allow_empty else ""
-            raise BadInput(f"{label} {_missing_files(address, files)}{hint}")
-        if files is not None:
-            ignored |= files.ignored
-            for info in files.read:
-                found[info.path] = max(found.get(info.path, []), [info] * times[path], key=len)
+    for path, times in Counter(paths).items():
+        label = f"spec.read.paths[{paths.index(path)}]: '{path}'"
+        files = _list(Location(path, storage), rule, label)
+        if not files.read and not ignore_missing:
+            _check_missing(files, label, allow_empty=allow_empty)
+        ignored |= files.ignored
+        for info in files.read:
+            found[info.path] = max(found.get(info.path, []), [info] * times, key=len)
     if not found and not allow_empty:
         raise BadInput("spec.read.paths: none of the paths has files to read. Correct one of them")
     return InputSnapshot(Location(paths[0], storage), _table(found), _not_read(found, ignored))
@@ -97,15 +89,13 @@ def list_existing(read: ReadFiles, storage: Storage) -> InputSnapshot:
     return snapshot_input(read.paths, [], storage, ignore_missing=True, allow_empty=True)
 
 
-def _list(address: Location, rule: FileRule, label: str) -> PathFiles | None:
-    """Return the files at an address; None if it does not exist. Raises BadInput on OSError, and
-    if the files are those of a table."""
+def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
+    """Return the files at an address. Raises BadInput on OSError, and if the files are those of a
+    table."""
     try:
         files = PathFiles.of(address, rule)
     except OSError as error:
         raise BadInput(f"{label} cannot be listed: {error}") from error
-    if files is None:
-        return None
     if files.ignored.get(address.path) is Reason.SPECIAL:
         raise BadInput(f"{label} is not a regular file")
     for table in files.tables:
@@ -114,18 +104,28 @@ def _list(address: Location, rule: FileRule, label: str) -> PathFiles | None:
     return files
 
 
-def _missing_files(address: Location, files: PathFiles | None) -> str:
-    """Return why a path has no files. `files` is None if it does not exist."""
-    if files is None:
-        return f"does not exist{_near_name(address) or _other_path(address)}"
+def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
+    """Raise BadInput about a path without files, unless it may be empty. An object store has no
+    empty directories, so any address in it may be one."""
+    if allow_empty and (files.exists or not files.address.local):
+        return
+    if files.exists:
+        raise BadInput(f"{label} {_describe_empty(files)}")
+    fix = _near_name(files.address) or _other_path(files.address)
+    hint = ", or set read.options.ignore_missing_paths" if allow_empty else ""
+    raise BadInput(f"{label} does not exist{fix}{hint}")
+
+
+def _describe_empty(files: PathFiles) -> str:
     endings = files.rule.endings
     plain = [ending for ending in endings if ending.rpartition(".")[2] not in COMPRESSIONS]
-    which = f"files that end in {', '.join(plain or endings)}" if endings else "files"
+    named = ", ".join((plain or endings)[:SHOWN_ENDINGS])
+    which = f"files that end in {named}{' ...'[: 4 * (len(plain) > SHOWN_ENDINGS)]}"
     ignored = IgnoredFiles.of(files.ignored).text
-    fix = ", set read.format or read.options.file_extensions" if endings else ""
     return (
-        f"holds no {which}{f' ({ignored})' if ignored else ''}. Choose another path{fix}, or set "
-        "read.allowEmpty if it may be empty"
+        f"holds no {which if endings else 'files'}{f' ({ignored})' if ignored else ''}. Choose "
+        f"another path{', set read.format or read.options.file_extensions' if endings else ''}, or "
+        "set read.allowEmpty if it may be empty"
     )
 
 

@@ -79,6 +79,12 @@ class OpenParquet:
         other = self._opened(OTHER_UNIT[self._options.int96])
         return with_other_unit(tables, self._tables(other, group, self._int96), self._int96)
 
+    def empty(self) -> pa.Table:
+        """Return the wanted columns without rows."""
+        schema = self._rows.schema_arrow
+        names = list(zip(schema.names, self._names, strict=True))
+        return _renamed(schema.empty_table(), names, self._wanted)
+
     def exact(self, table: pa.Table) -> pa.Table:
         """Return rows of `tables`. Raises ValueError if a timestamp is not exact."""
         if not self._int96:

@@ -24,24 +24,26 @@ _TABLE_FORMATS = ("parquet", "manifest")
 @dataclass
 class PathFiles:
     """The files at `address`: `read` are those to read, and `ignored` has the reason of each file
-    that is not read, by path. `tables` are the tables to which files belong."""
+    that is not read, by path. `tables` are the tables to which files belong. `exists` is False if
+    there is nothing at the address, and it is no glob."""
 
     address: Location
     rule: FileRule
+    exists: bool = field(default=True, init=False)
     read: list[pafs.FileInfo] = field(default_factory=list, init=False)
     ignored: dict[str, Reason] = field(default_factory=dict, init=False)
     tables: list[TableDirectory] = field(default_factory=list, init=False)
     _undecided: list[pafs.FileInfo] = field(default_factory=list, init=False)
 
     @classmethod
-    def of(cls, address: Location, rule: FileRule) -> PathFiles | None:
-        """Return the files at an address; None if it does not exist. Raises OSError."""
+    def of(cls, address: Location, rule: FileRule) -> PathFiles:
+        """Return the files at an address. Raises OSError."""
         files, info = cls(address, rule), address.info()
         match info.type:
             case pafs.FileType.NotFound if SPECIAL.intersection(address.path):
                 files._add_matches()
             case pafs.FileType.NotFound:
-                return None
+                files.exists = False
             case pafs.FileType.Directory:
                 content = address.content(recursive=True)
                 files._add_tables(content, address)

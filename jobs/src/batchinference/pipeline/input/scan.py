@@ -73,7 +73,8 @@ class FileRows:
         row = file.start
         for chunk in self.chunks(file):
             for skipped, wanted in within(chunk, row, file.gaps):
-                yield from self._read(wanted, file, row + skipped)
+                if size_of(wanted) or row == file.start:  # without rows, the columns are known
+                    yield from self._read(wanted, file, row + skipped)
             row += size_of(chunk)
         if file.stop is None:
             yield RowBatch(ends=((file.number, row),))
@@ -117,7 +118,7 @@ class FileRows:
         uri = self.root.at(file.path).uri
         if not isinstance(chunk, BadRow) and self.path_columns.repeats_keys(chunk.column_names):
             parts = converted(chunk, lambda rows: self.path_columns.without_keys(rows, uri))
-        for part in filter(size_of, parts):
+        for part in parts:
             yield self._batch(part, file, row)
             row += size_of(part)
 

@@ -234,8 +234,8 @@ class NoNewFiles(Exception):
     read."""
 
     def __init__(self, ignored: IgnoredFiles) -> None:
-        super().__init__()
-        self.ignored = ignored
+        text = f" ({ignored.text})" if ignored.text else ""
+        super().__init__(f"there are no new files in its input{text}")
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.storage.location import Location, base_name
 
 _EXPORT = (
-    "Its Parquet files also hold deleted and replaced rows, so they are not read. Export a snapshot"
-    " of the table as Parquet files with the program that writes it, and read these files. To read"
-    " single files as they are, name each of them in read.paths"
+    "Its files also hold deleted rows, so they are not read. Export a snapshot of the table as "
+    "Parquet files and read these, or name single files in read.paths to read them as they are"
 )
 _LANCE = "Set read.format to lance, and read.path to this directory"
 _METADATA = {

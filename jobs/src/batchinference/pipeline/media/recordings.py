@@ -1,65 +1,86 @@
 """Opens videos and decodes audio from untrusted sources.
 
-PyAV opens videos and resamples audio with FFmpeg. soundfile decodes audio.
-FFmpeg detects formats by content, not by file name. Some formats only refer to streams: to read
-them, FFmpeg would open sockets or other files. Therefore only formats that contain the frames are
-opened. A test fails if other code calls `av.open`.
+libsndfile decodes the formats of audio that it knows. FFmpeg decodes other audio and videos, and
+resamples audio. FFmpeg detects formats by content, not by file name. Some formats only refer to
+streams: to read them, FFmpeg would open sockets or other files. Therefore only formats that contain
+the frames are opened. A test fails if other code calls `av.open`.
 """
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import av
 import numpy as np
+from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from batchinference.spec.read import AudioOptions
-
-if TYPE_CHECKING:
-    from soundfile import SoundFile
-
+from batchinference.pipeline.media.cut_files import missing_end
+from batchinference.pipeline.row_warnings import warn
+from batchinference.spec.media import SoundFields
+from batchinference.spec.warnings import WarningName
 
 FORMATS = (
     *("mov", "mp4", "m4a", "3gp", "3g2", "mj2", "matroska", "webm", "avi", "mpeg", "mpegvideo"),
     *("m4v", "mpegts", "asf", "flv", "ogg", "mxf"),
 )
-_RESTRICTIONS = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": ""}
-MAX_RATE = 1_000_000
-"""Maximum sample rate in Hz, also for the option `sample_rate`. Resampling takes memory in
-proportion to the rate."""
-SAMPLE_BYTES = 4
+SOUND_FORMATS = (
+    *FORMATS,
+    *("aac", "ac3", "aiff", "amr", "ape", "au", "caf", "dts", "eac3", "flac", "loas", "mp3", "tta"),
+    *("w64", "wav", "wv", "xwma"),
+)
+_STATING_FORMATS = ("ape", "tta", "wv")
+"""The formats that state the number of samples and not their own size."""
+_MIN_SAMPLES = 64
+"""Shorter audio is extended before it is resampled, because FFmpeg returns nothing for it."""
 
 
-def open_video(source: Any, **options: Any) -> InputContainer:
+def open_video(source: Any, formats: tuple[str, ...] = FORMATS, **options: Any) -> InputContainer:
     """Return an open video. FFmpeg opens no other file and no socket for it. Raises FFmpegError if
     the video cannot be opened."""
-    film: InputContainer = av.open(source, "r", options=_RESTRICTIONS, **options)
+    restrictions = {"format_whitelist": ",".join(formats), "protocol_whitelist": ""}
+    film: InputContainer = av.open(source, "r", options=restrictions, **options)
     return film
 
 
 def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     """Return one channel (float32) resampled from `rate` to `wanted` samples per second."""
-    samples = np.ascontiguousarray(channel).reshape(1, -1)
+    if not channel.size:
+        return channel
+    missing = math.ceil(_MIN_SAMPLES * max(1, rate / wanted)) - len(channel)
+    samples = np.pad(channel, (0, max(0, missing))).reshape(1, -1)
     frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
     frame.sample_rate = rate
     resampler = av.AudioResampler(format="fltp", layout="mono", rate=wanted)
     parts = [*resampler.resample(frame), *resampler.resample(None)]
-    return np.concatenate([part.to_ndarray()[0] for part in parts])
+    length = math.ceil(len(channel) * wanted / rate)
+    return np.concatenate([part.to_ndarray()[0] for part in parts])[:length]
 
 
-def decode_audio(content: bytes, options: AudioOptions) -> tuple[np.ndarray, int]:
+def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
     """Return the samples (float32) and the sample rate in Hz.
 
     The shape is (samples,) with `mono`, else (channels, samples). Raises ValueError if the content
-    cannot be decoded, or takes more than `max_row_bytes`."""
+    cannot be decoded, or takes more than `max_bytes`."""
     import soundfile  # videos do not need it
 
+    from batchinference.pipeline.media.sound_files import read_sound
+
     try:
-        channels, rate = _decoded(content, options)
+        channels, rate, certain = read_sound(content, options, max_bytes)
     except soundfile.LibsndfileError as error:
-        raise ValueError(error.error_string) from error
+        try:
+            channels, rate = _read_track(content, options, max_bytes)
+        except av.FFmpegError:
+            missing = missing_end(io.BytesIO(content), len(content))
+            raise ValueError(str(missing or error.error_string)) from error
+    else:
+        if not certain:
+            channels, rate = _longer(content, options, max_bytes, (channels, rate))
     if options.mono:
         channels = channels.mean(axis=0, keepdims=True)
     if options.sample_rate not in (None, rate):
@@ -68,24 +89,65 @@ def decode_audio(content: bytes, options: AudioOptions) -> tuple[np.ndarray, int
     return channels[0] if options.mono else channels, rate
 
 
-def _decoded(content: bytes, options: AudioOptions) -> tuple[np.ndarray, int]:
-    import soundfile
-
-    with soundfile.SoundFile(io.BytesIO(content)) as recording:
-        _check(recording, options)
-        samples = recording.read(dtype="float32", always_2d=True)
-        # for MP3 files without an index, `frames` is an estimate
-        if recording.format != "MP3" and len(samples) < recording.frames:
-            decoded = f"{len(samples)} of {recording.frames}"
-            raise ValueError(f"only {decoded} samples can be decoded")
-        return samples.T, recording.samplerate
+def _longer(
+    content: bytes, options: SoundFields, max_bytes: int, known: tuple[np.ndarray, int]
+) -> tuple[np.ndarray, int]:
+    """Return the samples and rate that FFmpeg decodes if it decodes more samples than are known."""
+    with suppress(av.FFmpegError, ValueError):
+        other = _read_track(content, options, max_bytes)
+        if other[0].shape[1] > known[0].shape[1]:
+            return other
+    return known
 
 
-def _check(recording: SoundFile, options: AudioOptions) -> None:
-    rate = recording.samplerate
-    if not 1 <= rate <= MAX_RATE:
-        raise ValueError(f"{rate} samples a second are no rate of a recording")
-    ratio = max(1.0, (options.sample_rate or rate) / rate)
-    if recording.frames * recording.channels * SAMPLE_BYTES * ratio > options.row_bytes:
-        limit = f"max_row_bytes ({options.row_bytes})"
-        raise ValueError(f"{recording.frames} samples take more bytes than {limit}")
+def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
+    """Return the samples of the first audio track (channels x samples, float32), and their rate in
+    Hz. Raises FFmpegError if the file cannot be opened."""
+    from batchinference.pipeline.media.sound_files import check_end, check_size, check_values
+
+    with open_video(io.BytesIO(content), SOUND_FORMATS) as container:
+        tracks = container.streams.audio
+        if not tracks:
+            raise ValueError("the file has no sound")
+        track, count = tracks[0], 0
+        parts = [np.empty((track.channels, 0), np.float32)]
+        missing: Exception | None = missing_end(io.BytesIO(content), len(content))
+        try:
+            for part in _decoded(container, track):
+                count += part.size
+                check_size(count, track.rate, options, max_bytes)
+                parts.append(part)
+        except (av.FFmpegError, OSError) as error:
+            missing = missing or error
+        samples = np.concatenate(parts, axis=1)
+        missing = missing or _missing_samples(container, track, samples.shape[1])
+    if missing:
+        check_end(str(missing), samples, options)
+    if len(tracks) > 1:
+        warn(WarningName.PAGES_IGNORED, amount=len(tracks) - 1)
+    if track.codec_context.name.startswith("pcm_f"):
+        check_values(samples)
+    return samples, track.rate
+
+
+def _missing_samples(
+    container: InputContainer, track: AudioStream, samples: int
+) -> Exception | None:
+    """Return an error if there are less samples than a format states that states them exactly."""
+    if container.format.name in _STATING_FORMATS and track.duration and track.time_base:
+        stated = round(track.duration * track.time_base * track.rate)
+        if samples < stated:
+            return EOFError(f"only {samples} of {stated} samples can be decoded")
+    return None
+
+
+def _decoded(container: InputContainer, track: AudioStream) -> Iterator[np.ndarray]:
+    """Yield the samples of a track in parts: channels x samples, float32. Raises FFmpegError or
+    OSError for damage."""
+    converter = av.AudioResampler(format="fltp")
+    for packet in container.demux(track):
+        for frame in packet.decode():
+            if frame.is_corrupt:
+                raise OSError("the recording is damaged")
+            for part in converter.resample(frame):
+                yield part.to_ndarray()

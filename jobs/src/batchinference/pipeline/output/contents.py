@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
+from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import Row, csv_table, parts_of, rows_of_file
 from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
 from batchinference.pipeline.storage.parquet_dataset import files_of, fragments_of, parquet_dataset
 from batchinference.pipeline.storage.partitions import partition_values
+from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
 def table_of(write: Write) -> pa.Table:
     """Return all rows of an output, with the columns of all its files and its partition columns.
-    An output without rows gives a table without rows. Raises BadOutput if values of a column have
+    Raises BadOutput if values of a column have
     no type in common."""
     match write:
         case WriteParquet():
@@ -32,6 +38,15 @@ def table_of(write: Write) -> pa.Table:
         case _ if isinstance(write, WriteTable):
             return _of_rows(table_for(write).first_rows(sys.maxsize))
     return _rows_within_limit(write)
+
+
+def columns_of(spec: BatchInferenceSpec) -> pa.Table:
+    """Return the columns of a complete output without rows; no columns if they are unknown."""
+    layout = Layout.of(spec)
+    with suppress(BadOutput):
+        for text in Snapshot.read(layout.end, layout.key).empty_schemas:
+            return tensors_to_lists(schema_in(text).empty_table())
+    return pa.table({})
 
 
 def _rows_within_limit(write: Write) -> pa.Table:

@@ -173,9 +173,11 @@ RUNTIMES = {
     "torchvision": Entry(
         "torchvision", "TorchvisionRuntime", "torchvision", VISION_EXTRA, checks=True
     ),
-    "transformers": Entry("transformers", "load_transformers", "transformers", PIPELINE_EXTRA),
+    "transformers": Entry(
+        "transformers", "load_transformers", "transformers", PIPELINE_EXTRA, checks=True
+    ),
     # not one class in one actor, but several Ray Data operators: see vllm_processor
-    "vllm": Entry("", "", "vllm", "ray[llm]"),
+    "vllm": Entry("vllm_checks", "", "vllm", "ray[llm]", checks=True),
 }
 """Maps runtime names in the specification to runtimes. A module is imported when it is needed."""
 

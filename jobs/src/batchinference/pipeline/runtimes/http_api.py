@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +30,13 @@ class ApiAdapter(Protocol):
     def answer(self, response: Any) -> Any:
         """Return the row's result. Raises RequestFailed if the response has none, and BadAnswer if
         a retry may return one."""
+
+
+@dataclass(frozen=True)
+class CutAnswer:
+    """The result for a text of which the endpoint may have cut the end."""
+
+    value: Any
 
 
 def adapter_for(model: HttpModel) -> ApiAdapter:
@@ -63,7 +71,27 @@ class OpenAi:
     def answer(self, response: Any) -> Any:
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
-        return self._convert(_at(response, self._path))
+        value = self._convert(_at(response, self._path))
+        return self._cut(value, response) if self._model.max_input_tokens else value
+
+    def _cut(self, value: Any, response: dict[str, Any]) -> Any:
+        """Return the value as CutAnswer if the endpoint has used as many tokens as the model takes,
+        so that it may have cut the text. Raises RequestFailed if the row fails then."""
+        limit = self._model.max_input_tokens or 0
+        usage = response.get("usage")
+        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        if not isinstance(tokens, int):
+            raise RequestFailed(
+                "the answer has no 'usage.prompt_tokens', which maxInputTokens needs. Remove it"
+            )
+        if tokens < limit:
+            return value
+        if self._model.too_long == "fail":
+            raise RequestFailed(
+                f"the text has {limit} tokens or more, so that the endpoint may have cut it. "
+                "Divide the texts with a step chunk, or set the model's field tooLong to truncate"
+            )
+        return CutAnswer(value)
 
 
 class Json:

@@ -17,8 +17,9 @@ import numpy as np
 
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for
+from batchinference.pipeline.runtimes.http_api import ApiAdapter, CutAnswer, adapter_for
 from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
     NoResponse,
@@ -35,6 +36,7 @@ from batchinference.pipeline.storage.retry import (
     retry_after,
 )
 from batchinference.spec.models import HttpModel
+from batchinference.spec.warnings import WarningName
 
 SHOWN = 300
 """Maximum number of characters of a response that an error message quotes."""
@@ -182,6 +184,10 @@ class HttpRuntime:
         Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
         """
         answers: list[Any] = self._run(self._ask_all(list(rows_of(inputs))))
+        for row, answer in enumerate(answers):
+            if isinstance(answer, CutAnswer):
+                answers[row] = answer.value
+                warn(WarningName.TEXT_CUT, row=row)
         return answers
 
     def _run(self, coroutine: Any) -> Any:

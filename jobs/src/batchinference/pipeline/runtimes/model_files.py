@@ -177,6 +177,25 @@ def _copy_once(source: Location, path: str, file: Path) -> None:
         shutil.copyfileobj(stream, out, 8 << 20)
 
 
+def local_tokenizer(source: str, revision: str | None = None, kind: str = "AutoTokenizer") -> Any:
+    """Return the tokenizer of a model, or another part of it by its Auto class; None if its files
+    are not on this machine. Nothing is downloaded."""
+    if not is_local(source):
+        return None
+    import transformers
+
+    where = {} if revision is None else {"revision": revision}
+    path = (
+        resolve_place(source) if is_path(source) and Path(local_path(source)).exists() else source
+    )
+    try:
+        return getattr(transformers, kind).from_pretrained(
+            path, local_files_only=True, trust_remote_code=False, **where
+        )
+    except Exception:  # noqa: BLE001 - a check must not fail for another reason than its own
+        return None
+
+
 def files_without_weights(model: VllmModel) -> str:
     """Return a local folder with all files except weights, or a model id of the Hub unchanged."""
     if not is_local(model.source):

@@ -68,6 +68,14 @@ def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
     return content if is_template else _conversation_in(content) or content
 
 
+def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose content is a list of messages, if it is the JSON of one."""
+    if model.prompt is not None:
+        return dict(row)
+    turns = {name: _conversation_in(text) for name, text in row.items() if isinstance(text, str)}
+    return {**row, **{name: messages for name, messages in turns.items() if messages}}
+
+
 def _conversation_in(text: str) -> list[Any] | None:
     """Return the messages in a text; None if it is not the JSON of a list of messages.
 

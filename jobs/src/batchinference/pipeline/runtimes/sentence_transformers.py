@@ -9,12 +9,22 @@ import torch
 import transformers
 from PIL import Image
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve
+from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
+from batchinference.pipeline.runtimes.text_limits import (
+    NO_LIMIT,
+    TextLimit,
+    max_tokens,
+    position_tables,
+)
 from batchinference.spec.models import SentenceTransformersModel
+from batchinference.spec.warnings import WarningName
 
 
 class SentenceTransformersRuntime:
@@ -38,13 +48,41 @@ class SentenceTransformersRuntime:
                 f"promptName: '{model.source}' has no prompt '{model.prompt_name}', only {prompts}"
             )
 
+        self._prompt = _prompt(model, self._model)
+        self._limit = _limit(model, self._model) if self._kind == "text" else None
+
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """Return embeddings of shape rows x width, float32."""
         (values,) = inputs.values()
         prepare = self._text if self._kind == "text" else _image
+        rows: list[Any] = [prepare(value) for value in values]
+        if self._limit is None:
+            return self._embedded(rows, len(rows))
+        if self._limit.divides:
+            return self._in_windows(values.tolist(), self._limit)
+        if self._limit.tokens and self._spec.too_long == "truncateLeft" and self._prompt:
+            limit = PromptLimit(self._limit.tokenizer, self._limit.tokens, from_left=True)
+            texts = _without_beginnings(values.tolist(), self._prompt, limit)
+            return self._embedded([self._text(text) for text in texts], len(rows))
+        self._limit.warn(values.tolist(), self._prompt)
+        return self._embedded(rows, len(rows))
+
+    def _in_windows(self, texts: list[str], limit: TextLimit) -> np.ndarray:
+        special = limit.tokenizer.num_special_tokens_to_add(pair=False)
+        reserved = special + (limit.length(self._prompt) if self._prompt else 0)
+        windows = limit.windows(texts, [reserved] * len(texts))
+        means = windows.averages(
+            self._embedded([self._text(text) for text in windows.texts], len(texts))
+        )
+        if not (self._spec.normalize or isinstance(self._model[-1], Normalize)):
+            return means
+        lengths = np.linalg.norm(means, axis=1, keepdims=True)
+        return np.asarray(means / np.maximum(lengths, np.finfo(np.float32).tiny))
+
+    def _embedded(self, rows: list[Any], at_once: int) -> np.ndarray:
         embeddings = self._model.encode(
-            [prepare(value) for value in values],
-            batch_size=len(values),
+            rows,
+            batch_size=at_once,
             prompt=self._spec.prompt,
             prompt_name=self._spec.prompt_name,
             normalize_embeddings=bool(self._spec.normalize),
@@ -62,3 +100,52 @@ class SentenceTransformersRuntime:
 def _image(value: Any) -> Image.Image:
     check_image(value)
     return Image.fromarray(value)
+
+
+def _prompt(model: SentenceTransformersModel, loaded: Any) -> str:
+    """Return the text that the library adds before each text."""
+    name = model.prompt_name or loaded.default_prompt_name
+    prompt: str | None = model.prompt or loaded.prompts.get(name)
+    return prompt or ""
+
+
+def _without_beginnings(texts: list[str], prompt: str, limit: PromptLimit) -> list[str]:
+    """Return texts without so much of their beginnings that they fit behind a prompt, and report a
+    warning for each that is shorter. Raises TextTooLong if the prompt alone is too long."""
+    results = []
+    for row, text in enumerate(texts):
+        _, fitted, cut = limit.fitted({"text": text}, lambda values: prompt + values["text"])
+        if cut:
+            warn(WarningName.TEXT_CUT, row=row, amount=cut)
+        results.append(fitted[len(prompt) :])
+    return results
+
+
+def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
+    """Return the limit of the texts of a model, which the library also gets; None if the model has
+    no tokenizer of the transformers library. Raises ModelLoad if texts cannot be divided."""
+    network, tokenizer = getattr(loaded[0], "auto_model", None), loaded.tokenizer
+    if network is None or not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
+        if model.too_long is None:
+            return None
+        raise ModelLoad(
+            f"tooLong: '{model.source}' has no tokenizer with a limit. Remove the field"
+        )
+    _fit_padding(tokenizer, network)
+    limits = [loaded.max_seq_length, max_tokens(tokenizer, network)]
+    tokens = min((limit for limit in limits if limit and limit < NO_LIMIT), default=None)
+    if tokens is not None:
+        loaded.max_seq_length = tokens
+    if model.too_long in ("truncate", "truncateLeft"):
+        tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
+    limit = TextLimit(tokenizer, tokens, model.too_long or "truncate", model.window_overlap)
+    limit.check_windows(model.source)
+    return limit
+
+
+def _fit_padding(tokenizer: Any, network: Any) -> None:
+    """Let a tokenizer pad, and not move the positions of tokens by padding."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    if position_tables(network):
+        tokenizer.padding_side = "right"

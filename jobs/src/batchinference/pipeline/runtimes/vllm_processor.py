@@ -30,8 +30,10 @@ from batchinference.pipeline.runtimes.model_files import (
     files_without_weights,
 )
 from batchinference.pipeline.runtimes.prompts import Message, Part, data_uri, plain
+from batchinference.pipeline.runtimes.vllm_checks import check_template
 from batchinference.pipeline.runtimes.vllm_row_codec import (
     ADAPTER,
+    CUT,
     ERROR,
     RESULT,
     ROW,
@@ -100,6 +102,21 @@ class IsolatingStage(StatefulStageUDF):
 
     def _failed(self, row: Row, error: Exception) -> Row:
         return {self.IDX_IN_BATCH_COLUMN: row[self.IDX_IN_BATCH_COLUMN], ERROR: describe(error)}
+
+
+class GuardedTemplate(IsolatingStage):
+    """Wraps Ray's class that applies the chat template, and checks the messages of the job."""
+
+    processor: Any
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if self._failure is not None:
+            return
+        try:
+            check_template(self.spec, self.processor)
+        except ModelLoad as failure:
+            self._failure = failure
 
 
 class GuardedEngine(IsolatingStage):
@@ -244,6 +261,7 @@ class GuardedImages(IsolatingStage):
 
 ENGINE = "vLLMEngineStage"
 IMAGES = "PrepareMultimodalStage"
+TEMPLATE = "ChatTemplateStage"
 NO_GPUS = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
 Selector = dict[str, str] | None
 
@@ -349,9 +367,12 @@ def processor_of(
 
 def _guarded(kind: Any, name: str, stage: Stage, model: VllmModel) -> Any:
     if name != ENGINE:
-        guard = GuardedImages if name == IMAGES else IsolatingStage
+        guard = _GUARDS.get(name, IsolatingStage)
         return guarded(kind, guard, stage.name, model, "")
     return guarded(kind, GuardedEngine, stage.name, model, "" if stage.gpus else NO_GPUS)
+
+
+_GUARDS: dict[str, type[IsolatingStage]] = {IMAGES: GuardedImages, TEMPLATE: GuardedTemplate}
 
 
 def _placement_options(stage: Stage, model: VllmModel, selector: Selector) -> dict[str, Any]:
@@ -377,5 +398,5 @@ def _create_group(
 
 
 def _keep(result: Callable[[Mapping[str, Any]], Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the row and its result, as the processor's postprocess function."""
-    return {ROW: answer[ROW], RESULT: result(answer)}
+    """Return only the row, its result and its cut, as the processor's postprocess function."""
+    return {ROW: answer[ROW], RESULT: result(answer), CUT: answer.get(CUT)}

@@ -10,17 +10,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import concat, require_columns, to_batch, to_column, with_column
-from batchinference.pipeline.errors import describe
+from batchinference.pipeline.arrow import (
+    concat,
+    require_columns,
+    to_batch,
+    to_column,
+    with_column,
+    with_nulls,
+)
+from batchinference.pipeline.errors import JobFailure, describe
+from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
 from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
+from batchinference.pipeline.runtimes.vllm_prompts import fitted
 from batchinference.pipeline.storage.arrow_files import read_stream
 from batchinference.spec.models import VllmModel
 from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.spec.warnings import WarningName
 
 Request = dict[str, Any]
 ADAPTER = "adapter"
@@ -30,8 +41,18 @@ REQUEST = OWN_PREFIX + "request"
 RESULT = OWN_PREFIX + "result"
 ERROR = "__inference_error__"
 """Ray's error column: empty for a good row. Rows with a text bypass the stages."""
+CUT = OWN_PREFIX + "cut"
+"""The number of tokens that were cut from the texts of the row."""
 _NO_REQUEST = "has nothing to ask"
-"""The error text of a row without data, so that it bypasses the stages."""
+"""The error text of a row without data or input, so that it bypasses the stages."""
+
+
+class Asked(NamedTuple):
+    """The request of a row as JSON, or why it has none, and the number of tokens that were cut."""
+
+    request: str = ""
+    error: str = _NO_REQUEST
+    cut: int = 0
 
 
 def request_of(model: VllmModel, row: Mapping[str, Any]) -> Request:
@@ -75,35 +96,45 @@ class EngineError(Exception):
     """An error that the engine reported for a row."""
 
 
-def encode_rows(
-    block: pa.Table, has_data: np.ndarray, requests: Sequence[tuple[str, str]]
-) -> pa.Table:
-    """Return the rows of a block as input of the processor, with the columns ROW, REQUEST (JSON)
-    and ERROR. `has_data` marks the rows with data (bool); `requests` has the request and the error
-    of each of them."""
+def encode_rows(block: pa.Table, has_data: np.ndarray, requests: Sequence[Asked]) -> pa.Table:
+    """Return the rows of a block as input of the processor, with the columns ROW, REQUEST (JSON),
+    ERROR and CUT. `has_data` marks the rows with data (bool), to which `requests` belong."""
     remaining = iter(requests)
-    pairs = [next(remaining) if present else ("", _NO_REQUEST) for present in has_data]
-    texts = {REQUEST: [request for request, _ in pairs], ERROR: [error for _, error in pairs]}
+    asked = [next(remaining) if present else Asked() for present in has_data]
     rows = [_bytes(block.slice(number, 1)) for number in range(block.num_rows)]
-    arrays = {name: pa.array(values, pa.string()) for name, values in texts.items()}
-    return pa.table({ROW: pa.array(rows, pa.binary()), **arrays})
+    columns = {
+        ROW: pa.array(rows, pa.binary()),
+        REQUEST: pa.array([row.request for row in asked], pa.string()),
+        ERROR: pa.array([row.error for row in asked], pa.string()),
+        CUT: pa.array([row.cut for row in asked], pa.int64()),
+    }
+    return pa.table(columns)
 
 
-def requests_of(step: str, model: VllmModel, rows: pa.Table) -> list[tuple[str, str]]:
-    """Return the request and the error text of each row. One of the two is empty."""
+def requests_of(step: str, model: VllmModel, rows: pa.Table) -> list[Asked]:
+    """Return the request of each row. A row whose output is null has none."""
     if rows.num_rows == 0:
         return []
     require_columns(step, list(model.inputs.values()), rows)
+    missing = missing_inputs(model, rows)
     columns = to_batch(rows.select(sorted(set(model.inputs.values()))))
     inputs = {name: columns[column] for name, column in model.inputs.items()}
-    return [_request(model, row) for row in rows_of(inputs)]
+    return [
+        Asked() if number in missing.skipped else _asked(model, row, missing.failed.get(number))
+        for number, row in enumerate(rows_of(inputs))
+    ]
 
 
-def _request(model: VllmModel, row: Mapping[str, Any]) -> tuple[str, str]:
+def _asked(model: VllmModel, row: dict[str, Any], error: Exception | None) -> Asked:
     try:
-        return json.dumps(request_of(model, row)), ""
-    except Exception as error:  # noqa: BLE001 - any error caused by the row's values
-        return "", describe(error)
+        if error is not None:
+            raise error
+        row, cut = fitted(model, row)
+        return Asked(json.dumps(request_of(model, row)), "", cut)
+    except Exception as problem:
+        if isinstance(problem, JobFailure):
+            raise
+        return Asked(error=describe(problem))
 
 
 def decode_rows(processed: pa.Table) -> pa.Table:
@@ -115,15 +146,33 @@ def with_results(
     model: VllmModel, rows: pa.Table, processed: pa.Table
 ) -> tuple[pa.Table, np.ndarray, dict[int, Exception]]:
     """Return the rows that have a result, with the results in the model's output column, their
-    indexes, and the error of each other row. `processed` is the processor's output of the rows."""
+    indexes, and the error of each other row. `processed` is the processor's output of the rows. The
+    result of a row without an input is null. Reports warnings about the rows."""
+    missing = missing_inputs(model, rows)
+    missing.warn()
     errors = processed.column(ERROR).to_pylist()
-    succeeded = np.array([n for n, error in enumerate(errors) if not error], dtype=np.int64)
-    failed: dict[int, Exception] = {n: EngineError(e) for n, e in enumerate(errors) if e}
-    if not len(succeeded):
-        return pa.table({}), succeeded, failed
-    column = column_of(model.task, processed.column(RESULT).take(pa.array(succeeded)))
-    kept = rows.take(pa.array(succeeded)).combine_chunks()
-    return with_column(kept, model.output, column), succeeded, failed
+    answered = np.array([n for n, error in enumerate(errors) if not error], dtype=np.int64)
+    left = np.array(sorted([*answered.tolist(), *missing.skipped]), dtype=np.int64)
+    failed: dict[int, Exception] = {
+        n: EngineError(e) for n, e in enumerate(errors) if e and n not in missing.skipped
+    }
+    if not len(left):
+        return pa.table({}), left, failed
+    _warn_of_cuts(processed, answered)
+    column: pa.Array | pa.ChunkedArray = pa.nulls(0)
+    if len(answered):
+        column = column_of(model.task, processed.column(RESULT).take(pa.array(answered)))
+    if missing.skipped:
+        column = with_nulls(column, np.searchsorted(left, answered), len(left))
+    kept = rows.take(pa.array(left)).combine_chunks()
+    return with_column(kept, model.output, column), left, failed
+
+
+def _warn_of_cuts(processed: pa.Table, answered: np.ndarray) -> None:
+    cuts = processed.column(CUT).to_pylist() if CUT in processed.column_names else []
+    for row in answered.tolist() if cuts else ():
+        if cuts[row]:
+            warn(WarningName.TEXT_CUT, row=row, amount=cuts[row])
 
 
 def opened(parameters: Request, row: dict[str, Any]) -> Request:

@@ -54,10 +54,18 @@ def checked(
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
         return result
+    parents = as_result(result).parents
+    errors |= {int(parents[row]): error for row, error in unreadable.items()}
+    return with_failed(result, errors)
+
+
+def with_failed(
+    result: pa.Table | TransformResult, errors: Mapping[int, Exception]
+) -> TransformResult:
+    """Return a result without the rows made from some batch rows, which fail with these errors."""
     result = as_result(result)
-    errors |= {int(result.parents[row]): error for row, error in unreadable.items()}
     good = ~np.isin(result.parents, list(errors))
-    left = table.filter(pa.array(good)) if good.any() else pa.table({})  # no rows, so no types
+    left = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
     failed = {**errors, **result.failed}
     return replace(result, table=left, parents=result.parents[good], failed=failed)
 
@@ -88,6 +96,7 @@ _LOADERS = {
     "drop_columns": ("relational", "DropColumns"),
     "rename_columns": ("relational", "RenameColumns"),
     "explode": ("relational", "ExplodeList"),
+    "chunk": ("chunk", "ChunkText"),
     "nearest": ("nearest", "NearestRows"),
 }
 """The loader for each kind of step: a module of this package, which is imported when it is needed,

@@ -27,6 +27,7 @@ from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
 from batchinference.spec.python_step import PythonStep
+from batchinference.spec.storage import Storage
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
@@ -41,6 +42,9 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
         elif step.model is not None:
             parts = dict(_hashes_of_model(step.model))
             found |= {f"steps[{index}].model: {name}": value for name, value in parts.items()}
+        elif step.chunk is not None and step.chunk.tokenizer is not None:
+            files = _hashes_of_place(step.chunk.tokenizer, step.chunk.storage)
+            found |= {f"steps[{index}].chunk: {name}": value for name, value in files}
     return found
 
 
@@ -136,8 +140,12 @@ def _hashes_of_model(model: Model) -> Iterator[tuple[str, str]]:
         yield from _hashes_of_modules(model.factory_or_none).items()
     source = model.source_or_none
     for place in [*([source] if source else []), *model.other_locations]:
-        if is_path(place):
-            path = Path(local_path(place)).expanduser()
-            yield from hashes_of(Location(str(path), model.storage_of_source))
-        elif not is_local(place):
-            yield from hashes_of(Location(place, model.storage_of_source))
+        yield from _hashes_of_place(place, model.storage_of_source)
+
+
+def _hashes_of_place(place: str, storage: Storage) -> Iterator[tuple[str, str]]:
+    """Yield the name and hash of each file of a model, unless it is of the Hub."""
+    if is_path(place):
+        yield from hashes_of(Location(str(Path(local_path(place)).expanduser()), storage))
+    elif not is_local(place):
+        yield from hashes_of(Location(place, storage))

@@ -12,6 +12,7 @@ from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.column_types import arrow_type, fitting, parse_declared
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
+from batchinference.pipeline.row_warnings import warnings_of_row
 from batchinference.pipeline.steps import TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.column_types import ColumnType, parse_types
@@ -23,7 +24,7 @@ from batchinference.spec.decode import (
     DecodeJson,
     DecodeText,
 )
-from batchinference.spec.read import AudioOptions, PictureOptions
+from batchinference.spec.read import AudioOptions
 
 MAX_CELLS = 1 << 23
 """Maximum number of values of a JSON document, including missing values. An empty object has a null
@@ -95,7 +96,8 @@ class DecodeColumn:
         for row, value in enumerate(batch.column(self._spec.column)):
             try:
                 content = self._content(value.as_py())
-                found = None if content is None else self._decode(content)
+                with warnings_of_row(row):
+                    found = None if content is None else self._decode(content)
             except Exception as error:
                 if not is_about_the_file(error):
                     raise
@@ -141,19 +143,20 @@ class DecodeColumn:
 def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
     """Return the function that decodes one value. Raises ModelLoad if its library is missing."""
     match decode:
-        case DecodeImage(mode=mode, size=size, max_pixels=max_pixels):
+        case DecodeImage():
             from batchinference.pipeline.media import images  # imports all formats of Pillow
 
-            picture = PictureOptions(mode=mode, size=size, max_pixels=max_pixels)
-            return lambda content: images.decode(_bytes(content), picture)
+            return lambda content: images.decode(_bytes(content), decode)
         case DecodeAudio():
-            require_package(f"step '{step}'", "soundfile", FORMATS_EXTRA, ModelLoad)
+            for library in ("soundfile", "av"):
+                require_package(f"step '{step}'", library, FORMATS_EXTRA, ModelLoad)
             from batchinference.pipeline.media.recordings import (
                 decode_audio,  # needs libraries of an extra
             )
 
-            options = AudioOptions(sample_rate=decode.sample_rate, mono=decode.mono)
-            return lambda content: decode_audio(_bytes(content), options)
+            return lambda content: decode_audio(
+                _bytes(content), decode, AudioOptions.DEFAULT_ROW_BYTES
+            )
         case DecodeText(encoding=encoding):
             return lambda content: _bytes(content).decode(encoding)
         case DecodeJson(fields=fields):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult
+from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
+from batchinference.pipeline.runtimes.non_finite import NonFiniteOutput, non_finite_rows
+from batchinference.pipeline.steps import TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
+from batchinference.spec.warnings import WarningName
 
 
 class ModelTransform:
@@ -27,21 +34,56 @@ class ModelTransform:
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._step, list(self._model.inputs.values()), batch)
-        columns = to_batch(batch.select(sorted(set(self._model.inputs.values()))))
+        missing = missing_inputs(self._model, batch)
+        missing.warn()
+        rows = missing.computed(batch.num_rows)
+        results, failed = self._computed(batch, rows)
+        failed |= missing.failed
+        made = self._made.added(batch, {self._model.output: results}, failed, missing.skipped)
+        return without_non_finite(self._model, made)
+
+    def _computed(self, batch: pa.Table, rows: np.ndarray) -> tuple[Any, dict[int, Exception]]:
+        """Return the results of some rows of a batch, and the errors of the rows without one."""
+        if len(rows) == 0:
+            return [], {}
+        part = batch.select(sorted(set(self._model.inputs.values())))
+        columns = to_batch(part if len(rows) == batch.num_rows else part.take(rows))
         inputs = {name: columns[column] for name, column in self._model.inputs.items()}
-        results = self._runtime(inputs)
-        if len(results) != batch.num_rows:
+        with collect_warnings() as warnings:
+            results = self._runtime(inputs)
+        for warning in warnings:
+            warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
+        if len(results) != len(rows):
             raise JobFailure(
                 f"step '{self._step}': the model returned {len(results)} results for a batch of "
-                f"{batch.num_rows}"
+                f"{len(rows)}"
             )
-        failed: dict[int, Exception] = {}
-        if isinstance(results, list):  # a runtime that detects errors per row
-            failed = {
-                row: result for row, result in enumerate(results) if isinstance(result, Exception)
-            }
-            results = [result for result in results if not isinstance(result, Exception)]
-        return self._made.added(batch, {self._model.output: results}, failed)
+        if not isinstance(results, list):
+            return results, {}
+        # a runtime that detects errors per row
+        pairs = list(zip(rows.tolist(), results, strict=True))
+        failed = {row: result for row, result in pairs if isinstance(result, Exception)}
+        return [result for row, result in pairs if row not in failed], failed
+
+
+def without_non_finite(
+    model: Model, result: pa.Table | TransformResult
+) -> pa.Table | TransformResult:
+    """Return the result of a model, whose rows with NaN or infinity are counted, or are failed rows
+    by the model's policy."""
+    table = result if isinstance(result, pa.Table) else result.table
+    if model.output not in table.column_names:
+        return result
+    counts = non_finite_rows(table.column(model.output))
+    if not counts:
+        return result
+    parents = as_result(result).parents
+    by_parent = {int(parents[row]): count for row, count in counts.items()}
+    if (model.non_finite or ("fail" if model.needs_finite else "keep")) == "fail":
+        return with_failed(result, {row: NonFiniteOutput(by_parent[row]) for row in by_parent})
+    for row, count in by_parent.items():
+        warn(WarningName.NON_FINITE, row=row, amount=count)
+    return result
 
 
 def _load(step: str, model: Model, device: Device) -> Runtime:

@@ -138,8 +138,6 @@ class ExplodeList:
             elements, parents = self._elements(batch.column(self._column))
         except UnsuitableTypes as error:  # other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
-        if len(parents) == 0:
-            return TransformResult(pa.table({}), parents)  # no rows, so no types
         columns = {
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
@@ -168,4 +166,5 @@ def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np
     tensors = list(to_batch(pa.table({"tensor": column}))["tensor"])
     lengths = [0 if tensor is None else len(tensor) for tensor in tensors]
     parts = [part for tensor in tensors if tensor is not None for part in tensor]
-    return to_column(np.array(parts)), np.repeat(np.arange(len(tensors)), lengths)
+    elements = to_column(np.array(parts)) if parts else pa.nulls(0)
+    return elements, np.repeat(np.arange(len(tensors)), lengths)

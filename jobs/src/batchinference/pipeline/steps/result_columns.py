@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import concat, to_column, with_column
+from batchinference.pipeline.arrow import concat, to_column, with_column, with_nulls
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps import TransformResult
@@ -67,21 +67,33 @@ class ResultColumns:
         return {} if misfits and not any(map(len, left.values())) else left, misfits
 
     def added(
-        self, batch: pa.Table, values: Mapping[str, Any], failed: Mapping[int, Exception]
+        self,
+        batch: pa.Table,
+        values: Mapping[str, Any],
+        failed: Mapping[int, Exception],
+        skipped: Collection[int] = (),
     ) -> pa.Table | TransformResult:
         """Return the batch with additional columns. `values` has one entry per column for each row
-        that is not in `failed`."""
-        succeeded = [row for row in range(batch.num_rows) if row not in failed]
-        columns, misfits = self.of(values) if succeeded else ({}, {})
-        if not failed and not misfits:
+        that is not in `failed` or `skipped`. The columns are null in the rows in `skipped`."""
+        computed = [
+            row for row in range(batch.num_rows) if row not in failed and row not in skipped
+        ]
+        columns, misfits = self.of(values) if computed else ({}, {})
+        if not failed and not misfits and not skipped:
             return _with_columns(batch, columns)
-        fit = np.array(
-            [row for at, row in enumerate(succeeded) if at not in misfits], dtype=np.int64
-        )
-        errors = {**failed, **{succeeded[at]: error for at, error in misfits.items()}}
-        if len(fit) == 0:
-            return TransformResult(pa.table({}), fit, errors)  # no rows, so no types
-        return TransformResult(_with_columns(batch.take(fit), columns), fit, errors)
+        fit = [row for at, row in enumerate(computed) if at not in misfits]
+        left = np.array(sorted([*fit, *skipped]), dtype=np.int64)
+        errors = {**failed, **{computed[at]: error for at, error in misfits.items()}}
+        if len(left) == 0:
+            return TransformResult(pa.table({}), left, errors)  # no rows, so no types
+        if skipped:
+            computed_rows = np.searchsorted(left, fit)
+            nulls = {name: pa.nulls(0, self._types.get(name, pa.null())) for name in values}
+            columns = {
+                name: with_nulls(columns.get(name, none), computed_rows, len(left))
+                for name, none in nulls.items()
+            }
+        return TransformResult(_with_columns(batch.take(left), columns), left, errors)
 
     def _column(self, name: str, values: Any) -> _Column:
         try:

@@ -7,6 +7,7 @@ module, which rejects these columns. A test finds reads that bypass it.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -217,6 +218,16 @@ def parquet_schema(source: Any) -> pa.Schema:
 def schema_of(content: bytes) -> pa.Schema:
     """Return the Arrow schema in serialized bytes. Raises UnsafeColumn."""
     return checked(pa.ipc.read_schema(pa.py_buffer(content)))
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """Return an Arrow schema as text, without its metadata."""
+    return base64.b64encode(schema.remove_metadata().serialize()).decode()
+
+
+def schema_in(text: str) -> pa.Schema:
+    """Return the Arrow schema in a text. Raises ValueError if there is none, and UnsafeColumn."""
+    return schema_of(base64.b64decode(text))
 
 
 def read_stream(content: bytes) -> pa.Table:

@@ -8,15 +8,15 @@ import pyarrow as pa
 
 from batchinference.pipeline.storage.arrow_files import MAX_COLUMNS
 
-_QUOTED = re.compile(rb'"[^"]*(?:"|$)')
 
-
-def check_columns(beginning: bytes, delimiter: bytes) -> None:
+def check_columns(beginning: bytes, delimiter: bytes, quote: bytes = b'"') -> None:
     """Raise ArrowInvalid if the first line has more than MAX_COLUMNS fields.
 
     The parser would allocate memory for all of them, which can kill the process."""
     if beginning.count(delimiter) < MAX_COLUMNS:
         return
-    line = re.split(rb"[\r\n]", _QUOTED.sub(b"", beginning).lstrip(b"\r\n"), maxsplit=1)[0]
+    quoted = rb"%b[^%b]*(?:%b|$)" % ((re.escape(quote),) * 3)
+    unquoted = re.sub(quoted, b"", beginning) if quote else beginning
+    line = re.split(rb"[\r\n]", unquoted.lstrip(b"\r\n"), maxsplit=1)[0]
     if (fields := 1 + line.count(delimiter)) > MAX_COLUMNS:
         raise pa.ArrowInvalid(f"the first line has {fields} fields, more than {MAX_COLUMNS}")

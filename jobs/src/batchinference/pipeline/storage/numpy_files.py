@@ -17,7 +17,9 @@ from typing import BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy
 
+from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.storage.arrow_files import MAX_COLUMNS
+from batchinference.spec.warnings import WarningName
 
 COLUMN = "data"
 """The column name for a file that holds one unnamed array."""
@@ -53,14 +55,19 @@ def array_headers(
 ) -> dict[str, ArrayHeader]:
     """Return the headers of the arrays of a file by column name. Raises ValueError or BadZipFile
     for arrays that cannot be read, or that have more than `most` bytes together. `limit` is the
-    name of `most` in the message."""
+    name of `most` in the message. Warns about members that are no arrays."""
     if not source.peek(len(ZIP)).startswith(ZIP):
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
         _check_size(size, most, limit)
         return {COLUMN: _header(source, size)}
     with zipfile.ZipFile(source) as archive:
-        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        stored = [info for info in archive.infolist() if not info.is_dir()]
+        members = [info for info in stored if info.filename.endswith(".npy")]
+        if others := len(stored) - len(members):
+            warn(WarningName.MEMBERS_IGNORED, amount=others)
+            if not members:
+                raise ValueError(f"none of the {others} members is an array: a name ends in .npy")
         if len(members) > MAX_COLUMNS:
             raise ValueError(f"the file has {len(members)} arrays, more than {MAX_COLUMNS}")
         if unusual := [info for info in members if info.compress_type not in _PACKINGS]:
@@ -72,6 +79,8 @@ def array_headers(
             with archive.open(info) as member:
                 name = info.filename.removesuffix(".npy")
                 headers[name] = _header(cast(BinaryIO, member), info.file_size)
+    if len(headers) < len(members):
+        raise ValueError("two arrays of the file have the same name")
     if len({header.rows for header in headers.values()}) > 1:
         shown = ", ".join(f"{name} {header.rows}" for name, header in headers.items())
         raise ValueError(f"the arrays have different numbers of rows: {shown}")

@@ -22,7 +22,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.numpy import NumpyReader
-from batchinference.pipeline.input.readers.webdataset import samples_of
+from batchinference.pipeline.input.tar_samples import adjacent_samples
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
@@ -193,4 +193,4 @@ def _records(source: BinaryIO) -> int:
 
 
 def _samples(source: BinaryIO) -> int:
-    return sum(1 for _ in samples_of(source, [], 0))
+    return sum(1 for _ in adjacent_samples(source, [], 0))

@@ -18,6 +18,7 @@ from batchinference.pipeline.commit.row_coverage import RowSet, edges, summed_sh
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.files import prepared
+from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.listing import list_existing
 from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
@@ -146,6 +147,7 @@ class InputRows:
     sizes: Sizes
     counted: int = 0
     found: list[Defect] = field(default_factory=list)
+    ignored: IgnoredFiles = NONE_IGNORED
 
     def name(self, part: int) -> str:
         known = part < len(self.names)
@@ -158,8 +160,12 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
 
     Raises BadOutput if the state of the input is damaged, and BadInput or JobFailure if the input
     cannot be read."""
+    frozen = read_snapshot(work.layout.input, work.storage_of_input, end.input)
+    return replace(_input_rows(work, end, frozen, quick=quick), ignored=frozen.ignored)
+
+
+def _input_rows(work: Work, end: Snapshot, frozen: InputSnapshot, *, quick: bool) -> InputRows:
     place = work.layout.input
-    frozen = read_snapshot(place, work.storage_of_input, end.input)
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read

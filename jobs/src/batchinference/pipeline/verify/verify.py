@@ -253,7 +253,10 @@ class JobCheck:
             unproven=list(self._unproven()),
             layout=self.work.layout,
             names=self.input.names if isinstance(self.work.spec.read, ReadFiles) else (),
-            warnings=counts_of_warnings(warnings_of(self.end.entries), self.input.name),
+            warnings=[
+                *self.input.ignored.warnings(),
+                *counts_of_warnings(warnings_of(self.end.entries), self.input.name),
+            ],
         )
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.alias_generators import to_camel
@@ -33,6 +33,27 @@ class RuntimeModel(SpecModel):
     Hub."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""
+
+    null_input: Literal["null", "fail"] | None = None
+    """What happens to a row if one of its inputs is null. `null`, the default: the output is null,
+    as in SQL, and the row is counted as NullInput. `fail`: the row is a failed row."""
+    empty_input: Literal["null", "fail", "compute"] | None = None
+    """What happens to a row whose inputs are all empty: texts of white space only, or bytes, lists
+    and arrays without elements. `null`, the default: the output is null, and the row is counted as
+    EmptyInput. `fail`: the row is a failed row. `compute`: the model computes it."""
+    non_finite: Literal["keep", "fail"] | None = None
+    """What happens to a row if its output contains NaN or infinity. `keep`: the row is counted as
+    NonFinite. `fail`: the row is a failed row, which is the default for normalized embeddings, the
+    embeddings of vllm, and the embeddings of http."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Put the fields of base classes last, as in documentation: `runtime` comes first."""
+        own = cls.__annotations__
+        cls.__pydantic_fields__ = dict(
+            sorted(cls.__pydantic_fields__.items(), key=lambda field: field[0] not in own)
+        )
+        cls.model_rebuild(force=True)
 
     @property
     def source_or_none(self) -> str | None:
@@ -66,6 +87,16 @@ class RuntimeModel(SpecModel):
         Empty for a model that generates text: its time depends mainly on the generated text.
         """
         return ()
+
+    @property
+    def parameter_inputs(self) -> tuple[str, ...]:
+        """Return the inputs that select something, such as an adapter, and may be null or empty."""
+        return ()
+
+    @property
+    def needs_finite(self) -> bool:
+        """Return whether an output with NaN or infinity is useless, unless the user keeps it."""
+        return bool(getattr(self, "normalize", False))
 
     @property
     def pods(self) -> int:

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
 from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, all_keys, matches, rules
-from batchinference.spec.models.base import Inputs, RuntimeModel, only_for
+from batchinference.spec.models.base import Inputs, only_for
 from batchinference.spec.models.prompts import (
     IMAGES_RULE,
     Images,
@@ -23,6 +23,7 @@ from batchinference.spec.models.prompts import (
     check_prompt,
     check_template,
 )
+from batchinference.spec.models.texts import TextModel
 from batchinference.spec.resources import Resources
 
 PATHS = {
@@ -42,10 +43,17 @@ _FIELDS = {
     "body": ("json",),
     "result_path": ("json",),
     "result_type": ("json",),
+    "max_input_tokens": ("embeddings",),
 }
 """The APIs of each field that some APIs do not have."""
 _NO_BASE = "'url' is the base of the API: leave out what comes behind /v1"
-_CEL_FIELDS = ("name", "prompt", "system", "messages", "images", "result_path")
+_NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
+_CUT_BY_ENDPOINT = "tooLong: the endpoint cuts the text or not. Use truncate to count it, or fail"
+_NULL_IS_JSON = "nullInput compute is for api json only"
+_CEL_FIELDS = (
+    *("name", "prompt", "system", "messages", "images", "result_path"),
+    "max_input_tokens",
+)
 """Fields whose rule is the one of `only_for`. CEL cannot read `sampling` and `body`, because they
 have no schema."""
 _HEADER = "^[-A-Za-z0-9_]+$"
@@ -93,7 +101,7 @@ Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
 HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_header_name)]
 
 
-class HttpModel(RuntimeModel):
+class HttpModel(TextModel):
     """A model behind an HTTP endpoint, with one request per row."""
 
     model_config = ConfigDict(
@@ -116,6 +124,12 @@ class HttpModel(RuntimeModel):
                 "self.api == 'json' || "
                 "!self.url.matches('/(chat/completions|completions|embeddings)/*$')",
                 _NO_BASE,
+            ),
+            ("!has(self.tooLong) || has(self.maxInputTokens)", _NO_LIMIT),
+            ("!has(self.tooLong) || self.tooLong in ['truncate', 'fail']", _CUT_BY_ENDPOINT),
+            (
+                "!has(self.nullInput) || self.nullInput != 'compute' || self.api == 'json'",
+                _NULL_IS_JSON,
             ),
             IMAGES_RULE,
         )
@@ -180,11 +194,21 @@ class HttpModel(RuntimeModel):
         Field(max_length=16, json_schema_extra=all_keys(_HEADER, _HEADER_EXPECTED)),
     ] = {}
     """Additional headers, and the environment variables with their values."""
+    null_input: Literal["null", "fail", "compute"] | None = None  # type: ignore[assignment]
+    """As for the other runtimes. `compute` sends null to an endpoint with `api: json`."""
+    max_input_tokens: Annotated[int, Field(ge=1, le=100000000)] | None = None
+    """The number of tokens that the model of the endpoint takes, for embeddings. Some endpoints cut
+    longer texts and do not say so. If `usage` in a response says that all these tokens were used,
+    the text may have been cut: the row is counted as TextCut, or fails with `tooLong: fail`."""
 
     @property
     def endpoint(self) -> str:
         """Return the URL of the requests."""
         return self.url if self.api == "json" else self.url.rstrip("/") + PATHS[self.api]
+
+    @property
+    def needs_finite(self) -> bool:
+        return self.api == "embeddings"
 
     @property
     def default_batch_size(self) -> int:
@@ -205,11 +229,20 @@ class HttpModel(RuntimeModel):
                 raise _error(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
         if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
             raise _key_error()
+        self._check_inputs()
         if self.api == "json":
             self._check_body()
         else:
             self._check_openai()
         return self
+
+    def _check_inputs(self) -> None:
+        if self.too_long is not None and self.max_input_tokens is None:
+            raise _error(_NO_LIMIT)
+        if self.too_long not in (None, "truncate", "fail"):
+            raise _error(_CUT_BY_ENDPOINT)
+        if self.null_input == "compute" and self.api != "json":
+            raise _error(_NULL_IS_JSON)
 
     def _check_body(self) -> None:
         if not self.body:

@@ -13,10 +13,10 @@ from batchinference.spec.models.base import (
     Dtype,
     Inputs,
     Revision,
-    RuntimeModel,
     Source,
     check_revision,
 )
+from batchinference.spec.models.texts import OVERLAP_RULE, WindowedModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 _ONE_INPUT = (
@@ -24,9 +24,10 @@ _ONE_INPUT = (
 )
 _ONE_PROMPT = "give 'prompt' or 'promptName', not both"
 _NO_PROMPT = "a prompt is for texts, not for images"
+_NO_TEXT = "tooLong is for texts, not for images"
 
 
-class SentenceTransformersModel(RuntimeModel):
+class SentenceTransformersModel(WindowedModel):
     """An embedding model of the sentence-transformers library."""
 
     model_config = ConfigDict(
@@ -40,6 +41,8 @@ class SentenceTransformersModel(RuntimeModel):
                 "!('image' in self.inputs) || !(has(self.prompt) || has(self.promptName))",
                 _NO_PROMPT,
             ),
+            ("!('image' in self.inputs) || !has(self.tooLong)", _NO_TEXT),
+            OVERLAP_RULE,
             REVISION_RULE,
         )
     )
@@ -84,4 +87,7 @@ class SentenceTransformersModel(RuntimeModel):
             raise PydanticCustomError("model_prompt", _ONE_PROMPT, {})
         if "image" in self.inputs and (self.prompt is not None or self.prompt_name is not None):
             raise PydanticCustomError("model_prompt", _NO_PROMPT, {})
+        if "image" in self.inputs and self.too_long is not None:
+            raise PydanticCustomError("text_limit", _NO_TEXT, {})
+        self.check_overlap()
         return self

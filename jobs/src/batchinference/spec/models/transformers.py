@@ -15,7 +15,6 @@ from batchinference.spec.models.base import (
     Inputs,
     Label,
     Revision,
-    RuntimeModel,
     Source,
     TopK,
     check_revision,
@@ -28,11 +27,13 @@ from batchinference.spec.models.prompts import (
     Template,
     check_prompt,
 )
+from batchinference.spec.models.texts import NO_WINDOWS, OVERLAP_RULE, WindowedModel
 from batchinference.spec.models.transformers_tasks import (
     FIELDS,
     GENERATION,
     INPUTS,
     PADDED_TEXTS,
+    WINDOWED,
     ZERO_SHOT,
     Task,
     describe_tasks,
@@ -43,9 +44,11 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _NO_FLASH = (
     "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of them"
 )
+_NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
+_ROWS_OF_TABLES = "tooLong: a table that is too long loses its last rows. Use truncate or fail"
 
 
-class TransformersModel(RuntimeModel):
+class TransformersModel(WindowedModel):
     """A model of the transformers library."""
 
     model_config = ConfigDict(
@@ -69,6 +72,13 @@ class TransformersModel(RuntimeModel):
                 "!has(self.dtype) || self.dtype != 'float32'",
                 _NO_FLASH,
             ),
+            (f"{NO_WINDOWS} || self.task in {list(WINDOWED)}", _NO_WINDOWS),
+            (
+                "!has(self.tooLong) || self.tooLong != 'truncateLeft' || "
+                "self.task != 'table-question-answering'",
+                _ROWS_OF_TABLES,
+            ),
+            OVERLAP_RULE,
             *rules_of_inputs(),
             IMAGES_RULE,
             REVISION_RULE,
@@ -168,8 +178,16 @@ class TransformersModel(RuntimeModel):
             raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
         if self.task == "decision" and not isinstance(self.options.get("questions"), dict):
             raise _error("model_questions", "task 'decision' needs 'questions' in its options")
+        self._check_too_long()
         self._check_loading()
         return self
+
+    def _check_too_long(self) -> None:
+        self.check_overlap()
+        if self.too_long == "windows" and self.task not in WINDOWED:
+            raise _error("text_limit", _NO_WINDOWS)
+        if self.too_long == "truncateLeft" and self.task == "table-question-answering":
+            raise _error("text_limit", _ROWS_OF_TABLES)
 
     def _check_prompt(self) -> None:
         check_prompt(self, images_suffice=True)

@@ -116,6 +116,12 @@ _ZERO_SHOT_CLASSIFICATION = (
 CLASSIFICATION = (*_CLASSIFICATION, *_ZERO_SHOT_CLASSIFICATION)
 ZERO_SHOT = (*_ZERO_SHOT_CLASSIFICATION, "zero-shot-object-detection")
 PADDED_TEXTS = ("feature-extraction", "text-classification", "fill-mask", "token-classification")
+WINDOWED = (
+    *("feature-extraction", "text-classification", "token-classification"),
+    "zero-shot-classification",
+)
+"""Tasks whose results for the windows of a long text can be combined."""
+_TEXTS = (*WINDOWED, "fill-mask", "table-question-answering", "text-generation")
 _PADDED = ("feature-extraction", "text-classification", "text-generation")
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -131,6 +137,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "images": ("image-text-to-text", "any-to-any"),
     "max_tokens_per_batch": (*PADDED_TEXTS, "text-generation"),
     "pad_to_multiple_of": _PADDED,
+    "too_long": _TEXTS,
+    "window_overlap": WINDOWED,
 }
 """The tasks of each field that some tasks do not have."""
 _GROUPS = {EMBEDDING: "the feature-extraction tasks", CLASSIFICATION: "the classification tasks"}

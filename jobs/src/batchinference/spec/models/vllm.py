@@ -15,7 +15,6 @@ from batchinference.spec.models.base import (
     Inputs,
     OutputName,
     Revision,
-    RuntimeModel,
     Source,
     check_revision,
 )
@@ -26,6 +25,7 @@ from batchinference.spec.models.prompts import (
     Template,
     check_prompt,
 )
+from batchinference.spec.models.texts import NO_WINDOWS_RULE, TextModel
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import UrlPrefix
@@ -54,6 +54,7 @@ class Parallelism(SpecModel):
     CPUs and memory in the resources of the step."""
 
 
+_IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
 _IS_CHAT = "(has(self.chat) ? self.chat : !has(self.task) || self.task == 'generate')"
 _LORA_ADAPTERS = "(has(self.loraAdapters) && size(self.loraAdapters) > 0)"
 _RULES = (
@@ -93,12 +94,18 @@ _RULES = (
         "!has(self.adapter) || self.adapter in self.inputs || self.adapter.contains('{{')",
         "adapter: the name is not an input",
     ),
+    NO_WINDOWS_RULE,
+    (
+        "!has(self.tooLong) || self.tooLong == 'fail' || !has(self.images) || "
+        "size(self.images) == 0",
+        _IMAGES_FIXED,
+    ),
     IMAGES_RULE,
     REVISION_RULE,
 )
 
 
-class VllmModel(RuntimeModel):
+class VllmModel(TextModel):
     """A language model that runs in vLLM with continuous batching: a replica starts new rows as
     soon as other rows are finished."""
 
@@ -169,6 +176,14 @@ class VllmModel(RuntimeModel):
         return self.task == "generate" if self.chat is None else self.chat
 
     @property
+    def parameter_inputs(self) -> tuple[str, ...]:
+        return () if self.adapter is None else (self.adapter,)
+
+    @property
+    def needs_finite(self) -> bool:
+        return self.task == "embed"
+
+    @property
     def pods(self) -> int:
         """Return the number of pods of a replica on a cluster."""
         return self.parallelism.pipeline
@@ -202,6 +217,9 @@ class VllmModel(RuntimeModel):
         for name in sorted(self.engine.keys() & _ENGINE_FIELDS.keys()):
             raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
         check_revision(self.source, self.revision)
+        self.check_no_windows()
+        if self.images and self.too_long not in (None, "fail"):
+            raise _error(_IMAGES_FIXED)
         if not self.is_chat:
             self._check_no_chat()
         if self.allow and not self.images:

@@ -55,10 +55,11 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """The extensions of the files to read from directories, without the dot. The default depends on
-    the format."""
+    """The extensions of the files to read from directories, without the dot. By default, these are
+    the extensions of the format, and the content of files with an unknown extension decides."""
     ignore_missing_paths: bool = False
-    """Skip paths that do not exist. At least one path must exist."""
+    """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
+    set."""
     partitioning: Literal["hive"] | None = None
     """`hive` adds a column for each directory of the form `name=value`, such as `class=cat/`. Its
     type is inferred from all values: `int64`, `date` or text."""

@@ -8,10 +8,10 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique, rules
+from batchinference.spec.base import DELIMITER, MARK, NAMED_ONCE, ColumnName, Columns, Unique, rules
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
-from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
+from batchinference.spec.media import FrameFields, ImageFields, SoundFields
 from batchinference.spec.read.base import (
     SEED_RULE,
     FileOptions,
@@ -22,17 +22,17 @@ from batchinference.spec.read.base import (
 )
 from batchinference.spec.uris import Prefix
 
-MARK = "^[!-/:-@\\[-`{-~]?$"
-"""A character that marks something in CSV files: punctuation. Empty if there is none."""
 _SAME_CHARACTER = (
     "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
     "always a quote, so it needs no escape"
 )
-_CSV_RULES = tuple(
-    (f"!has(self.{one}) || !has(self.{other}) || self.{one} == '' || self.{one} != self.{other}",
-     _SAME_CHARACTER)
-    for one, other in combinations(("delimiter", "quote", "escape", "comment"), 2)
-)  # fmt: skip
+_CHARACTERS = [
+    f"(has(self.{name}) ? self.{name} : '{default}')"
+    for name, default in (("quote", '"'), ("escape", ""), ("comment", ""), ("delimiter", ","))
+]
+_DIFFERENT = " && ".join(
+    f"({one} == '' || {one} != {other})" for one, other in combinations(_CHARACTERS, 2)
+)
 NullValues = Annotated[
     list[Annotated[str, Field(max_length=64)]],
     Field(max_length=64, json_schema_extra=NAMED_ONCE),
@@ -92,7 +92,8 @@ class ReadParquet(ReadFiles):
 
 class JsonOptions(TypedOptions, RowOptions):
     lines: bool = True
-    """Whether each line is a JSON object (JSON Lines). If false, a file is one array of objects."""
+    """Whether each line is a JSON object (JSON Lines). An object may also span lines. If false, a
+    file is one array of objects."""
 
 
 class ReadJson(ReadFiles):
@@ -105,7 +106,7 @@ class ReadJson(ReadFiles):
 
 
 class CsvOptions(TableOptions, RowOptions):
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, *_CSV_RULES))
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, (_DIFFERENT, _SAME_CHARACTER)))
 
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
     """The character between two fields. By default, it is a comma, in .tsv files a tab, or what
@@ -166,49 +167,31 @@ class ReadNumpy(ReadFiles):
     """Options of the format."""
 
 
-class PixelOptions(FileOptions):
-    """Options of formats with decoded images."""
-
-    max_pixels: MaxPixels = MAX_PIXELS
-    """Maximum number of pixels of an image. A larger image is a failed row."""
-
-
-class PictureOptions(PixelOptions):
+class PictureOptions(ImageFields, FileOptions):
     """Options of formats with images."""
-
-    mode: Mode = "RGB"
-    """The Pillow mode to which every image is converted."""
-    size: Size | None = None
-    """Height and width in pixels to which every image is resized. Models need images of one size,
-    and small images need less memory. Each image keeps its own size by default."""
 
 
 class ImageOptions(PictureOptions, RowOptions):
-    pass
+    pages: Literal["first", "all"] = "first"
+    """`first`: each file is one row. Of a file with several pages or frames, the first one is read.
+    `all`: each page or frame is a row, with its number from 0 in a column `page_index`."""
 
 
-class AudioOptions(RowOptions):
+class AudioOptions(SoundFields, RowOptions):
     DEFAULT_ROW_BYTES = 1 << 30
 
-    sample_rate: SampleRate | None = None
-    """Sampling rate in Hz to which all audio is resampled, such as 16000 for speech models. Each
-    file keeps its own sampling rate by default."""
-    mono: bool = False
-    """Mix all channels into one. `amplitude` then has the shape samples, not channels x samples."""
 
-
-class VideoOptions(PixelOptions):
+class VideoOptions(FrameFields, FileOptions):
     fps: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Number of frames to read per second: the first frame at or after each point in time. All
     frames by default."""
-    size: Size | None = None
-    """Height and width in pixels to which every frame is resized. Not resized by default."""
     include_timestamps: bool = False
     """Add a column `frame_timestamp`: the time of the frame in seconds."""
 
 
 class ReadImages(ReadFiles):
-    """Images, one row per file, in a column `image` of height x width x channels (uint8)."""
+    """Images, one row per file or page, in a column `image` of height x width x channels
+    (uint8)."""
 
     format: Literal["images"]
     """The format of the files."""
@@ -253,10 +236,11 @@ class ReadTfrecords(ReadFiles):
     """Options of the format."""
 
 
-class WebdatasetOptions(TypedOptions, ImageOptions):
+class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
-    """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
-    Other members are bytes. If false, all members are bytes."""
+    """Decode members by their extension: images, JSON, text, and the labels in .cls and .index,
+    which are integers if the first samples have only integers, and texts otherwise. Other members
+    are bytes. If false, all members are bytes."""
     suffixes: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
@@ -265,13 +249,14 @@ class WebdatasetOptions(TypedOptions, ImageOptions):
         ]
         | None
     ) = None
-    """The extensions to read, without the first dot. Other members are skipped. The first samples
+    """The extensions to read, without the first dot. Other members are left out. The first samples
     of a few archives must have each of these extensions."""
 
 
 class ReadWebdataset(ReadFiles):
-    """Tar archives of samples. Members with the same name up to the first dot are a row, with this
-    name in the column `__key__` and a column for each extension."""
+    """Tar archives of samples. Members with the same name up to the first dot are a row, wherever
+    they are in the archive, with this name in the column `__key__` and a column for each
+    extension."""
 
     format: Literal["webdataset"]
     """The format of the files."""

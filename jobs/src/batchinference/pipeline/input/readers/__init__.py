@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import pyarrow as pa
@@ -146,6 +147,23 @@ def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Itera
         yield from converted(table.slice(half), convert)
 
 
+def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
+    """Return the result of a decoder, or a BadRow with any error that it raised. Raises errors that
+    are not about the file, such as storage errors."""
+    try:
+        return decode()
+    except Exception as error:
+        if not is_about_the_file(error):
+            raise
+        return BadRow(error)
+
+
+def plain(options: Found) -> Found:
+    """Return the fields of options as an object without pydantic, so that worker processes need not
+    import the specification. It has no properties."""
+    return cast(Found, SimpleNamespace(**dict(options)))  # type: ignore[call-overload]
+
+
 def size_of(chunk: Chunk) -> int:
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 
@@ -174,10 +192,10 @@ def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[i
 
 
 def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks without their first `rows` rows."""
+    """Yield the chunks without their first `rows` rows. A chunk without rows is yielded too."""
     for chunk in chunks:
         size = size_of(chunk)
-        if rows < size:
+        if rows < size or not rows:
             yield part(chunk, rows, size)
         rows = max(0, rows - size)
 
@@ -214,11 +232,14 @@ READERS = {
     "manifest": Entry("url_list", "ManifestReader"),
 }
 """Maps formats in the specification to readers. A module is imported when it is needed."""
+PAGES = Entry("frames", "PageReader")
+"""The reader of images with a row per page."""
 
 
 def reader_for(read: Read) -> Reader:
     """Return the reader of a format, with its options. Raises BadInput if a library is missing."""
-    entry = READERS[read.format]
+    all_pages = getattr(read.options, "pages", None) == "all"
+    entry = PAGES if all_pages else READERS[read.format]
     for library in entry.libraries:
         require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{entry.module}")

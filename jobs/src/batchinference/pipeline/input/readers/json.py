@@ -10,11 +10,13 @@ the number of lines, and 4 MB of them take 1 TB.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from batchinference.pipeline.input.json_lines import as_lines, explained, spans_lines
 from batchinference.pipeline.input.json_rows import SLICE_BYTES, Fields, JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.records import (
@@ -100,7 +102,6 @@ def _cut(rows: bytes, start: int, stop: int) -> int:
     return line or len(rows)
 
 
-ARRAY = "a file that is one array is read with read.options.lines: false"
 SMALLER_FILE = "Split the file, or write one row per line and set read.options.lines to true"
 
 
@@ -114,11 +115,12 @@ class JsonReader(Reader):
 
     def prepare(self, samples: list[Location]) -> None:
         if self._lines:
-            lines = samples_of(samples)
+            lines = (lines_in(sample) for _, sample in samples_of(samples))
         else:
             step = max(1, -(-len(samples) // Reader.sampled_files))
-            lines = inspected(samples[::step], self._as_lines)
-        self._rows = sampled_rows(self._declared, (content for _, content in lines))
+            found = inspected(samples[::step], lambda file: list(self._elements(file)))
+            lines = (part for _, parts in found for part in parts if isinstance(part, bytes))
+        self._rows = sampled_rows(self._declared, lines)
         if self._lines and not self._rows.schema:  # the first lines are longer than a sample
             self._rows = sampled_rows(self._declared, self._first_chunks(samples))
 
@@ -126,24 +128,36 @@ class JsonReader(Reader):
         for file in files[: Reader.sampled_files]:
             chunk = next(line_chunks(file, self._most), b"")
             if isinstance(chunk, bytes):
-                yield chunk
+                yield lines_in(chunk)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         fields = Fields(self._rows.schema)
-        chunks = line_chunks(file, self._most) if self._lines else [self._as_lines(file)]
-        for chunk in chunks:
+        for chunk in self._chunks(file) if self._lines else self._elements(file):
             rows = [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._rows)
             for part in rows:
                 if isinstance(part, pa.Table):
                     fields.add(part.schema)
                 yield part
 
-    def _as_lines(self, file: Location) -> bytes:
-        """Return a file that is one array of objects (or one object) as JSON Lines."""
+    def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
+        """Yield a file of objects in chunks of lines. Raises ValueError if it is one array."""
+        for number, chunk in enumerate(line_chunks(file, self._most)):
+            if number == 0 and isinstance(chunk, bytes) and spans_lines(chunk):
+                yield as_lines(whole(file, self._most))
+                return
+            yield chunk
+
+    def _elements(self, file: Location) -> Iterator[bytes | BadRow]:
+        """Yield the objects of a file that is one array (or one object) as JSON Lines."""
         content = whole(file, self._most)
         check_depth(content)
         check_size(content, MAX_FILE_VALUES, SMALLER_FILE)
-        return b"".join(line.encode() + b"\n" for line in lines_of(content))
+        for is_row, lines in itertools.groupby(lines_of(content), lambda line: line[:1] == "{"):
+            if is_row:
+                yield "".join(line + "\n" for line in lines).encode()
+            else:
+                error = ValueError("an element of the array is no object, and each row must be one")
+                yield BadRow(error, len(list(lines)))
 
     def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size) if self._lines else None
@@ -153,6 +167,14 @@ class JsonReader(Reader):
 
     def types(self) -> dict[str, pa.DataType]:
         return {field.name: field.type for field in self._rows.schema}
+
+
+def lines_in(sample: bytes) -> bytes:
+    """Return a sample as JSON Lines; empty if it is no JSON."""
+    try:
+        return as_lines(sample) if spans_lines(sample) else sample
+    except ValueError:
+        return b""  # the file becomes a failed row when it is read
 
 
 def rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
@@ -169,9 +191,8 @@ def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
     except ValueError as error:
         lines = [line for line in chunk.splitlines(keepends=True) if line.strip()]
         if len(lines) == 1:
-            array = lines[0].lstrip().startswith(b"[")
-            cause = ValueError(f"{error} ({ARRAY})") if array else rows.explain(lines[0], error)
-            yield BadRow(cause)
+            cause = explained(error, lines[0].decode(errors="replace").strip())
+            yield BadRow(rows.explain(lines[0], error) if cause is error else cause)
             return
         half = len(lines) // 2
         yield from _rows_of(b"".join(lines[:half]), rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from batchinference.pipeline.input.readers import (
     StatsReader,
 )
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
+from batchinference.pipeline.row_warnings import collect_warnings, with_warnings
 from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.numpy_files import (
@@ -49,14 +51,15 @@ class NumpyReader(StatsReader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         try:
-            with opened(file, BUFFER_BYTES) as source:
+            with opened(file, BUFFER_BYTES) as source, collect_warnings() as warnings:
                 headers = array_headers(source, self._most)
                 with_types(_elements(headers).empty_table(), self._types)
                 arrays = load_arrays(source, headers)
         except DAMAGE as error:
             yield BadRow(error)
         else:
-            yield from _tables(arrays, self._types)
+            for number, table in enumerate(_tables(arrays, self._types)):
+                yield table if number else with_warnings(table, {0: warnings})
 
     def stats(self, file: Location, size: int) -> FileStats:
         headers = self._headers(file)
@@ -85,6 +88,10 @@ def _elements(headers: dict[str, ArrayHeader]) -> pa.Schema:
 
 def _tables(arrays: dict[str, np.ndarray], types: dict[str, pa.DataType]) -> Iterator[pa.Table]:
     length = max((len(array) for array in arrays.values()), default=0)
+    if arrays and not length:  # the columns are those of a row
+        row = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
+        with suppress(TypeError):
+            yield from (table.slice(0, 0) for table in _tables(row, types))
     size = sum(array.nbytes for array in arrays.values())
     rows = min(CHUNK_ROWS, max(1, CHUNK_BYTES * length // max(1, size)))
     for start in range(0, length, rows):

@@ -22,6 +22,7 @@ from batchinference.pipeline.input.readers import (
     StatsReader,
     blamed,
     converted,
+    plain,
     size_of,
 )
 from batchinference.pipeline.input.readers import after as after_rows
@@ -46,7 +47,7 @@ class ParquetReader(StatsReader, DivisibleReader):
     sampled_files = 64
 
     def __init__(self, options: ParquetOptions) -> None:
-        self._options = options
+        self._options = plain(options)
         self._columns: list[str] | None = None
         self._casts = ColumnCasts(parse_types(options.types), options.assume_timezone)
 
@@ -77,6 +78,8 @@ class ParquetReader(StatsReader, DivisibleReader):
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return
+            if not opened.footer.num_rows:
+                yield self._casts(opened.empty())
             for group, (first, after) in enumerate(pairwise(_edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:

@@ -169,11 +169,14 @@ def sample_of(file: Location) -> bytes:
     return _sample(file)[0]
 
 
-def samples_of(files: Sequence[Location]) -> Iterator[tuple[Location, bytes]]:
-    """Yield each file with its first whole lines: together about SAMPLED_BYTES, and at least
-    MIN_SAMPLE_BYTES of each file. The lines are empty if the file is damaged, or if its first line
-    is too long for a sample."""
-    size = min(max(MIN_SAMPLE_BYTES, SAMPLED_BYTES // max(1, len(files))), LINE_SAMPLE_BYTES)
+def samples_of(
+    files: Sequence[Location], most: int | None = None
+) -> Iterator[tuple[Location, bytes]]:
+    """Yield each file with its first whole lines: together about SAMPLED_BYTES (or `most`), at
+    least MIN_SAMPLE_BYTES of each file, and at most LINE_SAMPLE_BYTES (or `most`). The lines are
+    empty if the file is damaged, or if its first line is too long for a sample."""
+    share = (most or SAMPLED_BYTES) // max(1, len(files))
+    size = min(max(MIN_SAMPLE_BYTES, share), most or LINE_SAMPLE_BYTES)
     step = -(-len(files) // (SAMPLED_BYTES // LINE_SAMPLE_BYTES))
     with ThreadPoolExecutor(SAMPLE_THREADS) as pool:
         samples = pool.map(lambda file: _sample(file, size)[0], files)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from batchinference.pipeline.input.encoding_hints import check_encoding
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
     line_chunks,
+    samples_of,
     whole,
 )
 from batchinference.pipeline.storage.location import Location
@@ -25,6 +27,10 @@ class TextReader(Reader):
         self._most = options.row_bytes
         self._drop_empty = options.drop_empty_lines
         self._by_line = "\n".encode(options.encoding) == b"\n"
+
+    def prepare(self, samples: list[Location]) -> None:
+        for file, lines in samples_of(samples):
+            check_encoding(file.uri, lines, self._encoding)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         most = self._most
@@ -62,3 +68,6 @@ class TextReader(Reader):
 
     def columns(self) -> list[str]:
         return ["text"]
+
+    def types(self) -> dict[str, pa.DataType]:
+        return {"text": pa.string()}

@@ -70,9 +70,11 @@ message_type { name: "Features"
             type: TYPE_MESSAGE type_name: ".tensorflow.Feature" } } }
 message_type { name: "Example"
   field { name: "features" number: 1 label: LABEL_OPTIONAL
-          type: TYPE_MESSAGE type_name: ".tensorflow.Features" } }
+          type: TYPE_MESSAGE type_name: ".tensorflow.Features" }
+  field { name: "feature_lists" number: 2 label: LABEL_OPTIONAL type: TYPE_BYTES } }
 """
-"""The definitions in tensorflow/core/example/{example,feature}.proto."""
+"""The definitions in tensorflow/core/example/{example,feature}.proto. `feature_lists` is the second
+field of a SequenceExample, which has the same first field."""
 VALUE_BYTES = 8
 """Bytes of a number in memory. In a record, a number may take only one byte."""
 _TYPES = {"bytes_list": pa.large_binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
@@ -145,7 +147,7 @@ def _row(features: dict[str, Feature], columns: dict[str, Column]) -> dict[str, 
 
 def _table(rows: list[dict[str, Any]], columns: dict[str, Column]) -> pa.Table:
     schema = pa.schema([(name, column.type) for name, column in columns.items()])
-    return pa.Table.from_pylist(rows, schema) if rows else pa.table({})
+    return pa.Table.from_pylist(rows, schema)
 
 
 def _size(record: Record) -> int:
@@ -248,6 +250,8 @@ def features_of(record: bytes, most: int) -> dict[str, Feature]:
         example = Example.FromString(record)
     except DecodeError as error:
         raise ValueError(f"the record is no tf.train.Example: {error}") from error
+    if example.feature_lists or (record and not example.HasField("features")):
+        raise ValueError("the record is a SequenceExample or another message, no tf.train.Example")
     features = {}
     values = example.features.feature  # a protobuf map has no fixed order
     for name in sorted(values):

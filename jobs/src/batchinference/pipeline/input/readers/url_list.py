@@ -21,11 +21,18 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     after,
     first,
+    or_bad,
     size_of,
 )
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.input.readers.parquet import ParquetReader
 from batchinference.pipeline.media import images
+from batchinference.pipeline.row_warnings import (
+    RowWarning,
+    collect_warnings,
+    split_warnings,
+    with_warnings,
+)
 from batchinference.pipeline.storage.allowed_addresses import Allowed
 from batchinference.pipeline.storage.http import (
     THREADS,
@@ -73,7 +80,7 @@ class ManifestReader(DivisibleReader):
     def __init__(self, options: ManifestOptions) -> None:
         self._options = options
         self._parquet = ParquetReader(ParquetOptions())
-        self._csv = CsvReader(CsvOptions())
+        self._csv = CsvReader(CsvOptions(), adjustable=False)
         self._fetcher = Fetcher(Allowed(options.allow), options.max_bytes)
 
     def prepare(self, samples: list[Location]) -> None:
@@ -158,12 +165,7 @@ class ManifestReader(DivisibleReader):
         content = row.fetched.result()
         if isinstance(content, Exception):
             return BadRow(content)
-        try:
-            return self._decode(content)
-        except Exception as error:
-            if not is_about_the_file(error):
-                raise
-            return BadRow(error)  # a decoder may raise any error: the row has failed
+        return or_bad(lambda: self._decode(content))
 
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":
@@ -172,10 +174,11 @@ class ManifestReader(DivisibleReader):
 
     def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
         """Yield tables of the rows with their fetched values."""
-        ready: list[tuple[_Row, Any]] = []
+        ready: list[tuple[_Row, Any, list[RowWarning]]] = []
         size = 0
         for row in rows:
-            value = self._value(row)
+            with collect_warnings() as warnings:
+                value = self._value(row)
             bad = isinstance(value, BadRow)
             if ready and (bad or size >= TABLE_BYTES or row.chunk is not ready[0][0].chunk):
                 yield self._with_column(ready)
@@ -183,17 +186,21 @@ class ManifestReader(DivisibleReader):
             if bad:
                 yield value
             else:
-                ready.append((replace(row, fetched=None), value))  # frees the fetched bytes
+                ready.append((replace(row, fetched=None), value, warnings))  # frees the bytes
                 size += getattr(value, "nbytes", None) or sys.getsizeof(value)
         if ready:
             yield self._with_column(ready)
 
-    def _with_column(self, ready: list[tuple[_Row, Any]]) -> pa.Table:
+    def _with_column(self, ready: list[tuple[_Row, Any, list[RowWarning]]]) -> pa.Table:
         """Return consecutive rows of a chunk with the column of their values."""
         first_row = ready[0][0]
-        rows = first_row.chunk.slice(first_row.row, len(ready))
-        values = self._to_arrow([value for _, value in ready])
-        return rows.append_column(self._options.decode, values)
+        rows, listed = split_warnings(first_row.chunk.slice(first_row.row, len(ready)))
+        values = self._to_arrow([value for _, value, _ in ready])
+        table = rows.append_column(self._options.decode, values)
+        by_row = {at: warnings for at, (_, _, warnings) in enumerate(ready)}
+        for warning in listed:
+            by_row[warning.row].append(warning)
+        return with_warnings(table, by_row)
 
     def _to_arrow(self, values: list[Any]) -> pa.Array:
         if self._options.decode == "image":

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import io
 import json
-import lzma
 import re
-import struct
 import sys
-import tarfile
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +19,13 @@ import pyarrow as pa
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_kinds import EXTENSIONS
-from batchinference.pipeline.input.json_rows import MAX_FIELDS, Fields, JsonRows, sampled_rows
-from batchinference.pipeline.input.readers import MAX_COLUMNS, BadRow, Chunk, Reader, inspected
+from batchinference.pipeline.input.json_rows import (
+    MAX_FIELDS,
+    Fields,
+    JsonRows,
+    sampled_rows,
+)
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.json import row_slices
 from batchinference.pipeline.input.readers.records import (
     archive_in,
@@ -34,138 +34,47 @@ from batchinference.pipeline.input.readers.records import (
     opened,
     up_to_damage,
 )
+from batchinference.pipeline.input.tar_samples import (
+    DAMAGE,
+    Sample,
+    adjacent_samples,
+    in_memory,
+    samples_of,
+)
 from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.media import images
+from batchinference.pipeline.row_warnings import (
+    WARNING_COLUMN,
+    collect_warnings,
+    warn,
+    with_warnings,
+)
 from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import parse_types
+from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
     from batchinference.spec.read import WebdatasetOptions
 
-MAX_HEADER_BYTES = 1 << 20
-"""Maximum bytes of a header that holds a name or attributes. tarfile reads it at once."""
-_HEADERS = {
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-}
-MAX_EMPTY_READS = 100
-"""Maximum number of reads past the end of an archive. tarfile keeps reading until it has skipped
-the size that a member claims, which may take years."""
-_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
-
-
-@dataclass
-class Sample:
-    """Consecutive members that share a name up to its first dot. `members` maps the rest of the
-    name (the suffix) to the content."""
-
-    key: str
-    members: dict[str, bytes] = field(default_factory=dict)
-    suffixes: set[str] = field(default_factory=set)
-    """The suffixes of all members, including skipped members."""
-    repeated: str | None = None
-    """The suffix of a member that occurs twice."""
-    too_large: str | None = None
-    """The suffix of the member that exceeded the byte or member limit. `members` is empty then."""
-    size: int = 0
-    """Total bytes of the members."""
-
-
-class _TarInfo(tarfile.TarInfo):
-    """A TarInfo that raises ReadError for a damaged header. tarfile treats such a header as the end
-    of the archive, which would lose rows."""
-
-    @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> _TarInfo:
-        try:
-            return super().fromtarfile(archive)
-        except (
-            tarfile.InvalidHeaderError,  # type: ignore[attr-defined]
-            tarfile.TruncatedHeaderError,  # type: ignore[attr-defined]
-        ) as error:
-            raise tarfile.ReadError(f"a header is damaged: {error}") from error
-
-    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _HEADERS and self.size > MAX_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header has {self.size} bytes")
-        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
-
-
-class _LimitedArchive:
-    """An archive that allows only MAX_EMPTY_READS reads past its end."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source, self._empty = source, 0
-
-    def read(self, size: int) -> bytes:
-        content = self._source.read(size)
-        self._empty = 0 if content else self._empty + 1
-        if self._empty > MAX_EMPTY_READS:
-            raise tarfile.ReadError("the archive ends within a member")
-        return content
-
-
-def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
-    """Yield the samples of a decompressed archive, with the members that have one of these suffixes
-    (all members if None). At most `most` bytes of a sample are read.
-
-    Raises tarfile.TarError, or an error of the decompressor, if the archive is damaged.
-    """
-    sample: Sample | None = None
-    limited = cast(BinaryIO, _LimitedArchive(source))
-    with tarfile.open(fileobj=limited, mode="r|", tarinfo=_TarInfo) as archive:
-        for member in archive:
-            # tarfile would keep all members in memory
-            archive.members = []  # type: ignore[attr-defined]
-            match = _NAME.match(member.name)
-            if not member.isreg() or match is None:
-                continue
-            key, suffix = match[1], match[2].lower()
-            if sample is None or key != sample.key:
-                if sample is not None:
-                    yield sample
-                sample = Sample(key)
-            sample.suffixes.add(suffix)
-            if suffixes is None or suffix in suffixes:
-                _add(sample, suffix, archive, member, most)
-    if sample is not None:
-        yield sample
-
-
-def _add(
-    sample: Sample, suffix: str, archive: tarfile.TarFile, member: tarfile.TarInfo, most: int
-) -> None:
-    if suffix in sample.members:
-        sample.repeated = suffix
-        return
-    if sample.size + member.size > most or len(sample.members) >= MAX_COLUMNS:
-        sample.too_large = suffix
-        sample.members.clear()
-        sample.size = 0
-    content = archive.extractfile(member)
-    if content is not None and sample.too_large is None:
-        sample.members[suffix] = content.read()
-        sample.size += len(sample.members[suffix])
-
-
 KEY = "__key__"
-SAMPLE_ROWS = 100
+SAMPLE_ROWS, MAX_SAMPLES = 100, 1 << 14
+"""The samples of an archive whose JSON is inspected, and the maximum number whose labels are."""
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
     **dict.fromkeys(EXTENSIONS["images"], "picture"),
     **dict.fromkeys(("txt", "text"), "text"),
-    **dict.fromkeys(("cls", "cls2", "index"), "number"),
+    **dict.fromkeys(("cls", "cls2", "index"), "label"),
     "json": "json",
 }
 """The kind of a member by its last extension. Any other member is bytes."""
-_TYPES = {"text": pa.string(), "number": pa.int64(), "bytes": pa.large_binary()}
-_DAMAGE = (
-    *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
-    *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
-)
+_TYPES = {"text": pa.string(), "label": pa.string(), "bytes": pa.large_binary()}
+_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
+"""Matches labels that are integers of 64 bits, and have the same text as numbers."""
+ReadSamples: TypeAlias = Callable[[BinaryIO, list[str] | None, int], Iterator[Sample]]
 Row = dict[str, Any]
-"""The decoded members of a sample. A JSON member is a line with an object {name: value}."""
+"""The decoded members of a sample, and its warnings in WARNING_COLUMN. A JSON member is a line with
+an object {name: value}."""
 
 
 class WebdatasetReader(Reader):
@@ -174,21 +83,41 @@ class WebdatasetReader(Reader):
         self._names: list[str] = []
         self._declared = parse_types(options.types)
         self._json = JsonRows(self._declared, {})
+        self._integers: set[str] = set()
+        """The names of the labels that are integers. All other labels are texts."""
 
     def prepare(self, samples: list[Location]) -> None:
-        found = inspected(samples, lambda file: list(self._beginning(file)))
-        first = [sample for _, samples_of_file in found for sample in samples_of_file]
-        if no_json := [name for name in self._declared if self._kind(name) != "json"]:
-            raise BadInput(
-                f"read.options.types.{no_json[0]}: only members that end in .json, and partition "
-                "values, have declared types. Remove it"
-            )
+        inspected_files = [found for _, found in inspected(samples, self._beginning)]
+        first = [sample for found in inspected_files for sample in found]
+        self._check_types()
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
         self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
-        members = (item for sample in first for item in sample.members.items())
+        some = (sample for found in inspected_files for sample in found[:SAMPLE_ROWS])
+        members = (item for sample in some for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
         self._json = sampled_rows(self._declared, lines)
+        self._integers = {name for name in names if self._are_integers(name, first)}
+
+    def _are_integers(self, name: str, samples: list[Sample]) -> bool:
+        """Return whether labels with this name are integers: as declared, or else if all sampled
+        ones are."""
+        if name in self._declared:
+            return self._declared[name] == "int64"
+        labels = (sample.members[name] for sample in samples if name in sample.members)
+        texts = (label.decode("utf-8-sig", "replace").strip() for label in labels)
+        return self._kind(name) == "label" and all(map(_INTEGER.fullmatch, filter(None, texts)))
+
+    def _check_types(self) -> None:
+        """Raise BadInput for a declared type of a member that has only one type."""
+        for name, kind in self._declared.items():
+            is_label = self._kind(name) == "label" and kind in ("int64", "string")
+            if self._kind(name) != "json" and not is_label:
+                raise BadInput(
+                    f"read.options.types.{name}: '{kind}' cannot be declared for this member. "
+                    "Members that end in .json have any type, and labels (.cls, .index) are int64 "
+                    "or string. Remove it"
+                )
 
     def _check_suffixes(self, found: set[str]) -> None:
         missing = [name for name in self._options.suffixes or [] if name not in found]
@@ -198,21 +127,34 @@ class WebdatasetReader(Reader):
                 f"{', '.join(sorted(found))}"
             )
 
-    def _samples(self, source: io.BufferedReader) -> Iterator[Sample | Exception]:
-        samples = samples_of(archive_in(source), self._options.suffixes, self._options.row_bytes)
-        return up_to_damage(samples, _DAMAGE)
-
-    def _beginning(self, file: Location) -> Iterator[Sample]:
+    def _beginning(self, file: Location) -> list[Sample]:
+        """Return the first samples of an archive. If they may lack members, the headers of all
+        members are read to find these."""
         with opened(file) as source:
-            samples = self._samples(source)
-            for sample in beginning(samples, source, SAMPLE_ROWS, _size):
-                if isinstance(sample, Sample):
-                    yield sample
+            first = self._first(adjacent_samples, source)
+            different = len({sample.key for sample in first}) == len(first)
+            if different and any(len(sample.suffixes) > 1 for sample in first):
+                return first
+            first = []
+            source.seek(0)
+            return self._first(samples_of, source)
+
+    def _first(self, read: ReadSamples, source: io.BufferedReader) -> list[Sample]:
+        found = beginning(self._samples(read, source), source, MAX_SAMPLES, _size)
+        return [sample for sample in found if isinstance(sample, Sample)]
+
+    def _samples(
+        self, read: ReadSamples, source: io.BufferedReader
+    ) -> Iterator[Sample | Exception]:
+        archive, most = archive_in(source), self._options.row_bytes
+        if read is samples_of and archive is not source:
+            archive = in_memory(archive, most)
+        return up_to_damage(read(archive, self._options.suffixes, most), DAMAGE)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with opened(file) as source:
             fields = Fields(self._json.schema, [KEY, *self._names])
-            yield from self._tables(self._samples(source), fields)
+            yield from self._tables(self._samples(samples_of, source), fields)
 
     def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
         rows: list[Row] = []
@@ -247,13 +189,16 @@ class WebdatasetReader(Reader):
             )
         row: Row = {KEY: sample.key}
         size = 0
-        for name, content in sample.members.items():
-            row[name] = self._decode(name, content)
-            size += _bytes(row[name])
-            if size > self._options.row_bytes:
-                limit = f"max_row_bytes ({self._options.row_bytes})"
-                raise ValueError(f"sample '{sample.key}' has more bytes than {limit} once decoded")
-        return row
+        with collect_warnings() as warnings:
+            if sample.ignored:
+                warn(WarningName.MEMBERS_IGNORED, amount=sample.ignored)
+            for name, content in sample.members.items():
+                row[name] = self._decode(name, content)
+                size += _bytes(row[name])
+                if size > self._options.row_bytes:
+                    limit = f"max_row_bytes ({self._options.row_bytes}) once decoded"
+                    raise ValueError(f"sample '{sample.key}' has more bytes than {limit}")
+        return {**row, WARNING_COLUMN: warnings}
 
     def _decode(self, name: str, content: bytes) -> Any:
         kind = self._kind(name)
@@ -261,9 +206,20 @@ class WebdatasetReader(Reader):
             return images.decode(content, self._options)
         if kind == "json":
             return _line(name, content)
-        if kind == "text":
-            return content.decode()
-        return int(content) if kind == "number" else content
+        if kind == "label":
+            return self._label(name, _text(name, content).strip())
+        return _text(name, content) if kind == "text" else content
+
+    def _label(self, name: str, text: str) -> str | int:
+        if name not in self._integers:
+            return text
+        if not _INTEGER.fullmatch(text):
+            origin = "its declared type" if name in self._declared else "as the first samples have"
+            raise ValueError(
+                f"column '{name}': {text!r} is not an integer, {origin}. Set read.options.types: "
+                f"{{{name}: string}}"
+            )
+        return int(text)
 
     def _kind(self, name: str) -> str:
         return _KINDS.get(name.rpartition(".")[2], "bytes") if self._options.decoder else "bytes"
@@ -273,9 +229,12 @@ class WebdatasetReader(Reader):
         if not rows:
             return
         try:
-            fields.add_columns(rows[0])
-            yield pa.table(
-                {name: self._array(name, [row[name] for row in rows], fields) for name in rows[0]}
+            names = [name for name in rows[0] if name != WARNING_COLUMN]
+            fields.add_columns(names)
+            columns = {name: self._array(name, [row[name] for row in rows], fields)
+                       for name in names}  # fmt: skip
+            yield with_warnings(
+                pa.table(columns), dict(enumerate(row[WARNING_COLUMN] for row in rows))
             )
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             if len(rows) == 1:
@@ -291,13 +250,12 @@ class WebdatasetReader(Reader):
         if kind == "json":
             known = self._json.of_column(name)
             return _parsed(b"".join(values), known, fields).column(name)
-        return pa.array(values, _TYPES[kind])
+        return pa.array(values, pa.int64() if name in self._integers else _TYPES[kind])
 
     def rows_in(self, file: Location, size: int) -> int | None:
         with opened(file) as source:
-            return estimate(
-                up_to_damage(samples_of(archive_in(source), [], 0), _DAMAGE), source, size
-            )
+            samples = up_to_damage(adjacent_samples(archive_in(source), [], 0), DAMAGE)
+            return estimate(samples, source, size)
 
     def columns(self) -> list[str] | None:
         return [KEY, *self._names] if self._names else None
@@ -309,6 +267,13 @@ def _size(sample: Sample | Exception) -> int:
 
 def _bytes(value: Any) -> int:
     return value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
+
+
+def _text(name: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"column '{name}': the member is not UTF-8 text ({error})") from error
 
 
 def _line(name: str, content: bytes) -> bytes:

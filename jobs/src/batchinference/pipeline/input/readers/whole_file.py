@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.error_attribution import is_about_the_file
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, or_bad
 from batchinference.pipeline.input.readers.records import TOO_LARGE
 from batchinference.pipeline.storage.location import Location
 
@@ -44,17 +43,16 @@ class WholeFileReader(Reader):
         large."""
         return file.read(self.max_row_bytes + 1)
 
+    def checked(self, content: bytes) -> bytes:
+        """Return the content of a file. Raises ValueError if it is too large."""
+        if len(content) > self.max_row_bytes:
+            raise ValueError(TOO_LARGE.format("file", self.max_row_bytes))
+        return content
+
     def decode_or_bad(self, content: bytes) -> Any | BadRow:
         """Return the decoded content of a file, or a BadRow with any error that the decoder raised.
         Raises errors that are not about the file, such as storage errors."""
-        try:
-            if len(content) > self.max_row_bytes:
-                raise ValueError(TOO_LARGE.format("file", self.max_row_bytes))
-            return self.decode(content)
-        except Exception as error:
-            if not is_about_the_file(error):
-                raise
-            return BadRow(error)
+        return or_bad(lambda: self.decode(self.checked(content)))
 
     def table(self, decoded: list[Any]) -> pa.Table:
         return pa.table(self.columns_of(decoded), names=list(self.names))
@@ -110,7 +108,7 @@ class AudioReader(WholeFileReader):
     def decode(self, content: bytes) -> tuple[np.ndarray, int]:
         from batchinference.pipeline.media.recordings import decode_audio
 
-        return decode_audio(content, self._options)
+        return decode_audio(content, self._options, self.max_row_bytes)
 
     def columns_of(self, decoded: list[tuple[np.ndarray, int]]) -> list[pa.Array]:
         from ray.data.extensions import ArrowVariableShapedTensorArray

@@ -115,7 +115,8 @@ class ReadPart:
         for table in self._tables():
             check_names(table.column_names, self.label)
             for skipped, wanted in within(table, row, self.gaps):
-                if rows := size_of(wanted):
+                rows = size_of(wanted)
+                if rows or row == 0:  # without rows, the columns are known
                     yield batch_of(wanted, consecutive_ids(self.number, row + skipped, rows))
             row += table.num_rows
         yield RowBatch(ends=((self.number, row),))

@@ -12,7 +12,6 @@ table takes one commit per series, so a delayed driver cannot commit the same ro
 
 from __future__ import annotations
 
-import base64
 import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ import pyarrow as pa
 from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_package
 from batchinference.pipeline.schema import TypeMismatch, cast_to, is_list, unify_schemas
-from batchinference.pipeline.storage.arrow_files import schema_of
+from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
 from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
 
@@ -68,8 +67,7 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
 
 def receipt(schema: pa.Schema, **fields: Any) -> tuple[str, bytes]:
     """Return the file of a receipt: the end of its name, and its bytes."""
-    stored = base64.b64encode(schema.serialize()).decode()
-    return ".json", json.dumps({"schema": stored, **fields}).encode()
+    return ".json", json.dumps({"schema": schema_text(schema), **fields}).encode()
 
 
 def read_receipts(
@@ -88,7 +86,7 @@ def _read_receipt(address: Location, paths: Callable[[Receipt], Iterable[str]]) 
     content = address.read()
     try:
         entry: Receipt = load_json(content)
-        entry["schema"] = schema_of(base64.b64decode(entry["schema"]))
+        entry["schema"] = schema_in(entry["schema"])
         damaged = not all(map(is_inside, paths(entry)))
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException):
         damaged = True

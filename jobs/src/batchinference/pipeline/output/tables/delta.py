@@ -31,9 +31,13 @@ from batchinference.pipeline.output.tables import (
     without_nulls,
 )
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteDelta
+
+MAX_ROWS = (1 << 31) - 1
+"""The largest number of rows that pyarrow takes as a limit."""
 
 
 class DeltaLakeTable(Table):
@@ -68,6 +72,16 @@ class DeltaLakeTable(Table):
             (self._address / name).write(content)
             action = {"path": name, "size": len(content), "rows": rows.num_rows}
             yield receipt(expected_schema(table), **action, partitions=values)
+
+    def create(self, schema: pa.Schema) -> None:
+        if is_complete(schema) and self._table() is None:
+            DeltaTable.create(
+                self._address.library_uri,
+                Schema.from_arrow(common_types(tensors_to_lists(schema.empty_table())).schema),
+                mode="ignore",
+                partition_by=list(self._partition_by) or None,
+                storage_options=self._address.storage_options,
+            )
 
     def commits(self, mark: str) -> int:
         table = self._table()
@@ -129,7 +143,8 @@ class DeltaLakeTable(Table):
         table = self._table()
         if table is None:
             return []
-        return list(checked(table.to_pyarrow_dataset().head(count)).to_pylist())
+        found = table.to_pyarrow_dataset().head(min(count, MAX_ROWS))
+        return list(checked(found).to_pylist())
 
     def _table(self) -> DeltaTable | None:
         if not (self._address / "_delta_log").files():

@@ -38,6 +38,7 @@ from batchinference.pipeline.output.tables import (
     without_nulls,
 )
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import iceberg_properties
@@ -81,6 +82,14 @@ class IcebergTable(Table):
             with io.new_output(f"{place.rstrip('/')}/{name}").create() as file:
                 file.write(bytes(content))
             yield receipt(expected_schema(table), name=name)
+
+    def create(self, schema: pa.Schema) -> None:
+        catalog = self._catalog()
+        if is_complete(schema) and self._table(catalog) is None:
+            schema = common_types(tensors_to_lists(schema.empty_table())).schema
+            catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
+            with catalog.create_table_transaction(self._write.table, schema) as creation:
+                _partition(creation, self._partition_by)
 
     def commits(self, mark: str) -> int:
         table = self._table(self._catalog())

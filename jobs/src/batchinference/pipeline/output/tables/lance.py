@@ -25,6 +25,7 @@ from batchinference.pipeline.output.tables import (
     receipt,
     unified,
 )
+from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteLance
@@ -56,6 +57,12 @@ class LanceTable(Table):
             storage_options=self._address.storage_options,
         )
         yield receipt(table.schema, fragments=[fragment.to_json() for fragment in fragments])
+
+    def create(self, schema: pa.Schema) -> None:
+        if is_complete(schema) and self._dataset() is None:
+            options = self._address.storage_options
+            table = _with_vectors(schema.empty_table())
+            lance.write_dataset(table, self._address.library_uri, storage_options=options)
 
     def commits(self, mark: str) -> int:
         dataset = self._dataset()

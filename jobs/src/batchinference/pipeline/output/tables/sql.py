@@ -17,6 +17,7 @@ from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput, mask_secrets
 from batchinference.pipeline.output.tables import Row, Table, unified
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteSql
@@ -46,6 +47,12 @@ class SqlTable(Table):
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         yield from ParquetWriter("zstd").files(tensors_to_lists(table))
+
+    def create(self, schema: pa.Schema) -> None:
+        engine = self._engine()
+        if is_complete(schema) and not self._exists(engine):
+            schema = tensors_to_lists(schema.empty_table()).schema
+            self._new(schema).metadata.create_all(engine)
 
     def commits(self, mark: str) -> int:
         with self._engine().connect() as connection:

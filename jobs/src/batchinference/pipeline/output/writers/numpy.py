@@ -136,6 +136,8 @@ def _is_storable(kind: pa.DataType) -> bool:
 
 
 def _stacked(column: pa.ChunkedArray) -> np.ndarray:
+    if not len(column):
+        return _empty(column.type)
     if pa.types.is_primitive(column.type):
         if column.null_count and not pa.types.is_floating(column.type):
             return _NEEDS_PICKLE
@@ -151,6 +153,15 @@ def _stacked(column: pa.ChunkedArray) -> np.ndarray:
         return _NEEDS_PICKLE
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     return np.array(values_of(column), dtype=kind.to_pandas_dtype() if number else None)
+
+
+def _empty(kind: pa.DataType) -> np.ndarray:
+    """Return an array without rows, in the shape of tensors if it is known."""
+    shape = getattr(kind, "shape", None) or ()
+    while is_list(kind) or hasattr(kind, "value_type"):
+        kind = kind.value_type
+    primitive = pa.types.is_primitive(kind)
+    return np.empty((0, *shape), kind.to_pandas_dtype() if primitive else "U1")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -10,6 +10,7 @@ import transformers
 
 from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import local_tokenizer
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import GENERATION
 
@@ -29,3 +30,16 @@ def load_transformers(model: TransformersModel, device: Device) -> Runtime:
     from batchinference.pipeline.runtimes.transformers.pipelines import PipelineRuntime
 
     return PipelineRuntime(model, device)
+
+
+def checks(model: TransformersModel) -> None:
+    """Raise ModelLoad if the chat template does not accept the messages of the job. Models whose
+    tokenizer is not on this machine are checked when they are loaded."""
+    if model.task not in GENERATION or not (model.system or model.messages or model.prompt):
+        return
+    kind = "AutoTokenizer" if model.task == "text-generation" else "AutoProcessor"
+    processor = local_tokenizer(model.source, model.revision, kind)
+    if processor is not None:
+        from batchinference.pipeline.runtimes.transformers.prompts import ChatTemplate
+
+        ChatTemplate(processor, model).check(model)

@@ -11,16 +11,17 @@ import torch
 import transformers
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.row_warnings import collect_warnings, warn
+from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.text_limits import Windows
 from batchinference.pipeline.runtimes.transformers.inputs import (
     AudioInput,
     ImageInput,
-    Tokens,
     VideoInput,
-    fit,
-    texts,
 )
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
+from batchinference.pipeline.runtimes.transformers.text_inputs import TextInput
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 
@@ -35,7 +36,9 @@ MODELS = {
 }
 _SIGLIP_TOKENS = {"padding": "max_length", "max_length": 64}
 """SigLIP was trained on texts padded to this length, and has no attention mask."""
-Prepare = Callable[[dict[str, np.ndarray]], Iterator[tuple[np.ndarray, Any]]]
+_WINDOWS_AT_ONCE = 1024
+"""Windows of long texts whose tokens are in memory together."""
+Prepare = Callable[[Batch], Iterator[tuple[np.ndarray, Any]]]
 
 
 class EncoderRuntime:
@@ -46,8 +49,41 @@ class EncoderRuntime:
         self._tower = _tower(self._model, model)
         self._prepare = _input(source, model, self._model)
 
-    def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
+    def __call__(self, inputs: Batch) -> np.ndarray | pa.Array:
         """Return embeddings (rows x width, float32), or classes as in `labels`."""
+        windows = None
+        if isinstance(self._prepare, TextInput):
+            inputs, windows = self._prepare.divided(inputs)
+        results = torch.from_numpy(self._results(inputs, windows))
+        if self._spec.task not in EMBEDDING:
+            results = _scores(results, self._model.config)
+        if windows is not None:
+            results = torch.from_numpy(windows.averages(results.numpy()))
+        if self._spec.task not in EMBEDDING:
+            return labels(results, self._model.config, self._spec.top_k)
+        if self._spec.normalize:
+            results = torch.nn.functional.normalize(results, dim=1)
+        return results.numpy()
+
+    def _results(self, inputs: Batch, windows: Windows | None) -> np.ndarray:
+        """Return the results of the rows, or of the windows of their texts, of which only some are
+        computed at a time."""
+        count = len(next(iter(inputs.values())))
+        if windows is None:
+            return self._results_of(inputs)
+        budget = self._spec.max_tokens_per_batch
+        size = len(set(windows.owners.tolist())) if budget is None else _WINDOWS_AT_ONCE
+        results = []
+        for start in range(0, count, size):
+            part = {name: values[start : start + size] for name, values in inputs.items()}
+            with collect_warnings() as warnings:
+                results.append(self._results_of(part))
+            for warning in warnings:
+                row = int(windows.owners[start + warning.row])
+                warn(warning.name, row=row, amount=warning.amount)
+        return np.concatenate(results)
+
+    def _results_of(self, inputs: Batch) -> np.ndarray:
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
         for rows, prepared in self._prepare(inputs):
@@ -57,9 +93,7 @@ class EncoderRuntime:
             results[rows] = part
         if results is None:
             raise ValueError("an empty batch")
-        if self._spec.task in EMBEDDING:
-            return results
-        return labels(torch.from_numpy(results), self._model.config, self._spec.top_k)
+        return results
 
     def _compute(self, prepared: Any) -> torch.Tensor:
         """Return embeddings of rows x width, or logits of rows x classes."""
@@ -69,11 +103,10 @@ class EncoderRuntime:
             return logits
         if self._tower is not None:
             output = self._tower(**prepared)
-            pooled = output if isinstance(output, torch.Tensor) else output.pooler_output
-        else:
-            hidden = self._model(**prepared).last_hidden_state
-            pooled = pool(hidden, prepared.get("attention_mask"), self._spec.pooling or "mean")
-        return torch.nn.functional.normalize(pooled, dim=1) if self._spec.normalize else pooled
+            embeddings: torch.Tensor = getattr(output, "pooler_output", output)
+            return embeddings
+        hidden = self._model(**prepared).last_hidden_state
+        return pool(hidden, prepared.get("attention_mask"), self._spec.pooling or "mean")
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Tensor:
@@ -89,20 +122,20 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Ten
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
 
 
-def labels(logits: torch.Tensor, config: Any, top_k: int | None) -> pa.Array:
+def labels(scores: torch.Tensor, config: Any, top_k: int | None) -> pa.Array:
     """Return the most likely label of each row with its score, or a list of the `top_k` best.
 
-    `logits` are rows x classes.
+    `scores` are rows x classes.
     """
-    most = min(top_k or 1, logits.shape[1])
-    scores, indices = _scores(logits, config).topk(most, dim=-1)
+    most = min(top_k or 1, scores.shape[1])
+    best, indices = scores.topk(most, dim=-1)
     names = pa.array([config.id2label[index] for index in indices.flatten().tolist()], pa.string())
     flat = pa.StructArray.from_arrays(
-        [names, pa.array(scores.flatten().numpy())], fields=list(LABELED)
+        [names, pa.array(best.flatten().numpy())], fields=list(LABELED)
     )
     if top_k is None:
         return flat
-    offsets = np.arange(len(logits) + 1, dtype=np.int32) * most
+    offsets = np.arange(len(scores) + 1, dtype=np.int32) * most
     return pa.ListArray.from_arrays(pa.array(offsets), flat)
 
 
@@ -136,13 +169,8 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
 
 def _input(source: Source, model: TransformersModel, network: Any) -> Prepare:
     if "text" in model.inputs:
-        tokenizer = source.processor(transformers.AutoTokenizer)
-        fit(tokenizer, network, model.source)
-        embedding = model.task == "feature-extraction"
-        siglip = embedding and "siglip" in network.config.model_type
-        tokens = Tokens(tokenizer, model, **(_SIGLIP_TOKENS if siglip else {}))
-        names = [name for name in ("text", "text_pair") if name in model.inputs]
-        return lambda inputs: tokens.batches(*(texts(inputs[name]) for name in names))
+        siglip = model.task == "feature-extraction" and "siglip" in network.config.model_type
+        return TextInput(source, model, network, **(_SIGLIP_TOKENS if siglip else {}))
     if "image" in model.inputs:
         return ImageInput(source, model)
     if "audio" in model.inputs:

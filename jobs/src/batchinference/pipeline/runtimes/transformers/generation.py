@@ -24,7 +24,6 @@ from transformers import (
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import rows_of
-from batchinference.pipeline.runtimes.transformers.inputs import fit
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.prompts import (
     ImagePrompts,
@@ -49,12 +48,12 @@ class GenerationRuntime:
                 f"returnFullText: model '{model.source}' has an encoder, and does not continue its "
                 "prompt. Remove the field"
             )
-        side = "left" if self._continues else "right"
         prompts = TextPrompts if model.task == "text-generation" else ImagePrompts
-        self._prompts = prompts(source, model, side)
-        tokenizer = self._prompts.tokenizer
-        fit(tokenizer, self._model, model.source)
-        self._sampling = sampling_of(model.sampling, self._model, tokenizer.pad_token_id)
+        self._prompts = prompts(source, model, self._model)
+        padding = self._prompts.tokenizer.pad_token_id
+        self._sampling = sampling_of(model.sampling, self._model, padding)
+        new_tokens = self._sampling.config.max_new_tokens or 0 if self._continues else 0
+        self._prompts.reserve(new_tokens)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
         rows = list(rows_of(inputs))

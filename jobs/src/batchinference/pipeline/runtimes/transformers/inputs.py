@@ -1,15 +1,16 @@
-"""Converts texts, images, audio and video to the tensors that the model requires.
+"""Converts images, audio and video to the tensors that the model requires.
 
-Texts are computed in batches of similar length, which reduces padding. Small images are resized and
-normalized on the GPU of the model. The library would treat a text in place of an image, an audio
-file or a video as an address, and fetch it. The functions here refuse text for these inputs.
+Small images are resized and normalized on the GPU of the model. The library would treat a text in
+place of an image, an audio file or a video as an address, and fetch it. The functions here refuse
+text for these inputs.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import BytesIO
 from typing import Any
@@ -19,125 +20,29 @@ import torch
 import transformers
 from PIL import Image
 from PIL.Image import Resampling
-from transformers import BatchEncoding
 
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
+from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
     feature_extractor_options,
     image_processor_options,
     take_loading,
-    tokenizer_options,
 )
+from batchinference.spec.media import FrameFields
 from batchinference.spec.models import TransformersModel
-
-_MIN_VOCABULARY_SHARE = 0.1
-"""Minimum share of the model's tokens that its tokenizer must have. The tokenizer
-of the model has nearly all of them."""
+from batchinference.spec.warnings import WarningName
 
 _MAX_BYTES_ON_GPU = 256 << 20
 """Images of a batch with more bytes are prepared on the CPU. On a GPU, the library copies them
 several times, also as float32, and the memory is needed by the model."""
 
+_FRAME, _OVERHANG = 0.010, 0.015
+"""Seconds from one frame of a spectrogram to the next, and by which a frame is longer."""
+
 # Arrow's memory is read-only, and processors do not change the pixels
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-
-
-def padded(length: int, multiple: int | None, limit: int) -> int:
-    """Return the length rounded up to a multiple, but not beyond the limit of the model."""
-    if multiple is None:
-        return length
-    return max(length, min(-(-length // multiple) * multiple, limit))
-
-
-def buckets(
-    lengths: Sequence[int], most_tokens: int | None, multiple: int | None, limit: int
-) -> list[np.ndarray]:
-    """Return groups of row numbers, sorted by length.
-
-    The number of rows in a group times its longest padded length is at most `most_tokens`. A row
-    that exceeds this limit is alone in its group. Without `most_tokens`, one group holds all
-    rows in their order.
-    """
-    if most_tokens is None:
-        return [np.arange(len(lengths))]
-    order = np.argsort(lengths, kind="stable")
-    groups: list[np.ndarray] = []
-    start = 0
-    for end in range(1, len(order) + 1):
-        more = end + 1 - start
-        if end == len(order) or more * padded(lengths[order[end]], multiple, limit) > most_tokens:
-            groups.append(order[start:end])
-            start = end
-    return groups
-
-
-def fit(tokenizer: Any, network: Any, source: str) -> None:
-    """Make a tokenizer and its model use the same padding token.
-
-    Raises ModelLoad if the tokenizer lacks most of the model's vocabulary. The library creates such
-    a tokenizer if a model's folder has no tokenizer files.
-    """
-    config = network.config.get_text_config()
-    tokens = set(tokenizer.get_vocab())
-    known = getattr(config, "vocab_size", None) or 0
-    if tokens <= set(tokenizer.all_special_tokens) or len(tokens) < _MIN_VOCABULARY_SHARE * known:
-        ratio = f" of the {known} that the model knows" if known else ""
-        raise ModelLoad(
-            f"source: the tokenizer of '{source}' has {len(tokens)} tokens{ratio}. Add the files "
-            "of its tokenizer, such as tokenizer.json, to the model's folder"
-        )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    if getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = tokenizer.pad_token_id
-
-
-class Tokens:
-    """Tokenizes the texts of a batch, and pads those that are computed together.
-
-    `options` are the options that a model or task requires. The options of the user override them.
-    """
-
-    def __init__(self, tokenizer: Any, model: TransformersModel, **options: Any) -> None:
-        self._tokenizer = tokenizer
-        self._options = {"truncation": True, **options, **model.options}
-        take_loading(self._options)  # unused: tokenizers have one implementation
-        check_options(self._options, tokenizer_options(tokenizer))
-        self._pad_to_max = self._options.pop("padding", True) == "max_length"
-        self._most_tokens = model.max_tokens_per_batch
-        self._multiple = model.pad_to_multiple_of
-
-    def batches(self, *texts: Sequence[str], **more: Any) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield groups of row numbers with their tensors of rows x tokens. A second list of texts
-        holds the second text of each pair."""
-        encoded = self._tokenizer(*map(list, texts), **{**self._options, **more})
-        if self._pad_to_max:
-            full = self._options.get("max_length") or self._tokenizer.model_max_length
-            lengths = [full] * len(encoded["input_ids"])
-        else:
-            lengths = [len(ids) for ids in encoded["input_ids"]]
-        limit = self._tokenizer.model_max_length
-        for rows in buckets(lengths, self._most_tokens, self._multiple, limit):
-            width = padded(max(lengths[row] for row in rows), self._multiple, limit)
-            chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
-            lists = self._tokenizer.pad(chosen, padding="max_length", max_length=width)
-            yield rows, _tensors(lists)
-
-
-def _tensors(lists: Mapping[str, Any]) -> BatchEncoding:
-    """Return lists of equal length as tensors of integers. With `return_tensors`, the library would
-    first copy all tokens into one more list, which takes longer than the tokenizer itself."""
-    arrays = {name: np.array(rows, dtype=np.int64) for name, rows in lists.items()}
-    return BatchEncoding({name: torch.from_numpy(array) for name, array in arrays.items()})
-
-
-def texts(values: Iterable[Any]) -> list[str]:
-    for value in values:
-        if not isinstance(value, str):
-            raise TypeError(f"expected text, got {type(value).__name__}")
-    return list(values)
 
 
 def images(values: Iterable[Any]) -> list[np.ndarray]:
@@ -208,24 +113,62 @@ def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     return resampled(samples, rate, wanted)
 
 
+def warn_of_cut_audio(values: Iterable[np.ndarray], extractor: Any) -> None:
+    """Report a warning for each recording of which the model gets only a part."""
+    longest = _longest(extractor)
+    for row, value in enumerate(values if longest is not None else ()):
+        if longest is not None and len(value) > longest:
+            seconds = math.ceil((len(value) - longest) / extractor.sampling_rate)
+            warn(WarningName.AUDIO_CUT, row=row, amount=seconds)
+
+
+def _longest(extractor: Any) -> int | None:
+    """Return the number of samples to which an extractor cuts recordings; None if it does not."""
+    for name in ("nb_max_samples", "n_samples"):
+        if (samples := getattr(extractor, name, None)) is not None:
+            return int(samples)
+    if hasattr(extractor, "num_mel_bins") and (frames := getattr(extractor, "max_length", None)):
+        return int(extractor.sampling_rate * (frames * _FRAME + _OVERHANG))
+    return None
+
+
+def crop_alike(extractor: Any) -> None:
+    """Make an extractor that crops recordings at a random place always crop a recording in the same
+    way, so that its result is the same in each batch and each run."""
+    if getattr(extractor, "truncation", None) not in ("rand_trunc", "fusion"):
+        return
+    kind: Any = type(extractor)
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        state = np.random.get_state()
+        np.random.seed(0)
+        try:
+            return kind.__call__(self, *arguments, **options)
+        finally:
+            np.random.set_state(state)
+
+    extractor.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+
+
 def _what(value: Any) -> str:
     return str(value.shape) if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def frames_of(content: bytes, count: int) -> list[np.ndarray]:
-    """Return `count` frames, height x width x RGB, evenly spaced over the video.
+    """Return `count` frames, height x width x RGB, evenly spaced over the video, and upright.
 
     The video is decoded twice, because headers do not reliably state the number of frames, and all
     frames at once would not fit into memory.
     """
+    from batchinference.pipeline.media.frame_pixels import FrameConverter
+
+    convert = FrameConverter(FrameFields())
     total = sum(1 for _ in _decoded(content))
     if total == 0:
         raise ValueError("the video has no frames")
     chosen = evenly_spaced(total, count).tolist()
     pixels = {
-        number: frame.to_ndarray(format="rgb24")
-        for number, frame in enumerate(_decoded(content))
-        if number in chosen
+        number: convert(frame) for number, frame in enumerate(_decoded(content)) if number in chosen
     }
     return [pixels[number] for number in chosen]
 
@@ -299,18 +242,30 @@ class AudioInput:
     def __init__(self, source: Source, model: TransformersModel) -> None:
         self._extractor = source.processor(transformers.AutoFeatureExtractor)
         check_options(model.options, feature_extractor_options(self._extractor))
+        crop_alike(self._extractor)
         padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
         # some extractors already pad by default, to a length that their model requires
-        pad = padding is not None and padding.default is False
-        self._options = {**({"padding": True} if pad else {}), **model.options}
+        pads = padding is not None and padding.default is False
+        self._options = {**({"padding": True} if pads else {}), **model.options}
+        masks = getattr(self._extractor, "return_attention_mask", False)
+        self._hears_padding = pads and not self._options.get("return_attention_mask", masks)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
         rate = self._extractor.sampling_rate
         values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
-        yield (
-            np.arange(len(values)),
-            self._extractor(values, sampling_rate=rate, return_tensors="pt", **self._options),
-        )
+        warn_of_cut_audio(values, self._extractor)
+        for rows in self._groups(values):
+            group = [values[row] for row in rows]
+            yield (
+                rows,
+                self._extractor(group, sampling_rate=rate, return_tensors="pt", **self._options),
+            )
+
+    def _groups(self, values: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the rows that are computed together: those of the same length, if the model would
+        take the padding of a shorter recording for sound."""
+        lengths = np.array([len(value) if self._hears_padding else 0 for value in values])
+        return [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
 
 
 class VideoInput:

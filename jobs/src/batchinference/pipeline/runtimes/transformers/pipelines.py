@@ -20,10 +20,9 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
-    buckets,
-    fit,
+    crop_alike,
     pillow_images,
-    texts,
+    warn_of_cut_audio,
 )
 from batchinference.pipeline.runtimes.transformers.loading import (
     NO_CODE,
@@ -32,7 +31,15 @@ from batchinference.pipeline.runtimes.transformers.loading import (
     pipeline_options,
     take_loading,
 )
+from batchinference.pipeline.runtimes.transformers.pipeline_texts import MERGES, PipelineTexts
+from batchinference.pipeline.runtimes.transformers.text_inputs import (
+    buckets,
+    fit,
+    pad_behind,
+    texts,
+)
 from batchinference.spec.models import TransformersModel
+from batchinference.spec.models.transformers_tasks import FIELDS
 
 _SCORE = ("score", pa.float32())
 _BOX = pa.struct([(side, pa.int32()) for side in ("xmin", "ymin", "xmax", "ymax")])
@@ -101,8 +108,12 @@ def image_pair_rows(batch: Batch) -> list[Any]:
 
 
 def audio_rows(batch: Batch) -> list[Any]:
-    rate = batch.pipeline.feature_extractor.sampling_rate
-    return list(audio_samples(batch.inputs["audio"], batch.inputs.get("sampling_rate"), rate))
+    extractor = batch.pipeline.feature_extractor
+    rates = batch.inputs.get("sampling_rate")
+    samples = audio_samples(batch.inputs["audio"], rates, extractor.sampling_rate)
+    if batch.model.task != "automatic-speech-recognition":
+        warn_of_cut_audio(samples, extractor)
+    return samples
 
 
 def document_rows(batch: Batch) -> list[Any]:
@@ -240,21 +251,39 @@ class PipelineRuntime:
         check_options(self._options, pipeline_options(self._pipeline))
         if model.task in RANKED:
             self._options["candidate_labels"] = model.candidate_labels
+        # with the library's own windows, nothing is cut
+        has_limit = model.task in FIELDS["too_long"] and "stride" not in self._options
+        self._texts = PipelineTexts(model, self._pipeline, self._options) if has_limit else None
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
         rows = self._task.rows(Batch(inputs, self._model, self._pipeline))
+        windows = self._texts.windows(rows) if self._texts else None
+        if windows is None:
+            results = self._results(rows, len(rows))
+        else:
+            merge, parts = MERGES[self._model.task], self._results(windows.texts, len(rows))
+            results = [merge(parts[at], windows.spans[at]) for at in windows.groups()]
+        return pa.array([self._task.result(result) for result in results], self._task.type)
+
+    def _results(self, rows: list[Any], at_once: int) -> list[Any]:
+        """Return the pipeline's result for each row, of which `at_once` are computed together."""
         results: list[Any] = [None] * len(rows)
         for group in self._groups(rows):
-            found = self._run([rows[row] for row in group])
+            found = self._run([rows[row] for row in group], at_once)
             for row, result in zip(group, found, strict=True):
-                results[row] = self._task.result(result)
-        return pa.array(results, self._task.type)
+                results[row] = result
+        return results
 
-    def _run(self, rows: list[Any]) -> list[Any]:
+    def _run(self, rows: list[Any], at_once: int) -> list[Any]:
         # some tasks override __call__, which then treats a list of one row as a single row
         call: Any = transformers.Pipeline.__call__
-        size = 1 if self._task.kind is None else len(rows)
-        found: list[Any] = call(self._pipeline, rows, batch_size=size, **self._options)
+        options = self._options
+        # the library computes the times of words from the tokens of the whole batch
+        alone = self._task.kind is None or options.get("return_timestamps") == "word"
+        size = 1 if alone else min(len(rows), at_once)
+        if self._model.task == "automatic-speech-recognition" and _is_long(rows[0], self._pipeline):
+            options = {"return_timestamps": True, **options}  # Whisper needs them for long speech
+        found: list[Any] = call(self._pipeline, rows, batch_size=size, **options)
         return found
 
     def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:
@@ -286,8 +315,11 @@ def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any])
         **NO_CODE,
         **where,
     )
+    if loaded.feature_extractor is not None:
+        crop_alike(loaded.feature_extractor)
     if loaded.tokenizer is not None:
         fit(loaded.tokenizer, network, model.source)
+        pad_behind(loaded.tokenizer, network)
     return loaded
 
 
@@ -318,6 +350,14 @@ def _length(row: Any, pipeline: Any) -> Hashable:
         shortest: int = pipeline.feature_extractor.n_samples
         return max(len(row), shortest)
     return len(row) if pipeline.type in ("ctc", "ctc_with_lm") else 0
+
+
+def _is_long(row: Any, pipeline: Any) -> bool:
+    """Return whether Whisper computes a recording in several windows."""
+    if pipeline.type != "seq2seq_whisper":
+        return False
+    longest: int = pipeline.feature_extractor.n_samples
+    return len(row) > longest
 
 
 @dataclass(frozen=True)

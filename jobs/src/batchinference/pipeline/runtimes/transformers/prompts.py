@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ import transformers
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.runtimes.chat_templates import check_chat
+from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,
@@ -20,18 +23,23 @@ from batchinference.pipeline.runtimes.prompts import (
     content_of,
     describes_images,
     parts_of,
+    with_messages,
 )
-from batchinference.pipeline.runtimes.transformers.inputs import Tokens, pillow_images
+from batchinference.pipeline.runtimes.text_limits import position_tables
+from batchinference.pipeline.runtimes.transformers.inputs import pillow_images
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
     processor_options,
     take_loading,
 )
+from batchinference.pipeline.runtimes.transformers.text_inputs import Tokens, fit
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.prompts import placeholders
+from batchinference.spec.warnings import WarningName
 
 Row = dict[str, Any]
+_SAMPLE = Image.new("RGB", (1, 1))
 
 
 def prompt_of(
@@ -93,41 +101,89 @@ def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
 
 
 class TextPrompts:
-    """Converts prompts of text only."""
+    """Converts prompts of text only. `new_tokens` is the number of tokens to generate."""
 
-    def __init__(self, source: Source, model: TransformersModel, padding_side: str) -> None:
-        self.tokenizer = source.processor(transformers.AutoTokenizer, padding_side=padding_side)
+    def __init__(self, source: Source, model: TransformersModel, network: Any) -> None:
+        side = "right" if network.config.is_encoder_decoder else "left"
+        self.tokenizer = source.processor(transformers.AutoTokenizer, padding_side=side)
+        fit(self.tokenizer, network, model.source)
         self._model = model
         self._template = ChatTemplate(self.tokenizer, model)
+        self._template.check(model)
         # a truncated prompt would be a different request
-        self._tokens = Tokens(self.tokenizer, model, truncation=False)
+        self._tokens = Tokens(self.tokenizer, model, network, truncation=False)
+        has_encoder = network.config.is_encoder_decoder
+        self._encoder_is_limited = has_encoder and bool(position_tables(network))
+        self.limit: PromptLimit | None = None
+
+    def reserve(self, new_tokens: int) -> None:
+        """Leave room for the tokens to generate, if prompts may be cut. Raises ModelLoad if there
+        is none."""
+        limit = self._tokens.limit
+        if self._model.too_long is None:
+            if not (self._tokens.truncation or self._encoder_is_limited):
+                self._tokens.limit = replace(limit, tokens=None)  # see `check_room`
+            return
+        if limit.tokens is None:
+            return
+        room = self._model.options.get("max_length") or limit.tokens - new_tokens
+        if room < 1:
+            raise ModelLoad(
+                f"sampling.max_new_tokens: {new_tokens} tokens leave no room for a prompt, because "
+                f"'{self._model.source}' takes {limit.tokens}. Use a smaller number"
+            )
+        self._tokens.limit = replace(limit, tokens=room, policy="fail")
+        if self._model.too_long != "fail":
+            left = self._model.too_long == "truncateLeft"
+            self.limit = PromptLimit(self.tokenizer, room, left)
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
-        prompts = [prompt_of(self._model, row, {}, chat=self._template.exists) for row in rows]
-        for chat, group in _grouped([isinstance(prompt, list) for prompt in prompts]):
-            texts = [self._template(prompts[row]) for row in group]
+        chats = [isinstance(self._prompt(row), list) for row in rows]
+        for chat, group in _grouped(chats):
+            texts = [self._text(row, rows[row], special=not chat) for row in group.tolist()]
             # a chat template adds the special tokens itself
             special = {"add_special_tokens": False} if chat else {}
-            for numbers, tensors in self._tokens.batches(texts, **special):
+            batches = self._tokens.batches(texts, row_numbers=group.tolist(), **special)
+            for numbers, tensors in batches:
                 yield PromptBatch(group[numbers], tensors, [texts[number] for number in numbers])
+
+    def _prompt(self, row: Row) -> str | list[Message]:
+        return prompt_of(self._model, row, {}, chat=self._template.exists)
+
+    def _text(self, number: int, row: Row, *, special: bool) -> str:
+        """Return the text of a prompt, which may be cut."""
+        if self.limit is None:
+            return self._template(self._prompt(row))
+        given = row if special else with_messages(self._model, row)
+        _, text, cut = self.limit.fitted(
+            given, lambda values: self._template(self._prompt(values)), special=special
+        )
+        if cut:
+            warn(WarningName.TEXT_CUT, row=number, amount=cut)
+        return text
 
 
 class ImagePrompts:
     """Converts prompts of text and images, or images alone."""
 
-    def __init__(self, source: Source, model: TransformersModel, padding_side: str) -> None:
+    def __init__(self, source: Source, model: TransformersModel, network: Any) -> None:
         self._options = dict(model.options)
         self._processor = source.processor(
             transformers.AutoProcessor, **take_loading(self._options)
         )
         check_options(self._options, processor_options(self._processor))
         self.tokenizer = self._processor.tokenizer
-        self.tokenizer.padding_side = padding_side
+        self.tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
+        fit(self.tokenizer, network, model.source)
         self._model = model
         self._template = ChatTemplate(self._processor, model)
+        self._template.check(model)
         self._order = order_of_images(model)
         # a captioner such as BLIP has no chat template, and needs no text
         self._no_text = describes_images(model) and not self._template.exists
+
+    def reserve(self, new_tokens: int) -> None:
+        """Do nothing: prompts with images are not cut."""
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
         by_name = [images_of(self._model, row) for row in rows]
@@ -171,6 +227,19 @@ class ChatTemplate:
                 f"prompt: {self._missing()}, so images have no places. Write the model's own token "
                 "for an image, such as <image>"
             )
+
+    def check(self, model: TransformersModel) -> None:
+        """Raise ModelLoad if the template does not accept the messages of the job."""
+        if not self.exists or not (model.system or model.messages or model.prompt or model.images):
+            return
+        images = {name: {"type": "image", "image": _SAMPLE} for name in model.images}
+        parts = model.task != "text-generation"
+        check_chat(
+            model,
+            model.source,
+            lambda messages: self(in_parts(messages) if parts else messages),
+            images,
+        )
 
     def __call__(self, prompt: str | list[Message]) -> str:
         """Return the text of a prompt. A prompt that is a text is returned unchanged.

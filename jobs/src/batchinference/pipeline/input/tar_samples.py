@@ -1,0 +1,268 @@
+"""Groups the members of tar archives into samples. Others may have written the archives.
+
+The members of a sample may be anywhere in an archive. They are found in a first pass over the
+headers, and then read at their places. Only two integers per member are in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import re
+import struct
+import tarfile
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from batchinference.pipeline.storage.arrow_files import MAX_COLUMNS
+
+MAX_HEADER_BYTES = 1 << 20
+"""Maximum bytes of a header that holds a name or attributes. tarfile reads it at once."""
+_HEADERS = {
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+}
+MAX_EMPTY_READS = 100
+"""Maximum number of reads past the end of an archive. tarfile keeps reading until it has skipped
+the size that a member claims, which may take years."""
+MAX_MEMBERS = 1 << 22
+"""Maximum number of members of an archive: their places take 64 MiB."""
+MEMORY_BYTES, BLOCK_BYTES = 24 << 20, 1 << 16
+"""Maximum bytes of a compressed archive that is decompressed in memory, and bytes per read."""
+SMALL_BUFFER = 1 << 16
+"""Bytes per fetch if the next member is somewhere else in the archive."""
+DAMAGE = (
+    *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
+    *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
+)
+_NAME = re.compile(r"^(?:\./+)*((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
+"""Matches the name of a member: its key up to the first dot, and its suffix."""
+_METADATA = re.compile(
+    r"(?:^|/)(?:__MACOSX/|PaxHeaders?(?:\.\d+)?/|(?:\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini)$)"
+)
+"""Matches the names of files that operating systems and packers add to archives."""
+
+
+@dataclass
+class Sample:
+    """Members that share a name up to its first dot. `members` maps the rest of the name (the
+    suffix) to the content."""
+
+    key: str
+    members: dict[str, bytes] = field(default_factory=dict)
+    suffixes: set[str] = field(default_factory=set)
+    """The suffixes of all members, including skipped members."""
+    repeated: str | None = None
+    """The suffix of a member that occurs twice."""
+    too_large: str | None = None
+    """The suffix of the member that exceeded the byte or member limit. `members` is empty then."""
+    size: int = 0
+    """Total bytes of the members."""
+    ignored: int = 0
+    """Number of members that cannot be read: links, and files that belong to no sample and are
+    stored next to this one."""
+
+
+class _TarInfo(tarfile.TarInfo):
+    """A TarInfo that raises ReadError for a damaged header. tarfile treats such a header as the end
+    of the archive, which would lose rows."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> _TarInfo:
+        try:
+            return super().fromtarfile(archive)
+        except (
+            tarfile.InvalidHeaderError,  # type: ignore[attr-defined]
+            tarfile.TruncatedHeaderError,  # type: ignore[attr-defined]
+        ) as error:
+            raise tarfile.ReadError(f"a header is damaged: {error}") from error
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _HEADERS and self.size > MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header has {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
+
+
+class _LimitedArchive:
+    """An archive that allows only MAX_EMPTY_READS reads past its end."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._empty = source, 0
+
+    def read(self, size: int) -> bytes:
+        content = self._source.read(size)
+        self._empty = 0 if content else self._empty + 1
+        if self._empty > MAX_EMPTY_READS:
+            raise tarfile.ReadError("the archive ends within a member")
+        return content
+
+
+class _BoundedFile:
+    """A file that is never read past its end, which some object stores answer with an error."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._size = source, source.seek(0, io.SEEK_END)
+        self.read, self.tell = source.read, source.tell
+        source.seek(0)
+
+    def seek(self, offset: int) -> int:
+        return self._source.seek(min(offset, self._size))
+
+
+def adjacent_samples(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
+    """Yield the samples of a decompressed archive that is read as a stream, with the members that
+    have one of these suffixes (all members if None). At most `most` bytes of a sample are read. If
+    other members are between those of a sample, it is yielded in parts.
+
+    Raises tarfile.TarError, or an error of the decompressor, if the archive is damaged."""
+    limited = cast(BinaryIO, _LimitedArchive(source))
+    with tarfile.open(fileobj=limited, mode="r|", tarinfo=_TarInfo) as archive:
+        yield from _grouped(archive, _members(archive), suffixes, most)
+
+
+def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
+    """Yield the samples of an archive as `adjacent_samples` does, wherever their members are.
+    `source` is an opened file, or a decompressor, which decompresses the archive twice.
+
+    Raises ValueError if members of a large compressed archive are not adjacent."""
+    is_file = isinstance(source, io.BufferedReader)
+    bounded = cast(BinaryIO, _BoundedFile(source)) if is_file else source
+    with tarfile.open(fileobj=bounded, mode="r:", tarinfo=_TarInfo) as archive:
+        offsets, damage = _offsets(archive)
+        if (np.diff(offsets) < 0).any():
+            if damage is not None:
+                raise damage  # of any sample, the rest may be missing
+            archive.fileobj = _random_access(source)
+        yield from _grouped(archive, _members_at(archive, offsets, damage), suffixes, most)
+
+
+def in_memory(decompressor: BinaryIO, most: int) -> BinaryIO:
+    """Return the content of a compressed archive in memory, or the decompressor if the content is
+    damaged or has more than `most` bytes or MEMORY_BYTES."""
+    content = io.BytesIO()
+    with suppress(OSError, *DAMAGE):
+        while block := decompressor.read(BLOCK_BYTES):
+            content.write(block)
+            if content.tell() > min(most, MEMORY_BYTES):
+                break
+        else:
+            content.seek(0)
+            return content
+    decompressor.seek(0)
+    return decompressor
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for member in archive:
+        archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
+        if not member.isdir():
+            yield member
+
+
+def _offsets(archive: tarfile.TarFile) -> tuple[np.ndarray, Exception | None]:
+    """Return the offset of the header of each member, and the error if the archive is damaged. The
+    samples are in the order of their first members, and the members of a sample are adjacent. A
+    member that belongs to no sample follows the member before it."""
+    keys, offsets, key = array("q"), array("q"), 0
+    damage: Exception | None = None
+    try:
+        for member in _members(archive):
+            if (name := _parsed(member)) is not None:
+                key = hash(name[0])
+            if len(keys) == MAX_MEMBERS:
+                raise ValueError(f"it has more than {MAX_MEMBERS} members. Divide the archive")
+            keys.append(key)
+            offsets.append(member.offset)
+    except DAMAGE as error:
+        damage = error
+    _, first, sample = np.unique(np.asarray(keys), return_index=True, return_inverse=True)
+    order = np.argsort(first[sample], kind="stable")
+    return np.asarray(offsets, dtype=np.int64)[order], damage
+
+
+def _random_access(source: BinaryIO) -> BinaryIO:
+    if isinstance(source, io.BytesIO):
+        return source
+    if not isinstance(source, io.BufferedReader):
+        raise ValueError(
+            "members of a sample are not adjacent, and the archive is compressed and too large for "
+            "memory. Decompress it, or pack it with tar --sort=name"
+        )
+    return cast(BinaryIO, io.BufferedReader(source.raw, SMALL_BUFFER))
+
+
+def _members_at(
+    archive: tarfile.TarFile, offsets: np.ndarray, damage: Exception | None
+) -> Iterator[tarfile.TarInfo]:
+    """Yield the members whose headers are at these offsets. Then raise the error, if any."""
+    for offset in offsets.tolist():
+        cast(BinaryIO, archive.fileobj).seek(offset)
+        yield _TarInfo.fromtarfile(archive)
+    if damage is not None:
+        raise damage
+
+
+def _parsed(member: tarfile.TarInfo) -> tuple[str, str] | None:
+    """Return the key and the suffix of a member; None if it belongs to no sample."""
+    match = None if _METADATA.search(member.name) else _NAME.match(member.name)
+    return (match[1], match[2].lower()) if match else None
+
+
+def _grouped(
+    archive: tarfile.TarFile,
+    members: Iterable[tarfile.TarInfo],
+    suffixes: list[str] | None,
+    most: int,
+) -> Iterator[Sample]:
+    """Yield the samples of members, of which those of a sample are adjacent. Raises ValueError if
+    none of the members belongs to a sample."""
+    endings = None if suffixes is None else tuple(f".{suffix}" for suffix in suffixes)
+    key, sample = "", Sample("")
+    for member in members:
+        name = _parsed(member)
+        wanted = endings is None or member.name.lower().endswith(endings)
+        if name is not None and name[0] != key:
+            if key:
+                yield sample
+            key = name[0]
+            sample = Sample(_readable(key), ignored=0 if sample.key else sample.ignored)
+        if name is None or not member.isreg():
+            sample.ignored += wanted
+            continue
+        sample.suffixes.add(name[1])
+        if suffixes is None or name[1] in suffixes:
+            _add(sample, name[1], archive, member, most)
+    if key:
+        yield sample
+    elif sample.ignored:
+        raise ValueError(
+            f"none of the {sample.ignored} members of the archive is read: their names have no "
+            "extension, or they are links"
+        )
+
+
+def _readable(key: str) -> str:
+    """Return a key with bytes that are no UTF-8 as escape sequences."""
+    return key.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _add(
+    sample: Sample, suffix: str, archive: tarfile.TarFile, member: tarfile.TarInfo, most: int
+) -> None:
+    if suffix in sample.members:
+        sample.repeated = suffix
+        return
+    if sample.size + member.size > most or len(sample.members) >= MAX_COLUMNS:
+        sample.too_large = suffix
+        sample.members.clear()
+        sample.size = 0
+    content = archive.extractfile(member)
+    if content is not None and sample.too_large is None:
+        sample.members[suffix] = content.read()
+        sample.size += len(sample.members[suffix])

@@ -1,0 +1,173 @@
+"""Recognizes files whose end is missing, and completes images so that their rest can be decoded.
+
+Some containers state their size: RIFF (WebP, AVI), Matroska (WebM), ASF (WMA, WMV), CAF, the pages
+of Ogg, and the boxes of ISO files (MP4, AVIF, HEIC, JPEG 2000).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+_MATROSKA, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
+_ASF = bytes.fromhex("3026b2758e66cf11")
+_ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+_ASF_SIZE = 40
+"""The offset of the size of an ASF file in its properties."""
+_OGG_HEADER, _MAX_OGG_PAGE = 27, 65307
+_CAF_HEADER = 8
+_BOXES = (
+    *(b"ftyp", b"moov", b"moof", b"mdat", b"mfra", b"free", b"skip", b"wide", b"meta", b"uuid"),
+    *(b"pdin", b"styp", b"sidx", b"ssix", b"udta", b"jP  ", b"jp2h", b"jp2c"),
+)
+"""The boxes of ISO files that are not in other boxes."""
+_CHUNK_HEADER, _MAX_CHUNKS = 16, 16
+"""The bytes that state the size of a box or chunk, and maximum number of them that are followed.
+Each may be one request to an object store."""
+STREAMED = 0x7FFFF000
+"""Programs that write to a pipe state this size or a larger one, because they do not know it."""
+_HEAD_BYTES = 4096
+_END_OF_JPEG, _SCAN_OF_JPEG = b"\xff\xd9", b"\xff\xda"
+_FRAME_HEADER = 24
+"""The bytes of a frame of an animated WebP file before its first chunk."""
+_MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
+"""Maximum number of bytes that are added to a file, and how many more than are missing: zeros may
+decode to fewer pixels than the missing bytes."""
+
+
+ACCEPT = "Restore the file, or set the option truncated to accept to read what is left of it"
+
+
+class Source(Protocol):
+    """An open file."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
+def missing_end(source: Source, size: int) -> EOFError | None:
+    """Return an error if the end of a file of `size` bytes is missing, as far as its container
+    states its size."""
+    stated = stated_size(source, size)
+    source.seek(0)
+    if stated is None or stated <= size:
+        return None
+    return EOFError(f"the end of the file is missing: it has {size} of {stated} bytes. {ACCEPT}")
+
+
+def stated_size(source: Source, size: int) -> int | None:
+    """Return the number of bytes that the container of a file states; None if it states none. For
+    Ogg, this is the end of the last page that begins in the file. `size` is the actual size."""
+    head = _read_at(source, 0, _HEAD_BYTES)
+    if head.startswith(b"RIFF"):
+        stated = int.from_bytes(head[4:8], "little")
+        return stated + 8 if 0 < stated < STREAMED else None
+    if head.startswith(_MATROSKA):
+        return _segment_end(head)
+    if head.startswith(_ASF) and (at := head.find(_ASF_PROPERTIES)) > 0:
+        return int.from_bytes(head[at + _ASF_SIZE : at + _ASF_SIZE + 8], "little")
+    if head.startswith(b"OggS"):
+        return _last_page_end(source, size)
+    if head.startswith(b"caff"):
+        return _last_end(source, _CAF_HEADER, _caf_chunk_size)
+    return _last_end(source, 0, _box_size) if head[4:8] in _BOXES else None
+
+
+def _read_at(source: Source, offset: int, size: int) -> bytes:
+    source.seek(offset)
+    return source.read(size)
+
+
+def _segment_end(head: bytes) -> int | None:
+    """Return the end of the segment of a Matroska file; None if it has no known size."""
+    at = head.find(_SEGMENT) + len(_SEGMENT)
+    if at < len(_SEGMENT) or at == len(head):
+        return None
+    width = 9 - head[at].bit_length()  # the leading zeros tell the number of bytes
+    unknown = (1 << 7 * width) - 1
+    value = int.from_bytes(head[at : at + width]) & unknown
+    return None if value == unknown else at + width + value
+
+
+def _last_page_end(source: Source, size: int) -> int | None:
+    begin = max(0, size - _MAX_OGG_PAGE)
+    tail = _read_at(source, begin, _MAX_OGG_PAGE)
+    page = tail.rfind(b"OggS")
+    if page < 0:
+        return None
+    header = tail[page : page + _OGG_HEADER]
+    if len(header) < _OGG_HEADER:
+        return begin + page + _OGG_HEADER
+    lengths = tail[page + _OGG_HEADER : page + _OGG_HEADER + header[-1]]
+    return begin + page + _OGG_HEADER + header[-1] + sum(lengths)
+
+
+def _last_end(source: Source, at: int, size_of: Callable[[bytes], int | None]) -> int | None:
+    """Return the end of the last chunk that begins in a file; None if it is not stated. `size_of`
+    returns the size of a chunk that begins with some bytes."""
+    for _ in range(_MAX_CHUNKS):
+        head = _read_at(source, at, _CHUNK_HEADER)
+        if len(head) < _CHUNK_HEADER:
+            return at
+        if (size := size_of(head)) is None:
+            return None
+        at += size
+    return None
+
+
+def _box_size(head: bytes) -> int | None:
+    size: int = struct.unpack_from(">I", head)[0]
+    if size == 1:
+        size = struct.unpack_from(">Q", head, 8)[0]
+    return size if size >= 8 and head[4:8] in _BOXES else None
+
+
+def _caf_chunk_size(head: bytes) -> int | None:
+    size: int = struct.unpack_from(">q", head, 4)[0]
+    return size + 12 if size >= 0 and head[:4].isalnum() else None
+
+
+def is_cut_animation(content: bytes) -> bool:
+    """Return whether the end of a GIF file is missing, so that it may have had more frames."""
+    return content.startswith(b"GIF8") and not content.rstrip(b"\0").endswith(b";")
+
+
+def completed(content: bytes) -> bytes:
+    """Return the content of a cut image, with an end that lets its decoder read what is before it;
+    unchanged if the decoder needs none, or if the end would be too large."""
+    if content.startswith(b"\xff\xd8"):
+        scan = content.rfind(_SCAN_OF_JPEG)
+        begin = scan + 2 + int.from_bytes(content[scan + 2 : scan + 4])
+        return content + _END_OF_JPEG if scan > 0 and begin < len(content) else content
+    missing = (stated_size(io.BytesIO(content), len(content)) or 0) - len(content)
+    if not 0 < missing <= _MAX_ADDED:
+        return content
+    if content[8:12] == b"WEBP":
+        return _stretched_webp(content, missing + _MARGIN)
+    # JPEG 2000 needs an end, and other decoders ignore the last bytes
+    return content + (bytes(missing - 2) + _END_OF_JPEG if missing > 2 else bytes(missing))
+
+
+def _stretched_webp(content: bytes, added: int) -> bytes:
+    """Return a WebP file whose last chunk is longer by `added` zeros: the decoder fails at the end
+    of a chunk, but not if it reads zeros."""
+    last = _last_chunk(content, 12)
+    chunks = [0, last]
+    if content[last : last + 4] == b"ANMF" and last + _FRAME_HEADER + 8 <= len(content):
+        chunks.append(_last_chunk(content, last + _FRAME_HEADER))
+    result = bytearray(content + bytes(added + (len(content) + added) % 2))
+    for begin in chunks:
+        struct.pack_into("<I", result, begin + 4, len(result) - begin - 8)
+    return bytes(result)
+
+
+def _last_chunk(content: bytes, at: int) -> int:
+    """Return the offset of the last chunk that begins in a file. `at` is the offset of a chunk."""
+    while True:
+        size: int = struct.unpack_from("<I", content, at + 4)[0]
+        after = at + 8 + size + size % 2
+        if after + 8 > len(content):
+            return at
+        at = after

@@ -1,0 +1,142 @@
+"""Opens videos and decodes their frames with PyAV."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import av
+import pyarrow as pa
+from av.container import InputContainer
+from av.stream import Disposition
+from av.video.codeccontext import VideoCodecContext
+from av.video.stream import VideoStream
+
+from batchinference.pipeline.media.cut_files import missing_end
+from batchinference.pipeline.media.frame_pixels import FrameConverter
+from batchinference.pipeline.media.frames import Frame, decoded
+from batchinference.pipeline.media.recordings import open_video
+from batchinference.pipeline.row_warnings import collect_warnings, warn
+from batchinference.spec.read import VideoOptions
+from batchinference.spec.warnings import WarningName
+
+BUFFER_BYTES = 4 << 20
+"""Bytes per fetch. Each fetch from an object store is one request."""
+SLACK, SMALL_PIXELS = 2, 1 << 16
+"""Tolerance for the pixel limit of FFmpeg, which counts whole blocks, and therefore more pixels
+than the frame has."""
+_OPACITY_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""The decoders that decode the opacity of a WebM video. The usual decoders ignore it."""
+_ROUNDING = 1e-6
+"""Tolerance in ticks for floating-point errors: 0.29 * 100 is less than 29."""
+Picture: TypeAlias = av.VideoFrame | Exception
+
+
+def film_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame | Exception]:
+    """Yield the frames of a video that the options select, with an error for each frame that cannot
+    be decoded, and one if the end of the file is missing. Raises FFmpegError or EOFError if the
+    file is not a video, or if the rest of it cannot be read."""
+    convert = FrameConverter(options)
+    pictures = _chosen(_pictures_of(source, options.max_pixels), options.fps)
+    while True:
+        with collect_warnings() as warnings:  # the first picture has those about the file
+            index, picture = next(pictures, (0, None))
+        if picture is None:
+            return
+        if isinstance(picture, Exception):
+            yield picture
+            continue
+        frame = decoded(index, partial(convert, picture), picture.time)
+        if isinstance(frame, Frame):
+            frame.warnings.extend(warnings)
+        yield frame
+
+
+def _chosen(pictures: Iterator[Picture], fps: float | None) -> Iterator[tuple[int, Picture]]:
+    """Yield the frames to read with their indexes. Frames that cannot be decoded or have no
+    timestamp are always included."""
+    last, begin = -1, None
+    for index, picture in enumerate(pictures):
+        if fps is None or isinstance(picture, Exception) or picture.time is None:
+            yield index, picture
+            continue
+        begin = picture.time if begin is None else begin
+        tick = math.floor((picture.time - begin) * fps + _ROUNDING)
+        if tick > last:
+            yield index, picture
+            last = tick
+
+
+def _pictures_of(source: pa.NativeFile, max_pixels: int) -> Iterator[Picture]:
+    """Yield all frames of a video in display order, and the errors of `film_frames`."""
+    lost: list[tuple[int, Exception]] = []  # with timestamps: packets come in any order
+    with _opened(source, max_pixels) as (container, stream):
+        decoder = _decoder_of(stream, max_pixels)
+        for packet in container.demux(stream):
+            try:
+                frames = decoder.decode(packet)
+            except av.FFmpegError as error:
+                lost.append((packet.pts or 0, error))
+                continue
+            for frame in frames:
+                while lost and lost[0][0] <= (frame.pts or 0):
+                    yield lost.pop(0)[1]
+                yield OSError("the frame is damaged") if frame.is_corrupt else frame
+        yield from (error for _, error in lost)
+        if (missing := missing_end(source, source.size())) is not None:
+            yield missing
+
+
+def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) -> int | None:
+    """Return the estimated number of frames of a video, at most `fps` per second, based on its
+    header; None if it is unknown. Raises FFmpegError or EOFError if the file is not a video."""
+    with _opened(source, max_pixels) as (container, stream):
+        seconds = container.duration / av.time_base if container.duration else None
+        frames = stream.frames
+        if not frames and seconds and stream.average_rate:
+            frames = round(seconds * stream.average_rate)
+        if fps is not None and seconds is not None:
+            ticks = math.ceil(seconds * fps)
+            return min(ticks, frames) if frames else ticks
+        return frames or None
+
+
+@contextmanager
+def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open a video and yield it with its first video track. Raises FFmpegError if there is none, or
+    if its frames have more than `max_pixels` pixels, and EOFError if the end of the file with the
+    list of frames is missing."""
+    try:
+        opened = open_video(source, buffer_size=BUFFER_BYTES)
+    except av.FFmpegError as error:
+        raise missing_end(source, source.size()) or error from error
+    with opened as container:
+        tracks = [
+            track
+            for track in container.streams.video
+            if not track.disposition & Disposition.attached_pic
+        ]
+        if not tracks:
+            raise av.InvalidDataError(0, "the file has no pictures")
+        if len(tracks) > 1:
+            warn(WarningName.PAGES_IGNORED, amount=len(tracks) - 1)
+        width, height = tracks[0].width, tracks[0].height
+        if width * height > max_pixels:
+            size = f"{width} x {height} pixels are more than max_pixels ({max_pixels})"
+            raise av.InvalidDataError(0, size)
+        yield container, tracks[0]
+
+
+def _decoder_of(stream: VideoStream, max_pixels: int) -> VideoCodecContext:
+    context = stream.codec_context
+    if stream.metadata.get("alpha_mode") == "1" and context.name in _OPACITY_DECODERS:
+        decoder: Any = _OPACITY_DECODERS[context.name]
+        context = cast(VideoCodecContext, av.CodecContext.create(decoder, "r"))
+    # Ray runs as many tasks as there are CPUs, so one thread per task is enough
+    context.thread_count = 1
+    # FFmpeg refuses frames that are much larger before it allocates them
+    context.options = {"max_pixels": str(SLACK * max(max_pixels, SMALL_PIXELS))}
+    return context

@@ -1,0 +1,117 @@
+"""Finds the rows that a model does not compute, because their inputs are null or empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
+from ray.data.extensions import get_arrow_extension_tensor_types
+
+from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.schema import is_list
+from batchinference.spec.warnings import WarningName
+
+if TYPE_CHECKING:
+    from batchinference.spec.models import Model
+
+_BYTES = (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary)
+_TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
+
+
+class MissingInput(ValueError):
+    """The inputs of a row are null or empty, and the model's policy does not allow this."""
+
+
+@dataclass(frozen=True)
+class MissingInputs:
+    """The rows of a batch that the model does not compute, by index."""
+
+    skipped: dict[int, WarningName] = field(default_factory=dict)
+    """The rows whose output is null, with the reason."""
+    failed: dict[int, Exception] = field(default_factory=dict)
+
+    def computed(self, rows: int) -> np.ndarray:
+        """Return the indexes of the rows of a batch that the model computes."""
+        mask = np.ones(rows, dtype=bool)
+        mask[[*self.skipped, *self.failed]] = False
+        return np.flatnonzero(mask)
+
+    def warn(self) -> None:
+        """Report a warning for each row whose output is null."""
+        for row, name in self.skipped.items():
+            warn(name, row=row)
+
+
+def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
+    """Return the rows that the model does not compute by its policies for null and empty inputs."""
+    if table.num_rows == 0:
+        return MissingInputs()
+    columns = {
+        name: _plain(table.column(column))
+        for name, column in model.inputs.items()
+        if name not in model.parameter_inputs
+    }
+    missing = MissingInputs()
+    is_null = {name: column.is_null().to_numpy() for name, column in columns.items()}
+    null = reduce(np.logical_or, is_null.values(), np.zeros(table.num_rows, dtype=bool))
+    for row in [] if model.null_input == "compute" else np.flatnonzero(null).tolist():
+        names = ", ".join(name for name, mask in is_null.items() if mask[row])
+        _add(missing, row, WarningName.NULL_INPUT, model.null_input, f"{names} is null")
+    empty = None if model.empty_input == "compute" else _empty_rows(columns.values())
+    for row in [] if empty is None else np.flatnonzero(empty & ~null).tolist():
+        problem = f"{', '.join(columns)} is empty"
+        _add(missing, row, WarningName.EMPTY_INPUT, model.empty_input, problem)
+    return missing
+
+
+def _add(
+    missing: MissingInputs, row: int, name: WarningName, policy: str | None, problem: str
+) -> None:
+    if policy == "fail":
+        field_name = "nullInput" if name is WarningName.NULL_INPUT else "emptyInput"
+        missing.failed[row] = MissingInput(f"inputs: {problem}, and {field_name} is fail")
+    else:
+        missing.skipped[row] = name
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if kinds.is_dictionary(column.type) else column
+
+
+def _empty_rows(columns: Iterable[pa.ChunkedArray]) -> np.ndarray | None:
+    """Return a mask of the rows in which all columns that can be empty are empty. Return None if
+    there is no such row."""
+    masks = [mask for column in columns if (mask := _is_empty(column)) is not None]
+    if not masks:
+        return None
+    empty = reduce(np.logical_and, masks)
+    return empty if empty.any() else None
+
+
+def _is_empty(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Return a mask of the texts of white space, and of the bytes and lists without elements.
+    Return None for values that cannot be empty, such as numbers."""
+    kind = column.type
+    if any(is_text(kind) for is_text in _TEXTS):
+        lengths = pc.binary_length(pc.utf8_trim_whitespace(column))
+    elif any(is_bytes(kind) for is_bytes in _BYTES):
+        lengths = pc.binary_length(column)
+    elif is_list(kind):
+        lengths = pc.list_value_length(column)
+    elif isinstance(kind, get_arrow_extension_tensor_types()):
+        return np.concatenate([_is_empty_tensor(chunk.storage) for chunk in column.chunks])
+    else:
+        return None
+    return np.asarray(pc.fill_null(pc.equal(lengths, 0), False).to_numpy())
+
+
+def _is_empty_tensor(storage: pa.Array) -> np.ndarray:
+    values = storage.field("data") if kinds.is_struct(storage.type) else storage
+    empty = pc.fill_null(pc.equal(pc.list_value_length(values), 0), False)
+    return np.asarray(empty.to_numpy(zero_copy_only=False))

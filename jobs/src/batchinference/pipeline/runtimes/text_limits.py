@@ -1,0 +1,195 @@
+"""Applies a model's policy to texts that have more tokens than the model takes.
+
+The number of tokens includes special tokens, such as those at the beginning and the end of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.text_spans import Span, Splitter, tokens_of
+from batchinference.spec.models.texts import TooLong
+from batchinference.spec.warnings import WarningName
+
+NO_LIMIT = 10**9
+"""Tokenizers without a maximum length state a very large one."""
+_SPARE = 8
+"""Number of tokens that a tokenizer adds to a text of ASCII characters, at most."""
+_OVERLAP_SHARE = 8
+"""The part of a window that it repeats by default, as the denominator of a fraction."""
+_POSITIONS = (
+    *("max_position_embeddings", "max_encoder_position_embeddings", "n_positions"),
+    *("max_sequence_length", "max_seq_len"),
+)
+_TABLES = ("position_embeddings", "embed_positions", "wpe")
+
+
+class TextTooLong(ValueError):
+    """A text has more tokens than the model takes, and the model's policy does not allow this."""
+
+    def __init__(self, tokens: int, limit: int) -> None:
+        super().__init__(
+            f"the text has {tokens} tokens, and the model takes {limit}. Set the model's field "
+            "tooLong to truncate, or divide the texts with a step chunk"
+        )
+
+
+def surely_fits(text: str, tokens: int) -> bool:
+    """Return whether a text has at most this number of tokens with any tokenizer. False means that
+    it may have more."""
+    return text.isascii() and len(text) <= tokens - _SPARE
+
+
+def max_tokens(tokenizer: Any, network: Any) -> int | None:
+    """Return the number of tokens that a model takes: that of its tokenizer or its positions,
+    whichever is less. Return None if neither has a limit."""
+    limits = [tokenizer.model_max_length, positions_of(network)]
+    known = [int(limit) for limit in limits if limit is not None and 0 < limit < NO_LIMIT]
+    return min(known, default=None)
+
+
+def positions_of(network: Any) -> int | None:
+    """Return the number of tokens for which a model has positions; None if it has no limit."""
+    config = network.config.get_text_config()
+    names = (name for name in _POSITIONS if isinstance(getattr(config, name, None), int))
+    name = next(names, None)
+    if name is None or (
+        name == "n_positions" and hasattr(config, "relative_attention_num_buckets")
+    ):
+        return None
+    positions: int = getattr(config, name)
+    # models like RoBERTa count positions from behind their padding token
+    unused = (getattr(table, "padding_idx", None) for table in position_tables(network))
+    skipped = next((padding + 1 for padding in unused if padding is not None), 0)
+    return positions - skipped if positions > 0 else None
+
+
+def check_length(length: int, network: Any, source: str) -> None:
+    """Raise ModelLoad if a model has learned fewer positions than the length of texts that a user
+    has chosen. A lookup beyond the last position would end the process on a GPU."""
+    positions = positions_of(network)
+    if positions is not None and length > positions and position_tables(network):
+        raise ModelLoad(
+            f"options.max_length: '{source}' has {positions} positions, and {length} tokens need "
+            "more. Use a smaller number"
+        )
+
+
+def position_tables(network: Any) -> list[Any]:
+    """Return the parts of a model that look positions up in a table."""
+    return [part for path, part in network.named_modules() if path.endswith(_TABLES)]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of the texts of a batch, in the order of the texts."""
+
+    texts: list[str]
+    spans: list[Span]
+    owners: np.ndarray
+    """The index of the text of each window (int64)."""
+
+    def averages(self, results: np.ndarray) -> np.ndarray:
+        """Return the mean of the results of the windows of each text, weighted by their numbers of
+        tokens. `results` are windows x any shape."""
+        weights = np.array([max(1, span.units) for span in self.spans], dtype=np.float64)
+        first = np.flatnonzero(np.diff(self.owners, prepend=-1))
+        shape = (-1, *[1] * (results.ndim - 1))
+        sums = np.add.reduceat(results * weights.reshape(shape), first, axis=0)
+        means = sums / np.add.reduceat(weights, first).reshape(shape)
+        return np.asarray(means, dtype=results.dtype)
+
+    def groups(self) -> Iterator[slice]:
+        """Yield the windows of each text."""
+        first = np.flatnonzero(np.diff(self.owners, prepend=-1)).tolist()
+        return (slice(*pair) for pair in zip(first, [*first[1:], len(self.owners)], strict=True))
+
+
+@dataclass(frozen=True)
+class TextLimit:
+    """The maximum number of tokens of a text, and what happens to longer texts. Without `tokens`,
+    there are none."""
+
+    tokenizer: Any
+    tokens: int | None
+    policy: TooLong
+    overlap: int | None = None
+
+    @property
+    def divides(self) -> bool:
+        """Return whether texts are divided into windows."""
+        return self.policy == "windows" and self.tokens is not None
+
+    def length(self, text: str) -> int:
+        """Return the number of tokens of a text, without special tokens."""
+        return len(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def check(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
+        """Return the indexes of texts with more than the maximum number of tokens. Raises
+        TextTooLong if there are any and they fail. `reserved` tokens are for other texts."""
+        if self.tokens is None:
+            return []
+        limit = self.tokens - reserved
+        long = [row for row, length in enumerate(lengths) if length > limit]
+        if long and self.policy == "fail":
+            raise TextTooLong(lengths[long[0]], limit)
+        return long
+
+    def warn(self, texts: Sequence[str], prefix: str = "", reserved: int = 0) -> None:
+        """Report a warning for each text whose rest the library is going to cut. Raises TextTooLong
+        if it must not. `prefix` precedes each text, and `reserved` tokens are for another text."""
+        if self.tokens is None:
+            return
+        room = self.tokens - reserved - len(prefix)
+        rows = [row for row, text in enumerate(texts) if not surely_fits(text, room)]
+        if not rows:
+            return
+        encoded = self.tokenizer(
+            [prefix + texts[row] for row in rows], truncation=False, verbose=False
+        )
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        for at in self.check(lengths, reserved):
+            cut = lengths[at] - (self.tokens - reserved)
+            warn(WarningName.TEXT_CUT, row=rows[at], amount=cut)
+
+    def windows(self, texts: Sequence[str], reserved: Sequence[int]) -> Windows:
+        """Return the windows of texts. `reserved` is the number of tokens of each window for
+        special tokens and other texts. Raises TextTooLong if these leave no room."""
+        limit = self.tokens or 0
+        windows = Windows([], [], np.empty(0, dtype=np.int64))
+        owners: list[int] = []
+        for row, (text, others) in enumerate(zip(texts, reserved, strict=True)):
+            if (size := limit - others) < 1:
+                raise TextTooLong(others, limit)
+            fits = surely_fits(text, size)
+            spans = [Span(0, len(text), 1)] if fits else self._splitter(size)(text)
+            for span in spans:
+                windows.spans.append(span)
+                windows.texts.append(text[span.start : span.end])
+                owners.append(row)
+        return Windows(windows.texts, windows.spans, np.array(owners, dtype=np.int64))
+
+    def _splitter(self, size: int) -> Splitter:
+        overlap = size // _OVERLAP_SHARE if self.overlap is None else self.overlap
+        return Splitter(tokens_of(self.tokenizer), size, overlap)
+
+    def check_windows(self, source: str) -> None:
+        """Raise ModelLoad if texts cannot be divided into windows."""
+        if not self.divides:
+            return
+        if not self.tokenizer.is_fast:
+            raise ModelLoad(
+                f"tooLong: the tokenizer of '{source}' does not say where a token begins, so that "
+                "there are no windows. Use truncate, or a step chunk with unit words"
+            )
+        if self.overlap is not None and 2 * self.overlap > (self.tokens or 0):
+            raise ModelLoad(
+                f"windowOverlap: a window of '{source}' has {self.tokens} tokens, and "
+                f"{self.overlap} are more than half of them. Use a smaller number"
+            )

@@ -1,0 +1,273 @@
+"""Converts texts to tokens. Texts are computed in batches of similar length, which reduces padding.
+
+No result depends on the other texts of its batch: padding is masked, or texts of different lengths
+are computed separately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import BatchEncoding
+
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.runtimes import Batch
+from batchinference.pipeline.runtimes.text_limits import (
+    NO_LIMIT,
+    TextLimit,
+    Windows,
+    check_length,
+    max_tokens,
+)
+from batchinference.pipeline.runtimes.transformers.loading import (
+    Source,
+    check_options,
+    take_loading,
+    tokenizer_options,
+)
+from batchinference.spec.models import TransformersModel
+from batchinference.spec.models.texts import TooLong
+from batchinference.spec.warnings import WarningName
+
+_MIN_VOCABULARY_SHARE = 0.1
+"""Minimum share of the model's tokens that its tokenizer must have. The tokenizer
+of the model has nearly all of them."""
+
+
+def padded(length: int, multiple: int | None, limit: int) -> int:
+    """Return the length rounded up to a multiple, but not beyond the limit of the model."""
+    if multiple is None:
+        return length
+    return max(length, min(-(-length // multiple) * multiple, limit))
+
+
+def buckets(
+    lengths: Sequence[int], most_tokens: int | None, multiple: int | None, limit: int
+) -> list[np.ndarray]:
+    """Return groups of row numbers, sorted by length.
+
+    The number of rows in a group times its longest padded length is at most `most_tokens`. A row
+    that exceeds this limit is alone in its group. Without `most_tokens`, one group holds all
+    rows in their order.
+    """
+    if most_tokens is None:
+        return [np.arange(len(lengths))]
+    order = np.argsort(lengths, kind="stable")
+    groups: list[np.ndarray] = []
+    start = 0
+    for end in range(1, len(order) + 1):
+        more = end + 1 - start
+        if end == len(order) or more * padded(lengths[order[end]], multiple, limit) > most_tokens:
+            groups.append(order[start:end])
+            start = end
+    return groups
+
+
+def _of_equal_length(rows: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
+    groups: dict[int, list[int]] = {}
+    for row in rows.tolist():
+        groups.setdefault(lengths[row], []).append(row)
+    return [np.array(group) for group in groups.values()]
+
+
+def fit(tokenizer: Any, network: Any, source: str) -> None:
+    """Make a tokenizer and its model use the same padding token and the same maximum length.
+
+    Raises ModelLoad if the tokenizer lacks most of the model's vocabulary. The library creates such
+    a tokenizer if a model's folder has no tokenizer files.
+    """
+    config = network.config.get_text_config()
+    tokens = set(tokenizer.get_vocab())
+    known = getattr(config, "vocab_size", None) or 0
+    if tokens <= set(tokenizer.all_special_tokens) or len(tokens) < _MIN_VOCABULARY_SHARE * known:
+        ratio = f" of the {known} that the model knows" if known else ""
+        raise ModelLoad(
+            f"source: the tokenizer of '{source}' has {len(tokens)} tokens{ratio}. Add the files "
+            "of its tokenizer, such as tokenizer.json, to the model's folder"
+        )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    if (limit := max_tokens(tokenizer, network)) is not None:
+        tokenizer.model_max_length = limit
+
+
+def pad_behind(tokenizer: Any, network: Any) -> None:
+    """Make a tokenizer pad behind the texts, so that padding does not move the positions of tokens,
+    or before them for a model that classifies its last position."""
+    summarizes_last = getattr(network.config, "summary_type", None) == "last"
+    before = summarizes_last and hasattr(network, "sequence_summary")
+    tokenizer.padding_side = "left" if before else "right"
+
+
+class Tokens:
+    """Tokenizes the texts of a batch, and pads those that are computed together.
+
+    `options` are the options that a model or task requires. The options of the user override them.
+    """
+
+    def __init__(
+        self, tokenizer: Any, model: TransformersModel, network: Any, **options: Any
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._options = {**options, **model.options}
+        take_loading(self._options)  # unused: tokenizers have one implementation
+        check_options(self._options, tokenizer_options(tokenizer))
+        self._pad_to_max = self._options.pop("padding", True) == "max_length"
+        self.truncation = self._options.pop("truncation", True)
+        chosen = self._options.pop("max_length", None)
+        if chosen is not None:
+            check_length(chosen, network, model.source)
+        policy: TooLong = "truncate" if self.truncation else "fail"
+        self.limit = limit_of(tokenizer, model, chosen, policy)
+        self._most_tokens = model.max_tokens_per_batch
+        self._multiple = model.pad_to_multiple_of
+
+    def batches(
+        self, *texts: Sequence[str], row_numbers: Sequence[int] | None = None, **more: Any
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield groups of indexes of texts with their tensors of rows x tokens. A second list of
+        texts holds the second text of each pair. `row_numbers` are the rows of the texts in their
+        batch, for warnings; by default, their indexes."""
+        lists = tuple(map(list, texts))
+        options = {**self._options, **more}
+        encoded = dict(self._tokenizer(*lists, truncation=False, verbose=False, **options))
+        for text, cut in self._cut(encoded, lists, options):
+            row = text if row_numbers is None else row_numbers[text]
+            warn(WarningName.TEXT_CUT, row=row, amount=cut)
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        limit = self.limit.tokens or max(lengths)
+        if self._pad_to_max:
+            lengths = [limit] * len(lengths)
+        groups = buckets(lengths, self._most_tokens, self._multiple, limit)
+        if "attention_mask" not in encoded:  # the model would read the padding
+            groups = [part for group in groups for part in _of_equal_length(group, lengths)]
+        for rows in groups:
+            width = padded(max(lengths[row] for row in rows), self._multiple, limit)
+            chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
+            padding = self._tokenizer.pad(chosen, padding="max_length", max_length=width)
+            yield rows, _tensors(padding)
+
+    def _cut(
+        self, encoded: dict[str, Any], texts: tuple[list[str], ...], options: dict[str, Any]
+    ) -> list[tuple[int, int]]:
+        """Replace the tokens of texts that are too long. Return the index of each of these texts,
+        and the number of tokens that were cut."""
+        ids = encoded["input_ids"]
+        long = self.limit.check([len(tokens) for tokens in ids])
+        if not long:
+            return []
+        parts = ([column[row] for row in long] for column in texts)
+        shorter = self._tokenizer(
+            *parts, truncation=self.truncation or True, max_length=self.limit.tokens, **options
+        )
+        cuts = [(row, len(ids[row]) - len(shorter["input_ids"][at])) for at, row in enumerate(long)]
+        for name, values in encoded.items():
+            for at, row in enumerate(long):
+                values[row] = shorter[name][at]
+        return cuts
+
+
+def limit_of(
+    tokenizer: Any,
+    model: TransformersModel,
+    chosen: int | None = None,
+    policy: TooLong = "truncate",
+) -> TextLimit:
+    """Return the limit of a model, whose texts have at most `chosen` tokens. `policy` is used
+    unless the user has set another."""
+    longest = tokenizer.model_max_length
+    tokens = chosen or (longest if longest < NO_LIMIT else None)
+    limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
+    if model.too_long in ("truncate", "truncateLeft"):
+        tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
+    limit.check_windows(model.source)
+    return limit
+
+
+def _tensors(lists: Mapping[str, Any]) -> BatchEncoding:
+    """Return lists of equal length as tensors of integers. With `return_tensors`, the library would
+    first copy all tokens into one more list, which takes longer than the tokenizer itself."""
+    arrays = {name: np.array(rows, dtype=np.int64) for name, rows in lists.items()}
+    return BatchEncoding({name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def texts(values: Iterable[Any]) -> list[str]:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"expected text, got {type(value).__name__}")
+    return list(values)
+
+
+class TextInput:
+    """Converts texts, or pairs of texts."""
+
+    def __init__(
+        self, source: Source, model: TransformersModel, network: Any, **options: Any
+    ) -> None:
+        self._tokenizer = source.processor(transformers.AutoTokenizer)
+        self._names = [name for name in ("text", "text_pair") if name in model.inputs]
+        self._config = network.config.get_text_config()
+        # a model may classify the last token that is not the padding token of its configuration
+        padding = self._padding()
+        self._classifies_last = model.task == "text-classification" and padding is None
+        if model.task == "text-classification" and padding is not None:
+            self._tokenizer.pad_token = padding
+        fit(self._tokenizer, network, model.source)
+        pad_behind(self._tokenizer, network)
+        self._tokens = Tokens(self._tokenizer, model, network, **options)
+
+    def _padding(self) -> str | None:
+        """Return the padding token that the configuration of the model names, if it is known."""
+        pad = getattr(self._config, "pad_token_id", None)
+        if pad is None or not 0 <= pad < len(self._tokenizer):
+            return None
+        token: str | None = self._tokenizer.convert_ids_to_tokens(pad)
+        return token
+
+    def __call__(self, inputs: Batch) -> Iterator[tuple[np.ndarray, Any]]:
+        columns = (texts(inputs[name]) for name in self._names)
+        for rows, tensors in self._tokens.batches(*columns):
+            if self._classifies_last:
+                self._mark_padding(tensors)
+            yield rows, tensors
+
+    def _mark_padding(self, tensors: Any) -> None:
+        """Pad with a token that ends no text. A model without a padding token classifies the last
+        token, and finds it by its difference from the padding."""
+        ids, mask = tensors["input_ids"], tensors["attention_mask"]
+        last = set(ids[torch.arange(len(ids)), mask.sum(dim=1) - 1].tolist())
+        padding = next(token for token in range(len(last) + 1) if token not in last)
+        ids[mask == 0] = padding
+        self._config.pad_token_id = padding
+
+    def divided(self, inputs: Batch) -> tuple[Batch, Windows | None]:
+        """Return the windows of long texts as inputs. For a pair, the longer text is divided.
+        Return the inputs themselves if texts are not divided."""
+        limit = self._tokens.limit
+        if not limit.divides:
+            return inputs, None
+        columns = [texts(inputs[name]) for name in self._names]
+        special = self._tokenizer.num_special_tokens_to_add(pair=len(columns) > 1)
+        if len(columns) == 1:
+            windows = limit.windows(columns[0], [special] * len(columns[0]))
+            return {self._names[0]: np.array(windows.texts, object)}, windows
+        pairs = list(zip(*columns, strict=True))
+        sizes = [tuple(map(limit.length, pair)) for pair in pairs]
+        longer = [int(second > first) for first, second in sizes]
+        windows = limit.windows(
+            [pair[at] for pair, at in zip(pairs, longer, strict=True)],
+            [special + size[1 - at] for size, at in zip(sizes, longer, strict=True)],
+        )
+        divided: tuple[list[str], list[str]] = ([], [])
+        for text, row in zip(windows.texts, windows.owners.tolist(), strict=True):
+            divided[longer[row]].append(text)
+            divided[1 - longer[row]].append(pairs[row][1 - longer[row]])
+        named = zip(self._names, divided, strict=True)
+        return {name: np.array(column, object) for name, column in named}, windows

@@ -1,0 +1,65 @@
+"""Cuts prompts that are too long for vLLM, before they are sent to its operators.
+
+The engine itself would only cut the beginning of the whole prompt, with its instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.model_files import files_without_weights
+from batchinference.pipeline.runtimes.prompt_limits import PromptLimit, Row
+from batchinference.pipeline.runtimes.prompts import messages_of, text_of, with_messages
+from batchinference.pipeline.runtimes.text_limits import max_tokens
+from batchinference.pipeline.runtimes.vllm_checks import apply_template
+from batchinference.spec.models import VllmModel
+
+_MAX_TOKENS = 16
+"""The number of tokens that vLLM generates by default."""
+
+
+def fitted(model: VllmModel, row: Row) -> tuple[Row, int]:
+    """Return the row with a text that fits the model, and the number of tokens that were cut.
+
+    Raises TextTooLong if the template alone is too long."""
+    if model.too_long not in ("truncate", "truncateLeft"):
+        return row, 0
+    limit = _limit(model.model_dump_json(by_alias=True))
+    given = {name: value for name, value in row.items() if name not in model.parameter_inputs}
+    given = with_messages(model, given) if model.is_chat else given
+    values, _, cut = limit.fitted(given, lambda part: _prompt(model, limit.tokenizer, part))
+    return ({**row, **values}, cut) if cut else (row, 0)
+
+
+def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:
+    if not model.is_chat:
+        return text_of(model, row)
+    return apply_template(model, tokenizer, messages_of(model, row))
+
+
+@lru_cache(maxsize=8)
+def _limit(document: str) -> PromptLimit:
+    """Return the limit of a model, given as JSON. Its tokenizer is loaded once per process."""
+    import transformers
+
+    model = VllmModel.model_validate_json(document)
+    path, options = files_without_weights(model), {"trust_remote_code": False}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
+    config = transformers.AutoConfig.from_pretrained(path, **options)
+    known = max_tokens(tokenizer, SimpleNamespace(config=config, named_modules=lambda: ()))
+    length = model.engine.get("max_model_len") or known
+    if not isinstance(length, int) or length < 1:
+        raise ModelLoad(
+            f"tooLong: '{model.source}' states no length. Set engine.max_model_len to a number"
+        )
+    new = model.sampling.get("max_tokens", _MAX_TOKENS) if model.task == "generate" else 0
+    if length <= (new or 0):
+        raise ModelLoad(
+            f"sampling.max_tokens: {new} tokens leave no room for a prompt, because "
+            f"'{model.source}' takes {length}. Use a smaller number"
+        )
+    return PromptLimit(tokenizer, length - (new or 0), model.too_long == "truncateLeft")

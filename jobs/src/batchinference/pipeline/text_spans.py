@@ -1,0 +1,145 @@
+"""Divides texts into spans of at most a number of units: characters, words or tokens.
+
+The spans of a text cover it without gaps, so that without an overlap, their texts joined together
+are the text. A span ends after a paragraph, else a sentence, else a word, if one ends in its second
+half. The time is linear in the length of the text, and only a few spans are in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Units = Callable[[str], np.ndarray]
+"""Returns the first character of each unit of a text, ascending (int64)."""
+_PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
+_CLOSING = "\N{RIGHT DOUBLE QUOTATION MARK}\N{RIGHT CORNER BRACKET}"
+_FULL_STOPS = "\N{IDEOGRAPHIC FULL STOP}\N{FULLWIDTH EXCLAMATION MARK}\N{FULLWIDTH QUESTION MARK}"
+_SENTENCE = re.compile(rf"[.!?]+[\"'{_CLOSING})\]]*\s+|[{_FULL_STOPS}]+[{_CLOSING}]*\s*")
+_LINE = re.compile(r"\n\s*")
+_WORD = re.compile(r"\s+")
+_BOUNDARIES = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)
+"""What a span should end with, the best first."""
+_UNIT_LENGTH = 6.0
+"""A guess of the characters of a unit. If it is too low, the text is read again."""
+_MARGIN = 1.25
+"""How much more of the text is read than the previous span had."""
+
+
+class Span(NamedTuple):
+    """The text from character `start` to character `end`, and its number of units."""
+
+    start: int
+    end: int
+    units: int
+
+
+def characters(text: str) -> np.ndarray:
+    return np.arange(len(text))
+
+
+def words(text: str) -> np.ndarray:
+    """Return the beginnings of words, which are separated by white space."""
+    return np.array([match.start() for match in re.finditer(r"\S+", text)], dtype=np.int64)
+
+
+def tokens_of(tokenizer: Any) -> Units:
+    """Return a function for the tokens of a fast tokenizer, without special tokens."""
+    return partial(_tokens, tokenizer)
+
+
+def _tokens(tokenizer: Any, text: str) -> np.ndarray:
+    encoded = tokenizer(
+        text,
+        add_special_tokens=False,
+        truncation=False,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    starts = np.array([start for start, _ in encoded["offset_mapping"]], dtype=np.int64)
+    return np.maximum.accumulate(starts) if len(starts) else starts
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Divides texts into spans of at most `size` units. Each span begins with up to `overlap` units
+    of the previous one."""
+
+    units: Units
+    size: int
+    overlap: int = 0
+
+    def __call__(self, text: str) -> Iterator[Span]:
+        """Yield the spans of a text. An empty text has one empty span."""
+        start, repeated, unit_length = 0, 0, _UNIT_LENGTH
+        while True:
+            piece, starts = self._read(text, start, int(unit_length * (self.size + 2)) + 1)
+            end, starts = self._end(piece, starts, repeated)
+            if repeated >= end > 0:  # nothing is new, because its beginning has other tokens here
+                start, repeated = start + repeated, 0
+                continue
+            yield Span(start, start + end, len(starts))
+            if start + end == len(text):
+                return
+            unit_length = _MARGIN * end / max(1, len(starts))
+            begin = self._next_begin(piece, end, starts)
+            start, repeated = start + begin, end - begin
+
+    def _read(self, text: str, start: int, length: int) -> tuple[str, np.ndarray]:
+        """Return the next characters of the text and the beginnings of their units: more than
+        `size` units, or all."""
+        while True:
+            piece = text[start : start + length]
+            starts = self.units(piece)
+            # the last unit may be longer than the piece shows
+            if len(starts) > self.size + 1 or start + length >= len(text):
+                return piece, starts
+            length *= 2
+
+    def _end(self, piece: str, starts: np.ndarray, repeated: int) -> tuple[int, np.ndarray]:
+        """Return the end of the span that begins a piece, and the beginnings of its units. The
+        previous span has its first `repeated` characters, too."""
+        end = len(piece)
+        while len(starts) > self.size:
+            limit = _limit(starts, self.size, end)
+            if limit >= end or limit <= repeated:
+                return limit, starts
+            end = _best_end(piece, max(limit // 2, repeated), limit)
+            # the same characters may have other tokens if no text follows
+            starts = self.units(piece[:end])
+        return end, starts
+
+    def _next_begin(self, piece: str, end: int, starts: np.ndarray) -> int:
+        """Return where the next span begins: with the beginning of a word, if possible."""
+        # at least a quarter of a span is new, so that the number of spans is limited
+        repeated = min(self.overlap, len(starts) - self.size // 4 - 1)
+        if repeated < 1:
+            return end
+        begin = int(starts[-repeated])
+        if begin == 0 or piece[begin - 1].isspace():
+            return begin or end
+        word = _WORD.search(piece, begin, end)
+        return word.end() if word and word.end() < end else begin
+
+
+def _limit(starts: np.ndarray, size: int, end: int) -> int:
+    """Return the maximum end of a span with `size` units. A character that has several units, such
+    as the tokens of its bytes, is not divided."""
+    if starts[size] > 0:
+        return int(starts[size])
+    later = starts[starts > 0]
+    return int(later[0]) if len(later) else end
+
+
+def _best_end(piece: str, first: int, limit: int) -> int:
+    """Return the best end of a span after character `first`, of at most `limit` characters."""
+    for boundary in _BOUNDARIES:
+        ends = [match.end() for match in boundary.finditer(piece, first, limit)]
+        if ends:
+            return ends[-1]
+    return limit

@@ -1,0 +1,78 @@
+"""The chunk step: divides long texts into rows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import ColumnName, SpecModel, rules
+from batchinference.spec.models.base import Revision, Source, check_revision
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+
+INDEX, START, END = "chunk_index", "chunk_start", "chunk_end"
+_TOO_MUCH = "overlap is more than half of size"
+_NO_TOKENIZER = "unit tokens needs a 'tokenizer', and other units have none"
+_OWN_COLUMN = f"column: the step adds {INDEX}, {START} and {END}. Rename the column first"
+_UNIT = "(has(self.unit) ? self.unit : 'characters')"
+
+
+class Chunk(SpecModel):
+    """Divides texts into chunks, each in its own row. All chunks of a text, joined without their
+    overlaps, are the text. A chunk ends with a paragraph, a sentence or a word, if possible."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("!has(self.overlap) || 2 * self.overlap <= self.size", _TOO_MUCH),
+            (f"({_UNIT} == 'tokens') == has(self.tokenizer)", _NO_TOKENIZER),
+            (f"!(self.column in ['{INDEX}', '{START}', '{END}'])", _OWN_COLUMN),
+            ("!has(self.revision) || has(self.tokenizer)", _NO_TOKENIZER),
+        )
+    )
+
+    column: ColumnName
+    """The column with texts, which are replaced by their chunks. The step adds `chunk_index`, which
+    counts the chunks of a text from 0, and `chunk_start` and `chunk_end`, the place of the chunk in
+    the text in characters. An empty text is one empty chunk. A null stays one row with null."""
+    size: Annotated[int, Field(ge=2, le=10**9)]
+    """Maximum number of units of a chunk, without special tokens."""
+    overlap: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """Number of units that a chunk repeats from the end of the previous one. At most half of
+    `size`."""
+    unit: Literal["characters", "words", "tokens"] = "characters"
+    """What `size` and `overlap` count."""
+    tokenizer: Source | None = None
+    """The model whose tokenizer counts tokens: an id of the Hub, the path of a folder, or an object
+    store prefix. For `unit: tokens`."""
+    revision: Revision | None = None
+    """The branch, tag or commit of a model of the Hub."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How to access the object store of `tokenizer`."""
+
+    @property
+    def numbers_added(self) -> list[str]:
+        """Return the columns with numbers that the step adds."""
+        return [INDEX, START, END]
+
+    @property
+    def columns_added(self) -> list[str]:
+        """Return the columns that the step adds or replaces."""
+        return [self.column, *self.numbers_added]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if 2 * self.overlap > self.size:
+            raise _error(f"{_TOO_MUCH} ({self.overlap} of {self.size}). Use at most half")
+        has_tokenizer = self.tokenizer is not None
+        if has_tokenizer != (self.unit == "tokens") or (self.revision and not has_tokenizer):
+            raise _error(_NO_TOKENIZER)
+        if self.column in (INDEX, START, END):
+            raise _error(_OWN_COLUMN)
+        if self.tokenizer is not None:
+            check_revision(self.tokenizer, self.revision)
+        return self
+
+
+def _error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("chunk", "{message}", {"message": message})

@@ -1,0 +1,179 @@
+"""Options of CSV: the rows are those that the program that wrote the file meant."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline.input import csv_text
+from batchinference.pipeline.row_warnings import ROW_WARNINGS
+from batchinference.spec.warnings import WarningName
+from support.inputs.read_files import Outcome, open_input, read_csv, read_files
+from support.tiers import examples
+
+AB = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
+SEPARATED = {
+    "sep=;\nid;text\n1;a\n2;b\n": {},
+    "SEP=|\r\nid|text\r\n1|a\r\n2|b": {},
+    '"sep=\t"\nid\ttext\n1\ta\n2\tb\n': {},
+    "\ufeffsep=,\nid,text\n1,a\n2,b\n": {},
+    "sep=;\rid;text\r1;a\r2;b\r": {"delimiter": ";"},
+    "sep=;\n1;a\n2;b\n": {"column_names": ["id", "text"]},
+    "sep=;\nmade today\nid;text\n1;a\n2;b\n": {"skipLines": 2},
+}
+
+
+@pytest.mark.parametrize("content", SEPARATED, ids=range(len(SEPARATED)))
+def test_first_line_names_the_delimiter(tmp_path: Path, content: str) -> None:
+    assert read_csv(tmp_path, content, **SEPARATED[content]).good == AB
+
+
+def test_each_file_has_its_own_separator_line(tmp_path: Path) -> None:
+    contents = ["sep=;\nid;text\n1;a\n", "id,text\n2,b\n"]
+    assert read_csv(tmp_path, *contents).good == AB
+
+
+def test_separator_line_of_an_unsampled_file_must_agree_with_the_option(tmp_path: Path) -> None:
+    contents = ["id,text\n1,a\n", "sep=;\nid;text\n1;a\n"]
+    outcome = read_csv(tmp_path, *contents, sampled=1, delimiter=",")
+    assert outcome.good == AB[:1]
+    assert "delimiter" in outcome.bad[1, 0]
+
+
+def test_tsv_files_are_separated_by_tabs(tmp_path: Path) -> None:
+    for name in ("a.tsv", "b.TSV"):
+        (tmp_path / name).write_text("id\ttext\n1\ta\n2\tb\n")
+    assert read_files("csv", tmp_path).good == AB * 2
+
+
+BACKSLASH = {"escape": "\\"}
+MYSQL = {**BACKSLASH, "quote": "", "delimiter": "\t"}
+DIALECTS: dict[str, tuple[str, dict[str, Any], list[tuple[Any, ...]]]] = {
+    "escaped quotes": ('i,t\n1,"say \\"hi\\", please"\n', BACKSLASH, [(1, 'say "hi", please')]),
+    "escaped and doubled": ('i,t\n1,"\\"a\\" ""b"""\n', BACKSLASH, [(1, '"a" "b"')]),
+    "escaped escape": ('i,t\n1,"C:\\\\"\n2,x\n', BACKSLASH, [(1, "C:\\"), (2, "x")]),
+    "escaped without quotes": ("i,t\n1,a\\, b\n", BACKSLASH, [(1, "a, b")]),
+    "escaped line end": ("i,t\n1,a\\\nb\n2,c\\\r\nd\n", BACKSLASH, [(1, "a\nb"), (2, "c\r\nd")]),
+    "only special characters": ('i,t\n1,"C:\\new \\"x\\""\n', BACKSLASH, [(1, 'C:\\new "x"')]),
+    "null": ('i,t\n1,\\N\n\\N,"a\\Nb"\n2,\\Nc\n', BACKSLASH,
+             [(1, None), (None, "a\\Nb"), (2, "\\Nc")]),
+    "another escape": ("i,t\n1,'it^'s'\n", {"escape": "^", "quote": "'"}, [(1, "it's")]),
+    "no quotes": ('i\tt\n1\t"The" film\n2\t"x\n', {"quote": "", "delimiter": "\t"},
+                  [(1, '"The" film'), (2, '"x')]),
+    "sequences of MySQL": ("i\tt\n1\ta\\tb\\nc\\\\n\n\\N\t\\\td\\q\n2\t\\N\n", MYSQL,
+                           [(1, "a\tb\nc\\n"), (None, "\tdq"), (2, None)]),
+    "single quotes": ("i,t\n1,'a, b'\n2,'it''s'\n3,say \"hi\"\n", {"quote": "'"},
+                      [(1, "a, b"), (2, "it's"), (3, 'say "hi"')]),
+    "decimal commas": ("i;t\n1,5;a\n-0,25;b\n3;c\n;d\n", {"decimal": ",", "delimiter": ";"},
+                       [(1.5, "a"), (-0.25, "b"), (3.0, "c"), (None, "d")]),
+    "comments": ('# made by\n\n#"\ni,t\n1,#a\n# "x\n2,"b\n#c"\n3, # d\n#\n', {"comment": "#"},
+                 [(1, "#a"), (2, "b\n#c"), (3, " # d")]),
+    "lines before the header": ('Report "2024\r\n\r\ni,t\r\n1,a\r\n', {"skipLines": 2}, [(1, "a")]),
+    "more lines than the file has": ("i,t\n1,a\n", {"skipLines": 9}, []),
+    "null values": ("i,t\n1,-\n-,x\n2,\n", {"nullValues": ["-", ""]},
+                    [(1, None), (None, "x"), (2, None)]),
+    "spaces around quotes": ('i,t\n1,"a, b" \n', {}, [(1, "a, b ")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DIALECTS)
+def test_dialect_is_read(tmp_path: Path, case: str) -> None:
+    content, options, rows = DIALECTS[case]
+    outcome = read_csv(tmp_path, content, **options)
+    assert [tuple(row.values()) for row in outcome.good] == rows
+    assert outcome.bad == {}
+
+
+def test_all_options_work_in_another_encoding(tmp_path: Path) -> None:
+    content = 'Umsätze\nid;preis;text\n# €\n1;1,5;"a \\"b\\"; ü"\n2;-;x\n'
+    for encoding in ("cp1252", "utf-16", "utf-8"):
+        outcome = read_csv(
+            tmp_path, content.encode(encoding), encoding=encoding, delimiter=";", skipLines=1,
+            comment="#", escape="\\", decimal=",", nullValues=["-"],
+        )  # fmt: skip
+        assert [tuple(row.values()) for row in outcome.good] == [
+            (1, 1.5, 'a "b"; ü'), (2, None, "x")
+        ]  # fmt: skip
+
+
+def test_column_without_a_name_is_named_after_its_position(tmp_path: Path) -> None:
+    outcome = read_csv(tmp_path, ",text,\n1,a,\n")
+    assert outcome.good == [{"column_1": 1, "text": "a", "column_3": ""}]
+
+
+def test_lines_that_options_leave_out_are_counted(tmp_path: Path) -> None:
+    content = "made by\ni,t\n# x\n# y\n1,a\n2,b\n# z\n3,c\n# end\n"
+    assert _skipped(read_csv(tmp_path, content, skipLines=1, comment="#")) == {0: 3, 2: 2}
+    assert _skipped(read_csv(tmp_path, "# made by\nsep=,\ni,t\n1,a\n", comment="#")) == {}
+
+
+def test_comments_are_found_at_the_border_of_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f'{n},"a\n# {n}"\n# "no value {n}\n' for n in range(40)]
+    for block in (16, 31, 64):
+        monkeypatch.setattr(csv_text, "BLOCK_BYTES", block)
+        outcome = read_csv(tmp_path, "i,t\n" + "".join(lines), comment="#")
+        assert [row["t"] for row in outcome.good] == [f"a\n# {n}" for n in range(40)]
+
+
+def _skipped(outcome: Outcome) -> dict[int, int]:
+    """Return the number of lines that were left out before rows, by row number."""
+    tables = [batch.warnings for batch in outcome.batches if batch.warnings is not None]
+    items = [item for table in tables for item in table.select(ROW_WARNINGS.names).to_pylist()]
+    assert {item["name"] for item in items} <= {WarningName.LINES_SKIPPED.value}
+    return {item["id"]: item["amount"] for item in items}
+
+
+WORDS = st.text(st.sampled_from("ab ,;\"'#\\^\n\té"), max_size=6)
+STYLES: list[dict[str, Any]] = [
+    {"doublequote": True},
+    {"doublequote": True, "quotechar": "'"},
+    {"doublequote": False, "escapechar": "\\"},
+    {"doublequote": False, "escapechar": "^", "quotechar": "'"},
+    {"quoting": csv.QUOTE_ALL},
+    {"quoting": csv.QUOTE_NONE, "escapechar": "^", "quotechar": None},
+]
+OPTIONS = {"quotechar": "quote", "escapechar": "escape"}
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    rows=st.lists(st.tuples(WORDS, WORDS), max_size=12),
+    style=st.sampled_from(STYLES),
+    delimiter=st.sampled_from(",;\t"),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    block=st.sampled_from([1 << 20, 40]),
+)
+def test_files_of_pythons_csv_in_other_dialects_are_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, str]],
+    style: dict[str, Any],
+    delimiter: str,
+    newline: str,
+    block: int,
+) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=delimiter, lineterminator=newline, **style)
+    for number, row in enumerate([("text", "text"), *rows]):
+        writer.writerow([f"id{number}", *row])
+    options = {OPTIONS[name]: value or "" for name, value in style.items() if name in OPTIONS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_text, "BLOCK_BYTES", block)
+        outcome = read_csv(
+            tmp_path_factory.mktemp("csv"), text.getvalue(), delimiter=delimiter,
+            column_names=["id", "a", "b"], types={"a": "string", "b": "string"}, **options,
+        )  # fmt: skip
+    assert outcome.bad == {}
+    assert [(row["a"], row["b"]) for row in outcome.good[1:]] == rows
+
+
+def test_declared_columns_need_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n")
+    assert open_input("csv", tmp_path, types={"id": "int64"}).given.columns() == ["id", "text"]

@@ -1,0 +1,113 @@
+"""Files that need other options are refused before the job starts, with the option to set."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline.errors import BadInput
+from support.inputs.read_files import read_csv, read_files
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "semicolons": ("id;text\n1;a, b\n2;b\n", "delimiter", '";"'),
+    "semicolons and decimal commas": ("id;price\n1;2,5\n2;3,5\n", "delimiter", '";"'),
+    "tabs": ("id\ttext\n1\ta\n2\tb\n", "delimiter", r'"\t"'),
+    "pipes in quotes": ('"id"|"text"\n"1"|"a;b"\n"2"|"b"\n', "delimiter", '"|"'),
+    "backslashes": ('id,text\n1,"say \\"hi\\", please"\n2,x\n', "escape", r'"\\"'),
+    "backslashes without a delimiter": ('id,text\n1,"say \\"hi\\""\n2,x\n', "escape", r'"\\"'),
+    "backslashes in two lines": ('id,text\n1,"a \\"b\\"\nc \\"d\\""\n2,x\n', "escape", r'"\\"'),
+    "a comment": ("# made by\nid,text\n1,a\n2,b\n", "comment", '"#"'),
+    "comments": ("# made by\n# today\n\nid,text\n1,a\n2,b\n", "comment", '"#"'),
+    "a title": ("Report\n\nid,text\n1,a\n2,b\n", "skipLines", "2"),
+    "delimiters at the end": ("id,text\n1,a,\n2,b,\n", "column_names", "3"),
+}
+"""Content, the option, and the value to set."""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_file_that_needs_another_option_is_refused(tmp_path: Path, case: str) -> None:
+    content, option, value = REFUSED[case]
+    with pytest.raises(BadInput) as refused:
+        read_csv(tmp_path, content)
+    assert str(refused.value).startswith(f"read.options.{option}: {tmp_path}/000.csv ")
+    assert re.search(rf"Set .*{re.escape(value)}", str(refused.value))
+
+
+FIXED: dict[str, dict[str, Any]] = {
+    "semicolons": {"delimiter": ";"},
+    "tabs": {"delimiter": "\t"},
+    "pipes in quotes": {"delimiter": "|"},
+    "backslashes in two lines": {"escape": "\\"},
+    "comments": {"comment": "#"},
+    "a title": {"skipLines": 2},
+    "delimiters at the end": {"column_names": ["id", "text", "rest"], "skipLines": 1},
+}
+
+
+@pytest.mark.parametrize("case", FIXED)
+def test_suggested_option_reads_the_file(tmp_path: Path, case: str) -> None:
+    outcome = read_csv(tmp_path, REFUSED[case][0], **FIXED[case])
+    assert ([row["id"] for row in outcome.good], outcome.bad) == ([1, 2], {})
+
+
+ENCODED: dict[str, tuple[bytes, dict[str, Any], str]] = {
+    "UTF-16": ("id,text\n1,ä\n".encode("utf-16"), {}, "utf-16"),
+    "UTF-16 without a mark": ("id,text\n1,ä\n".encode("utf-16-le"), {}, "utf-16-le"),
+    "big-endian": ("id,text\n1,ä\n".encode("utf-16-be"), {}, "utf-16-be"),
+    "UTF-32": ("id,text\n1,ä\n".encode("utf-32"), {}, "utf-32"),
+    "cp1252": ("id,text\n1,café\n2,grün\n".encode("cp1252"), {}, "cp1252"),
+    "cp1252 in the header": ("id,größe\n1,a\n".encode("cp1252"), {}, "cp1252"),
+    "UTF-8 as cp1252": ("id,text\n1,café\n2,grün\n".encode(), {"encoding": "cp1252"}, "utf-8"),
+    "UTF-8 as UTF-16": (b"id,text\n1,a\n", {"encoding": "utf-16"}, "utf-8"),
+}
+"""Content, options, and the encoding to set."""
+
+
+@pytest.mark.parametrize("case", ENCODED)
+@pytest.mark.parametrize("format_", ["csv", "text"])
+def test_file_in_another_encoding_is_refused(tmp_path: Path, case: str, format_: str) -> None:
+    content, options, encoding = ENCODED[case]
+    file = tmp_path / ("a.csv" if format_ == "csv" else "a.txt")
+    file.write_bytes(content)
+    with pytest.raises(BadInput) as refused:
+        read_files(format_, file, **options)
+    message = str(refused.value)
+    assert message.startswith(f"read.options.encoding: {file} ")
+    assert message.endswith(f"Set it to {encoding}")
+    assert read_files(format_, file, encoding=encoding).good
+
+
+ACCEPTED: dict[str, tuple[bytes, dict[str, Any], int]] = {
+    "texts with semicolons": (b"text\na; b\nc\nd; e; f\n", {}, 3),
+    "a text with one tab": (b"text\na\tb\nc\td\n", {}, 2),
+    "an explicit comma": (b"a;b\nc;d\n", {"delimiter": ","}, 1),
+    "a header without rows": (b"id;text\n", {}, 0),
+    "paths of Windows": (b'id,text\n1,"C:\\dir\\"\n2,"D:\\"\n', {}, 2),
+    "a line of another length": (b"id,text\n1,a\n2\n3,c,d\n", {}, 1),
+    "one line of another length": (b"id,text\n1\n", {}, 0),
+    "one damaged character": (b"id,text\n1,a\n2,\xff\n3,c\n", {}, 2),
+    "mostly UTF-8": ("1,ä\n2,ö\n3,ü\n".encode() + b"4,caf\xe9\n", {"column_names": ["a", "b"]}, 3),
+    "NUL characters": (b"id,text\n1,a\0b\n", {}, 1),
+    "cp1252": ("id,text\n1,Ã¼ber é\n".encode("cp1252"), {"encoding": "cp1252"}, 1),
+}
+"""Content and options that leave doubt, and the number of good rows."""
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_doubtful_file_is_read(tmp_path: Path, case: str) -> None:
+    content, options, rows = ACCEPTED[case]
+    assert len(read_csv(tmp_path, content, **options).good) == rows
+
+
+def test_conflict_with_the_separator_line_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"read\.options\.delimiter"):
+        read_csv(tmp_path, "sep=;\nid;text\n1;a\n", delimiter=",")
+
+
+def test_manifest_is_refused_without_options_that_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("uri;id\nx;1\ny;2\n")
+    with pytest.raises(BadInput, match=r"read\.options\.column: .*no column 'uri'"):
+        read_files("manifest", tmp_path / "a.csv")

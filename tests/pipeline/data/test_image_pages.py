@@ -1,0 +1,178 @@
+"""Pages of scans and frames of animations: the first one, or a row for each."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from batchinference.pipeline.input.readers import frames as reader
+from batchinference.pipeline.media import images
+from support.inputs.media_files import saved
+from support.inputs.read_files import Outcome, open_input, read_files
+
+COLOURS = {"red": (255, 0, 0), "lime": (0, 255, 0), "blue": (0, 0, 255)}
+WRITERS: dict[str, dict[str, Any]] = {
+    "TIFF": {},
+    "TIFF with LZW": {"compression": "tiff_lzw"},
+    "GIF": {},
+    "PNG": {},
+    "WEBP": {"lossless": True},
+    "AVIF": {},
+    "MPO": {},
+    "HEIF": {},
+}
+
+PAGE, SMALLER, MASK = 0, 1, 4
+"""Types of images in TIFF files."""
+
+
+def pages(writer: str = "TIFF", *others: Image.Image) -> bytes:
+    """Return a file of three pages in several colours, and of other pages."""
+    file_format = writer.split(maxsplit=1)[0]
+    if file_format not in (*images.FORMATS, "MPO"):
+        pytest.skip(f"{file_format} needs an optional library")
+    first, *rest = (Image.new("RGB", (40, 30), colour) for colour in COLOURS)
+    return saved(
+        first, file_format, save_all=True, append_images=[*rest, *others], **WRITERS[writer]
+    )
+
+
+def read(folder: Path, content: bytes, **options: Any) -> Outcome:
+    path = folder / "a.any"
+    path.write_bytes(content)
+    return read_files("images", path, **options)
+
+
+def colours(outcome: Outcome) -> list[str]:
+    """Return the names of the nearest colours of the pages."""
+    return [
+        min(COLOURS, key=lambda name: np.abs(page[0, 0].astype(int) - COLOURS[name]).sum())
+        for page in outcome.column("image")
+    ]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_first_page_is_read_and_the_others_are_counted(tmp_path: Path, writer: str) -> None:
+    outcome = read(tmp_path, pages(writer))
+    assert (colours(outcome), outcome.places) == (["red"], [(0, 0)])
+    assert outcome.warnings == {(0, 0): {"PagesIgnored": 2}}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("size", [None, [8, 9]], ids=["sizes kept", "one size"])
+def test_each_page_is_a_row(tmp_path: Path, writer: str, size: list[int] | None) -> None:
+    outcome = read(tmp_path, pages(writer), pages="all", size=size)
+    assert colours(outcome) == list(COLOURS)
+    assert outcome.column("page_index").tolist() == [0, 1, 2]
+    assert outcome.column("image")[0].shape == (*(size or (30, 40)), 3)
+    assert (outcome.places, outcome.ends) == ([(0, 0), (0, 1), (0, 2)], {0: 3})
+    assert (outcome.bad, outcome.warnings) == ({}, {})
+
+
+def test_rows_of_several_files_are_pages(tmp_path: Path) -> None:
+    for name in ("a", "c"):
+        (tmp_path / f"{name}.tif").write_bytes(pages())
+    (tmp_path / "b.tif").write_bytes(b"no image")
+    opened = open_input("images", tmp_path, pages="all", include_paths=True)
+    assert opened.given.columns() == ["image", "page_index", "path"]
+    count = opened.given.count()
+    assert count is not None
+    assert (count.rows, count.estimated) == (7, True)
+    outcome = opened.read()
+    assert outcome.places == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)]
+    assert list(outcome.bad) == [(1, 0)]
+
+
+def test_page_that_cannot_be_decoded_fails_its_row(tmp_path: Path) -> None:
+    content = pages("TIFF", Image.new("RGB", (60, 50)), Image.new("F", (4, 4)))
+    outcome = read(tmp_path, content, pages="all", max_pixels=1500)
+    assert colours(outcome) == list(COLOURS)
+    assert "60 x 50" in outcome.bad[0, 3]
+    assert "range" in outcome.bad[0, 4]
+    accepting = read(tmp_path, content, pages="all", max_pixels=1500, truncated="accept")
+    assert accepting.bad == outcome.bad  # these pages are not damaged
+
+
+def test_frames_of_animations_are_drawn_over_earlier_ones(tmp_path: Path) -> None:
+    first, second = (Image.new("RGBA", (20, 20), (0, 0, 0, 0)) for _ in range(2))
+    first.paste((255, 0, 0, 255), (0, 0, 10, 10))
+    second.paste((0, 255, 0, 255), (10, 10, 20, 20))
+    for disposal, corner in ((1, [255, 0, 0]), (2, [255, 255, 255])):
+        content = saved(first, "GIF", save_all=True, append_images=[second], disposal=disposal)
+        outcome = read(tmp_path, content, pages="all")
+        _, frame = outcome.column("image")
+        assert frame[0, 0].tolist() == corner
+        assert frame[15, 15].tolist() == [0, 255, 0]
+        assert outcome.warnings == {(0, page): {"Composited": 0} for page in (0, 1)}
+
+
+def pyramid(*types: int) -> bytes:
+    """Return a TIFF file whose images have these types, and are brighter and brighter."""
+    buffer = io.BytesIO()
+    with tifffile.TiffWriter(buffer) as writer:
+        for number, kind in enumerate(types):
+            if kind == MASK:
+                writer.write(np.zeros((32, 32), bool), photometric="miniswhite", subfiletype=kind)
+                continue
+            values = np.full((32, 32, 3), 50 * number, np.uint8)
+            writer.write(values, photometric="rgb", subfiletype=kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("types", "first", "others"),
+    [((PAGE, SMALLER, PAGE, MASK), 0, 1), ((SMALLER, PAGE), 50, 0)],
+    ids=["after pages", "before a page"],
+)
+def test_smaller_versions_and_masks_are_no_pages(
+    tmp_path: Path, types: tuple[int, ...], first: int, others: int
+) -> None:
+    outcome = read(tmp_path, pyramid(*types))
+    assert outcome.column("image")[0][0, 0, 0] == first
+    assert outcome.warnings == ({(0, 0): {"PagesIgnored": others}} if others else {})
+    assert len(read(tmp_path, pyramid(*types), pages="all").places) == 1 + others
+
+
+def test_previews_in_mpo_files_are_no_pages(tmp_path: Path) -> None:
+    content = bytearray(pages("MPO"))
+    index = content.find(b"MPF\0")
+    first = content.rfind(struct.pack("<L", 0x030000), index, index + 90)
+    struct.pack_into("<L", content, first + 16, 0x010002)  # the second image is a thumbnail
+    outcome = read(tmp_path, bytes(content))
+    assert outcome.warnings == {(0, 0): {"PagesIgnored": 1}}
+    assert colours(read(tmp_path, bytes(content), pages="all")) == ["red", "blue"]
+
+
+def test_damaged_list_of_pages_fails_the_rest(tmp_path: Path) -> None:
+    content = pages()
+    cut = content[: len(content) * 2 // 3]
+    assert colours(read(tmp_path, cut)) == ["red"]
+    outcome = read(tmp_path, cut, pages="all")
+    assert (colours(outcome), list(outcome.bad)) == (["red", "lime"], [(0, 2)])
+    accepted = read(tmp_path, cut, pages="all", truncated="accept")
+    assert (colours(accepted), accepted.bad) == (["red", "lime"], {})
+    assert accepted.warnings == {(0, 1): {"Truncated": 0}}
+
+
+@pytest.mark.parametrize("writer", ["GIF", "PNG"])
+def test_missing_frames_of_a_cut_animation_are_counted(tmp_path: Path, writer: str) -> None:
+    content = pages(writer)
+    cut = content[: len(content) * 2 // 3]
+    outcome = read(tmp_path, cut, pages="all")
+    assert list(outcome.bad) == [(0, len(outcome.places))]
+    accepted = read(tmp_path, cut, pages="all", truncated="accept")
+    assert (accepted.places, accepted.bad) == (outcome.places, {})
+    assert [*accepted.warnings.values()] == [{"Truncated": 0}]
+
+
+def test_many_pages_are_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "CHUNK_BYTES", 5000)
+    outcome = read(tmp_path, pages(), pages="all")
+    assert [batch.table.num_rows for batch in outcome.batches if batch.table.num_rows] == [2, 1]

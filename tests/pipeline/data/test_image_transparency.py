@@ -1,0 +1,133 @@
+"""Transparent pixels of images are drawn over a colour, so that hidden colours do not matter."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from batchinference.pipeline.media import images
+from support.inputs.media_files import png, saved
+from support.inputs.read_files import Outcome, read_files
+
+HIDDEN = [(0, 0, 0), (240, 30, 10), (255, 255, 255)]
+GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+
+
+def layered(hidden: tuple[int, int, int]) -> Image.Image:
+    """Return a transparent picture with one visible pixel."""
+    image = Image.new("RGBA", (8, 8), (*hidden, 0))
+    image.putpixel((4, 4), (0, 0, 255, 255))
+    return image
+
+
+def read(folder: Path, content: bytes, **options: object) -> Outcome:
+    path = folder / "a.any"
+    path.write_bytes(content)
+    return read_files("images", path, **options)
+
+
+def pixels(outcome: Outcome) -> np.ndarray:
+    (found,) = outcome.column("image")
+    result: np.ndarray = found
+    return result
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP", "TIFF"])
+def test_images_that_look_equal_give_equal_pixels(tmp_path: Path, file_format: str) -> None:
+    options = {"lossless": True, "exact": True} if file_format == "WEBP" else {}
+    for hidden in HIDDEN:
+        outcome = read(tmp_path, saved(layered(hidden), file_format, **options))
+        assert pixels(outcome)[0, 0].tolist() == [255, 255, 255]
+        assert pixels(outcome)[4, 4].tolist() == [0, 0, 255]
+        assert outcome.warnings == {(0, 0): {"Composited": 0}}
+
+
+@pytest.mark.parametrize(
+    ("background", "colour"),
+    [("white", 255), ("black", 0), ("gray", 128), ("#336699", (51, 102, 153)), ("#369", None)],
+)
+def test_background_is_the_colour_behind(tmp_path: Path, background: str, colour: object) -> None:
+    expected = np.broadcast_to((51, 102, 153) if colour is None else colour, 3)
+    outcome = read(tmp_path, saved(layered((1, 2, 3)), "PNG"), background=background)
+    assert pixels(outcome)[0, 0].tolist() == expected.tolist()
+
+
+def test_half_transparent_pixels_equal_those_of_pillow(tmp_path: Path) -> None:
+    random = np.random.default_rng(0).integers(0, 256, (16, 16, 4), dtype=np.uint8)
+    layer = Image.fromarray(random)
+    ground = Image.new("RGBA", layer.size, "#102030")
+    expected = Image.alpha_composite(ground, layer)
+    for mode in ("RGB", "L"):
+        outcome = read(tmp_path, saved(layer, "PNG"), background="#102030", mode=mode)
+        assert np.array_equal(pixels(outcome), np.asarray(expected.convert(mode)))
+
+
+def test_mode_rgba_keeps_transparency(tmp_path: Path) -> None:
+    random = np.random.default_rng(0).integers(0, 256, (6, 5, 4), dtype=np.uint8)
+    outcome = read(tmp_path, saved(Image.fromarray(random), "PNG"), mode="RGBA")
+    assert np.array_equal(pixels(outcome), random)
+    assert outcome.warnings == {}
+
+
+def test_opaque_images_have_no_warning(tmp_path: Path) -> None:
+    outcome = read(tmp_path, saved(Image.new("RGBA", (2, 2), (9, 8, 7, 255)), "PNG"))
+    assert pixels(outcome)[0, 0].tolist() == [9, 8, 7]
+    assert outcome.warnings == {}
+
+
+def test_size_mixes_no_hidden_colours(tmp_path: Path) -> None:
+    layer = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    layer.paste((255, 255, 255, 255), (0, 0, 4, 8))
+    outcome = read(tmp_path, saved(layer, "PNG"), size=[4, 4])
+    assert (pixels(outcome) == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "second"),
+    [
+        (png(2, 8, RGB, bytes([1, 2, 3, 4, 5, 6]), struct.pack(">3H", 1, 2, 3)), [4, 5, 6]),
+        (png(2, 8, GRAY, bytes([7, 9]), struct.pack(">H", 7)), [9] * 3),
+        (png(2, 4, GRAY, b"\x3f", struct.pack(">H", 3)), [255] * 3),
+        (png(2, 2, GRAY, bytes([0b0110_0000]), struct.pack(">H", 1)), [170] * 3),
+        (png(2, 1, GRAY, bytes([0b0100_0000]), struct.pack(">H", 0)), [255] * 3),
+        (png(2, 16, GRAY, struct.pack(">2H", 40000, 65535), struct.pack(">H", 40000)), [255] * 3),
+        (
+            png(2, 16, RGB, struct.pack(">6H", 65535, 513, 9, 65535, 514, 9),
+                struct.pack(">3H", 65535, 513, 9)),
+            [255, 2, 0],
+        ),
+        (png(2, 8, GRAY_ALPHA, bytes([200, 0, 100, 255])), [100] * 3),
+        (png(2, 16, GRAY_ALPHA, struct.pack(">4H", 9, 0, 65535, 65535)), [255] * 3),
+        (png(2, 16, RGB_ALPHA, struct.pack(">8H", 9, 9, 9, 0, 65535, 0, 0, 65535)), [255, 0, 0]),
+    ],
+    ids=["RGB", "gray", "4 bits", "2 bits", "1 bit", "16 bits", "48 bits", "LA", "LA 32", "RGBA"],
+)  # fmt: skip
+def test_every_kind_of_transparency_in_png_files(
+    tmp_path: Path, content: bytes, second: list[int]
+) -> None:
+    outcome = read(tmp_path, content, background="#00ff7f")
+    assert pixels(outcome)[0].tolist() == [[0, 255, 127], second]
+    assert "Composited" in outcome.warnings[0, 0]
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "GIF"])
+def test_palettes_have_transparent_colours(tmp_path: Path, file_format: str) -> None:
+    image = Image.new("P", (2, 1), 1)
+    image.putpixel((1, 0), 2)
+    image.putpalette([0, 0, 0, 240, 30, 10, 9, 8, 7])
+    outcome = read(tmp_path, saved(image, file_format, transparency=1))
+    assert pixels(outcome).tolist() == [[[255, 255, 255], [9, 8, 7]]]
+    assert outcome.warnings == {(0, 0): {"Composited": 0}}
+
+
+@pytest.mark.parametrize("given", ["pixels", "bytes"])
+def test_image_that_is_written_as_jpeg_is_drawn_over_white(given: str) -> None:
+    layer = layered((240, 30, 10))
+    value = np.asarray(layer) if given == "pixels" else saved(layer, "PNG")
+    with Image.open(io.BytesIO(images.encode(value, "jpeg"))) as image:
+        assert min(image.getpixel((0, 0))) > 250

@@ -1,0 +1,487 @@
+"""Outputs without rows: they have columns, and the libraries that people use can read them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import lance
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from pyiceberg.catalog import load_catalog
+
+from batchinference.api.run import Result
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.verify.findings import Result as Verdict
+from batchinference.pipeline.verify.verify import verify
+from batchinference.spec import parse
+from batchinference.spec.report import JobState
+from support.documents.minimal import Document
+from support.jobs.crash_points import Place, Recording, every_step, on_disk
+from support.jobs.on_ray import data_files, job_document, run_in_process
+
+pytestmark = pytest.mark.usefixtures("own_code")
+TYPES = {
+    "id": pa.int64(),
+    "kind": pa.string(),
+    "score": pa.float32(),
+    "when": pa.timestamp("us", tz="UTC"),
+    "tags": pa.list_(pa.string()),
+    "about": pa.struct([("x", pa.int32())]),
+}
+FEW = {
+    "id": [1, 2, 3],
+    "kind": ["a", "b", "b"],
+    "score": [0.5, 1.5, None],
+    "when": [0, 1, 2],
+    "tags": [[], ["x"], None],
+    "about": [{"x": 1}, None, None],
+}
+NONE = {"name": "none", "filter": "id > 100"}
+_HTTP = {"runtime": "http", "url": "http://127.0.0.1:9/v1", "inputs": {"t": "id"}}
+UNKNOWN = {
+    **_HTTP,
+    "api": "json",
+    "body": {"t": "{t}"},
+    "resultType": "numbers",
+    "output": "unknown",
+}
+WITH_UNKNOWN = [NONE, {"name": "model", "model": UNKNOWN}]
+"""Steps after which a column has an unknown type."""
+
+
+def with_vector(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the batch with a column of vectors."""
+    return {**batch, "vector": np.zeros((len(batch["id"]), 2, 3), np.float32)}
+
+
+class Same:
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        return batch
+
+
+def failing(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+    raise ValueError("no row is good")
+
+
+def python(function: str, **fields: Any) -> Document:
+    code = {"callable": f"{__name__}:{function}"}
+    return {"name": function.replace("_", "-").lower(), "python": code, **fields}
+
+
+either_plan = pytest.mark.parametrize(
+    "first", [[], [python("Same", replicas={"min": 1, "max": 1})]], ids=["fused", "in actors"]
+)
+"""The first steps of a job that is fused, and of a job with an actor pool."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Write a Parquet file with three rows."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table(FEW, pa.schema(list(TYPES.items()))), tmp_path / "in" / "a.parquet")
+    return tmp_path / "in"
+
+
+def run(source: Path, steps: list[Document], **spec: Any) -> Path:
+    """Run a job that writes no row, check that verify proves its output, and return this."""
+    output = source.parent / spec.pop("name", "out")
+    document = job_of(source, output, steps, **spec)
+    report = run_in_process(document).report
+    assert report.state is JobState.SUCCEEDED, report.message
+    assert report.counts is not None
+    assert report.counts.written == 0
+    assert verdict(output) is Verdict.PROVEN
+    return output
+
+
+def job_of(source: Path, output: Path, steps: list[Document], **spec: Any) -> Document:
+    read = {"format": "parquet", **spec.pop("read", {})}
+    write = {"format": "parquet", **spec.pop("write", {})}
+    errors = {"maxPercent": 100, **spec.pop("errors", {})}
+    return job_document(
+        "empty", source, output, read=read, write=write, steps=steps, errors=errors, **spec
+    )
+
+
+def verdict(output: Path) -> Verdict:
+    return verify(Location(str(output)), trusted=True).result
+
+
+def schema_of(output: Path) -> pa.Schema:
+    """Return the schema of the only file of an output, which has no rows."""
+    (file,) = data_files(output)
+    table = pq.read_table(file)
+    assert table.num_rows == 0
+    return table.schema
+
+
+@either_plan
+def test_filtered_output_has_the_types_of_its_rows(source: Path, first: list[Document]) -> None:
+    output = run(source, [*first, python("with_vector"), NONE])
+    vectors = pa.list_(pa.list_(pa.float32()))
+    assert schema_of(output) == pa.schema([*TYPES.items(), ("vector", vectors)])
+
+
+@either_plan
+def test_steps_after_the_last_row_add_their_columns(source: Path, first: list[Document]) -> None:
+    steps = [
+        *first,
+        NONE,
+        {"name": "more", "addColumns": {"twice": "id * 2", "text": "kind"}},
+        {"name": "each", "explode": {"column": "tags"}},
+        {"name": "new", "renameColumns": {"about": "facts"}},
+        {"name": "less", "dropColumns": ["when", "score"]},
+    ]
+    names = {"id": pa.int64(), "kind": pa.string(), "tags": pa.string(), "facts": TYPES["about"]}
+    expected = pa.schema([*names.items(), ("twice", pa.int64()), ("text", pa.string())])
+    assert schema_of(run(source, steps)) == expected
+
+
+def test_models_that_no_row_has_reached_add_their_columns(source: Path) -> None:
+    chat = {**_HTTP, "api": "chat", "name": "m", "prompt": "{t}", "output": "answer"}
+    count = {**UNKNOWN, "resultType": "integer", "output": "count"}
+    steps = [*WITH_UNKNOWN, {"name": "chat", "model": chat}, {"name": "count", "model": count}]
+    # Spark before 4.1 cannot read the type null
+    added = {"unknown": pa.string(), "answer": pa.string(), "count": pa.int64()}
+    assert schema_of(run(source, steps)) == pa.schema([*TYPES.items(), *added.items()])
+
+
+def test_output_of_failed_rows_has_the_columns_of_the_failed_step(source: Path) -> None:
+    output = run(source, [python("failing"), {"name": "s", "selectColumns": ["id", "new"]}])
+    assert schema_of(output) == pa.schema([("id", pa.string()), ("new", pa.string())])
+    decode = {"column": "kind", "format": "json", "fields": {"x": "int64"}}
+    output = run(source, [{"name": "bad", "decode": decode}], name="types")
+    known = {**TYPES, "kind": pa.struct([("x", pa.int64())])}
+    assert schema_of(output) == pa.schema(list(known.items()))
+
+
+def test_damaged_rows_have_the_types_of_the_other_rows(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"n": pa.array([1] * 1000, pa.int16())}), tmp_path / "in" / "a.parquet")
+    content = bytearray((tmp_path / "in" / "a.parquet").read_bytes())
+    content[4:60] = b"\xff" * 56
+    (tmp_path / "in" / "a.parquet").write_bytes(content)
+    output = run(tmp_path / "in", [{"name": "twice", "addColumns": {"more": "n * 2"}}])
+    assert schema_of(output).types == [pa.int16(), pa.int64()]
+
+
+def test_columns_that_user_code_would_add_are_left_out(source: Path) -> None:
+    more = {"name": "more", "addColumns": {"twice": "id * 2"}}
+    output = run(source, [python("failing"), more])
+    assert schema_of(output) == pa.schema([*TYPES.items(), ("twice", pa.int64())])
+
+
+def test_append_guesses_no_columns(source: Path) -> None:
+    assert data_files(run(source, [python("failing")], write={"mode": "append"})) == []
+
+
+def test_damaged_input_has_the_columns_that_are_known(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(b"no picture")
+    steps = [{"name": "size", "addColumns": {"n": "path"}}]
+    write = {"columns": ["n", "path"]}
+    read = {"format": "images", "options": {"include_paths": True}}
+    output = run(tmp_path / "in", steps, read=read, write=write)
+    assert schema_of(output).names == ["n", "path"]
+
+
+EMPTY_FILES: dict[str, tuple[str, bytes | None, dict[str, pa.DataType]]] = {
+    "csv": ("a.csv", b"id,text\n", {"id": pa.string(), "text": pa.string()}),
+    "parquet": ("a.parquet", None, TYPES),
+    "numpy": ("a.npy", None, {"data": pa.list_(pa.float32())}),
+    "json": ("a.jsonl", b"\n", {}),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_FILES)
+def test_input_without_rows_gives_its_columns(tmp_path: Path, name: str) -> None:
+    file, content, types = EMPTY_FILES[name]
+    path = tmp_path / "in" / file
+    path.parent.mkdir()
+    if content is not None:
+        path.write_bytes(content)
+    elif name == "numpy":
+        np.save(path, np.zeros((0, 3), np.float32))
+    else:
+        pq.write_table(pa.schema(list(types.items())).empty_table(), path)
+    output = run(path.parent, [], read={"format": name})
+    files = data_files(output)
+    assert [pq.read_schema(found) for found in files] == (
+        [pa.schema(list(types.items()))] * bool(types)
+    )
+
+
+ALLOWED: dict[str, dict[str, pa.DataType]] = {
+    "text": {"text": pa.string(), "size": pa.int64()},
+    "images": {"image": pa.string(), "size": pa.int64()},
+    "parquet": {},
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_input_without_files_gives_the_columns_of_its_format(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").mkdir()
+    read = {"format": name, "allowEmpty": True}
+    steps = [{"name": "size", "addColumns": {"size": "len(text)"}}] if name == "text" else []
+    output = run(tmp_path / "in", steps, read=read)
+    types = {key: kind for key, kind in ALLOWED[name].items() if steps or key != "size"}
+    assert [pq.read_schema(file) for file in data_files(output)] == (
+        [pa.schema(list(types.items()))] * bool(types)
+    )
+
+
+def test_libraries_read_a_parquet_output_without_rows(source: Path) -> None:
+    output = run(source, WITH_UNKNOWN)
+    names = [*TYPES, "unknown"]
+    assert list(pd.read_parquet(output).columns) == names
+    assert pads.dataset(output).schema.names == names
+    assert duckdb.sql(f"select * from '{output}/*.parquet'").columns == names
+
+
+def test_layout_of_the_columns_is_that_of_rows(source: Path) -> None:
+    write = {
+        "columns": ["score", "id"],
+        "partitionBy": ["kind"],
+        "rowNumber": "row",
+        "order": "input",
+    }
+    output = run(source, [NONE], write=write)
+    assert schema_of(output).names == ["row", "score", "id", "kind"]
+    assert list(pd.read_parquet(output).columns) == ["row", "score", "id", "kind"]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_csv_without_rows_is_a_header(source: Path, compression: str) -> None:
+    more = {"name": "more", "addColumns": {'a "name"': "id"}}
+    write = {"format": "csv", "compression": compression}
+    output = run(source, [*WITH_UNKNOWN, more], write=write)
+    (file,) = data_files(output)
+    names = [*TYPES, "unknown", 'a "name"']
+    assert list(pd.read_csv(file).columns) == names
+    assert duckdb.sql(f"select * from read_csv('{file}')").columns == names
+    if compression == "none":
+        assert list(csv.reader(io.StringIO(file.read_text()))) == [names]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_json_without_rows_is_an_empty_file(source: Path, compression: str) -> None:
+    output = run(source, [NONE], write={"format": "json", "compression": compression})
+    (file,) = data_files(output)
+    assert len(pd.read_json(file, lines=True)) == 0
+    assert duckdb.sql(f"select * from read_json('{file}')").fetchall() == []
+
+
+def test_arrays_without_rows_keep_their_shape(source: Path) -> None:
+    write = {"format": "numpy", "columns": ["id", "kind", "score", "vector"]}
+    (file,) = data_files(run(source, [python("with_vector"), NONE], write=write))
+    with np.load(file) as arrays:
+        shapes = {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
+    assert shapes == {
+        "id": ((0,), "int64"),
+        "kind": ((0,), "<U1"),
+        "score": ((0,), "float32"),
+        "vector": ((0, 2, 3), "float32"),
+    }
+
+
+def test_archive_without_rows_is_empty(source: Path) -> None:
+    (file,) = data_files(run(source, [NONE], write={"format": "webdataset", "keyColumn": "id"}))
+    with tarfile.open(file) as archive:
+        assert archive.getnames() == []
+
+
+def test_image_output_without_rows_has_no_file(source: Path) -> None:
+    steps = [python("with_vector"), NONE]
+    write = {"format": "images", "column": "vector"}
+    assert data_files(run(source, steps, write=write)) == []
+
+
+@pytest.mark.parametrize(
+    "write",
+    [{"format": name} for name in ("parquet", "csv", "json", "numpy", "webdataset", "delta")],
+    ids=lambda write: write["format"],
+)
+def test_api_returns_the_columns_and_types(source: Path, write: Document) -> None:
+    steps = [{"name": "s", "selectColumns": ["id", "kind", "tags"]}, NONE]
+    document = job_of(source, source.parent / "out", steps, write=write)
+    report = run_in_process(document).report
+    result = Result(parse(document), report)
+    types = [(name, TYPES[name]) for name in ("id", "kind", "tags")]
+    assert result.to_arrow() == pa.schema(types).empty_table()
+    assert list(result.to_pandas().columns) == ["id", "kind", "tags"]
+
+
+TABLES = ("delta", "lance", "iceberg", "sql")
+
+
+def table_write(directory: Path, kind: str) -> Document:
+    write: Document = {"format": kind}
+    if kind == "iceberg":
+        (directory / "warehouse").mkdir(exist_ok=True)
+        properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{directory}/catalog.db",
+            "warehouse": f"file://{directory}/warehouse",
+        }
+        write |= {"table": "space.rows", "catalog": {"name": "own", "properties": properties}}
+    if kind == "sql":
+        write |= {"table": "rows", "url": f"sqlite:///{directory}/rows.db"}
+    return write
+
+
+def columns_of_table(directory: Path, write: Document) -> list[str]:
+    output = str(directory / "out")
+    match write["format"]:
+        case "delta":
+            return list(pa.schema(deltalake.DeltaTable(output).schema().to_arrow()).names)
+        case "lance":
+            return list(lance.dataset(output).schema.names)
+        case "iceberg":
+            catalog = load_catalog("own", **write["catalog"]["properties"])
+            return list(catalog.load_table("space.rows").schema().as_arrow().names)
+    return [
+        column["name"] for column in sa.inspect(sa.create_engine(write["url"])).get_columns("rows")
+    ]
+
+
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+@pytest.mark.parametrize("kind", TABLES)
+def test_table_is_created_without_rows(source: Path, kind: str, mode: str) -> None:
+    write = {**table_write(source.parent, kind), "mode": mode}
+    run(source, [python("with_vector"), NONE], write=write)
+    assert columns_of_table(source.parent, write) == [*TYPES, "vector"]
+    # rows can be added later
+    pq.write_table(pq.read_table(source / "a.parquet"), source / "b.parquet")
+    added = {**write, "mode": "append"}
+    document = job_of(source, source.parent / "out", [python("with_vector")], write=added)
+    document["metadata"]["name"] = "other"
+    report = run_in_process(document).report
+    assert report.state is JobState.SUCCEEDED, report.message
+    assert columns_of_table(source.parent, write) == [*TYPES, "vector"]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_existing_table_keeps_its_columns(source: Path, kind: str) -> None:
+    write = table_write(source.parent, kind)
+    output = source.parent / "out"
+    few = [{"name": "s", "selectColumns": ["id", "kind"]}]
+    for steps, mode in ((few, "error"), ([NONE, *few], "append"), ([NONE, *few], "overwrite")):
+        document = job_of(source, output, steps, write={**write, "mode": mode})
+        document["metadata"]["name"] = mode
+        report = run_in_process(document).report
+        assert report.state is JobState.SUCCEEDED, report.message
+        assert columns_of_table(source.parent, write) == ["id", "kind"]
+
+
+def test_table_is_not_created_with_a_column_of_unknown_type(source: Path) -> None:
+    run(source, WITH_UNKNOWN, write={"format": "delta"})
+    assert not deltalake.DeltaTable.is_deltatable(str(source.parent / "out"))
+
+
+def test_append_adds_no_second_file_and_keeps_the_types(source: Path) -> None:
+    write = {"mode": "append"}
+    output = run(source, [NONE], write=write)
+    (first,) = data_files(output)
+    few = pq.read_table(source / "a.parquet")
+    pq.write_table(few, source / "b.parquet")
+    document = job_of(source, output, [NONE], write=write)
+    assert run_in_process(document).report.state is JobState.SUCCEEDED
+    assert data_files(output) == [first]
+    pq.write_table(few.set_column(0, "id", pa.array([1, 101, 2])), source / "c.parquet")
+    assert run_in_process(document).report.state is JobState.SUCCEEDED
+    assert pd.read_parquet(output)["id"].tolist() == [101]
+    assert verdict(output) is Verdict.PROVEN
+
+
+@pytest.mark.parametrize(
+    ("steps", "write"),
+    [
+        (WITH_UNKNOWN, {}),
+        ([NONE], {"partitionBy": ["kind"]}),
+    ],
+    ids=["unknown type", "partitions"],
+)
+def test_append_writes_no_file_that_could_contradict_later_rows(
+    source: Path, steps: list[Document], write: Document
+) -> None:
+    output = run(source, steps, write={"mode": "append", **write})
+    assert data_files(output) == []
+
+
+def test_append_to_files_of_others_adds_no_file(source: Path) -> None:
+    (source.parent / "out").mkdir()
+    pq.write_table(pa.table({"id": [7]}), source.parent / "out" / "theirs.parquet")
+    output = run(source, [NONE], write={"mode": "append"})
+    assert [file.name for file in data_files(output)] == ["theirs.parquet"]
+
+
+def test_overwrite_replaces_rows_by_columns_and_columns_by_rows(source: Path) -> None:
+    output = source.parent / "out"
+    run_in_process(job_of(source, output, []))
+    run(source, [NONE], write={"mode": "overwrite"})
+    assert schema_of(output).names == list(TYPES)
+    document = job_of(source, output, [], write={"mode": "overwrite"})
+    assert run_in_process(document).report.state is JobState.SUCCEEDED
+    assert len(pd.read_parquet(output)) == 3
+    assert len(data_files(output)) == 1
+
+
+def test_retried_rows_replace_the_file_without_rows(source: Path) -> None:
+    picky = source.parent / "picky"
+    steps = [
+        python(
+            "failing_without",
+            python={"callable": f"{__name__}:failing_without", "callArgs": {"path": str(picky)}},
+        )
+    ]
+    output = run(source, [*steps, {"name": "s", "selectColumns": ["id"]}])
+    assert schema_of(output).names == ["id"]
+    picky.touch()
+    document = job_of(
+        source, output, [*steps, {"name": "s", "selectColumns": ["id"]}], errors={"retry": True}
+    )
+    report = run_in_process(document).report
+    assert report.state is JobState.SUCCEEDED, report.message
+    assert sorted(pd.read_parquet(output)["id"]) == [1, 2, 3]
+    assert pads.dataset(output).schema.field("id").type == pa.int64()
+    assert verdict(output) is Verdict.PROVEN
+
+
+def failing_without(batch: dict[str, np.ndarray], path: str) -> dict[str, Any]:
+    if not Path(path).exists():
+        raise ValueError("not yet")
+    return batch
+
+
+@on_disk
+def test_job_that_died_at_any_step_leaves_one_file(place: Place) -> None:
+    job = place.job("out")
+    job["spec"]["steps"].append({"name": "none", "filter": "n > 100"})
+    recording = Recording(place, job)
+    output = place.directory / "out"
+    assert "write part-*.parquet" in recording.steps
+
+    def check(step: int) -> list[str]:
+        report = place.run_again(job)
+        files = data_files(output)
+        wrong = [] if report.state is JobState.SUCCEEDED else [str(report.message)]
+        wrong += [] if len(files) == 1 else [f"{len(files)} files"]
+        return wrong if verdict(output) is Verdict.PROVEN else [*wrong, "not proven"]
+
+    assert recording.faults(check, every_step(recording.steps)) == {}
+
+
+def test_report_shows_no_rows_of_the_file(source: Path) -> None:
+    output = run(source, [NONE])
+    assert (output / "_batchinference" / "report.html").exists()

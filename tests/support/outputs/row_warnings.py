@@ -1,0 +1,31 @@
+"""Reads warnings about rows as plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.row_warnings import RowWarning, collect_warnings
+from batchinference.pipeline.runtimes import Runtime
+from support.models.run_transformers import run
+
+Found = list[tuple[int, str, int]]
+"""The row, the name and the amount of each warning."""
+
+
+def plain(warnings: Iterable[RowWarning]) -> Found:
+    return sorted((warning.row, warning.name.value, warning.amount) for warning in warnings)
+
+
+def warnings_of(batch: RowBatch) -> Found:
+    """Return the warnings of a batch, with the ids of input rows."""
+    columns = (batch.warnings.column(name).to_pylist() for name in ("id", "name", "amount"))
+    return sorted(zip(*columns, strict=True))
+
+
+def run_with_warnings(runtime: Runtime, columns: dict[str, list[Any]]) -> tuple[list[Any], Found]:
+    """Return the results of one batch as Python values, and its warnings."""
+    with collect_warnings() as warnings:
+        results = run(runtime, columns)
+    return results, plain(warnings)

@@ -1,0 +1,435 @@
+"""Archives of WebDataset, lines of JSON that are no objects, and outputs without rows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traps import product
+from traps.case import Cases, Outcome, Refused, Right, Row
+from traps.inputs import lines, packed, tar
+from traps.pictures import BLUE, picture
+
+CASES = Cases("containers")
+JPG = picture(kind="JPEG")
+BLUE_JPG = picture(BLUE, "JPEG")
+CAT, DOG = ({"__key__": str(n), "cls": label} for n, label in enumerate(("cat", "dog")))
+
+
+def sample(row: Row) -> Row:
+    """Return the key and the values of a sample, with pictures as their first pixel."""
+    return {
+        name.removeprefix("."): _shown(value)
+        for name, value in row.items()
+        if name not in ("__url__", "path") and value is not None
+    }
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, bytes):
+        value = _decoded(value)
+    if hasattr(value, "convert") or np.ndim(value) == 3:
+        return np.asarray(value)[0, 0].tolist()
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _decoded(value: bytes) -> Any:
+    """Return bytes of a member that a tool leaves undecoded as what they are."""
+    import io
+
+    from PIL import Image
+
+    if value[:2] == b"\xff\xd8":
+        return np.asarray(Image.open(io.BytesIO(value)).convert("RGB"))
+    return value
+
+
+def key(row: Row) -> Row:
+    """Return the key of a sample, and its members without pixels."""
+    shown = sample(row)
+    return {name: "picture" if isinstance(shown[name], list) else shown[name] for name in shown}
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def samples(*keys: str, **members: Any) -> list[Row]:
+    return [{"__key__": key, "jpg": "picture", **members} for key in keys]
+
+
+archives = {"read": {"format": "webdataset"}, "view": key}
+apart = CASES.kind("R24", "members of a sample that are not adjacent in an archive", **archives)
+apart(
+    "first all pictures, then all texts",
+    Right([*samples("0", txt="a"), *samples("1", txt="b")]),
+    files={"a.tar": tar([("0.jpg", JPG), ("1.jpg", JPG), ("0.txt", "a"), ("1.txt", "b")])},
+)
+apart(
+    "the same, packed with gzip",
+    Right([*samples("0", txt="a"), *samples("1", txt="b")]),
+    files={
+        "a.tar.gz": packed(tar([("0.jpg", JPG), ("1.jpg", JPG), ("0.txt", "a"), ("1.txt", "b")]))
+    },
+    peers={"daft": {"pattern": "*"}, "datasets": {"data_files": ["*.tar.gz"]}},
+)
+apart(
+    "one sample of many is divided",
+    Right([*samples("0", txt="a"), *samples("1", txt="b"), *samples("2", txt="c")]),
+    files={
+        "a.tar": tar(
+            [
+                ("0.jpg", JPG),
+                ("1.jpg", JPG),
+                ("1.txt", "b"),
+                ("2.jpg", JPG),
+                ("2.txt", "c"),
+                ("0.txt", "a"),
+            ]
+        )
+    },
+)
+apart(
+    "equal names in two directories",
+    Right([*samples("x/0", txt="a"), *samples("y/0", txt="b")]),
+    files={"a.tar": tar([("x/0.jpg", JPG), ("y/0.jpg", JPG), ("x/0.txt", "a"), ("y/0.txt", "b")])},
+)
+apart(
+    "a member that is in the archive twice",
+    Right(samples("0", txt="a"), failed=1, says="0.txt|twice|txt"),
+    Right([], failed=1, says="0.txt|twice|txt"),
+    Right(samples("0", txt="b"), failed=1, says="0.txt|twice|txt"),
+    Refused("txt"),
+    files={"a.tar": tar([("0.jpg", JPG), ("0.txt", "a"), ("0.txt", "b")])},
+)
+apart(
+    "a sample that is divided over two archives",
+    Right([{"__key__": "0", "jpg": "picture"}, {"__key__": "0", "txt": "a"}]),
+    files={"a.tar": tar([("0.jpg", JPG)]), "b.tar": tar([("0.txt", "a")])},
+)
+
+apart(
+    "names with and without ./",
+    Right(samples("0", txt="a")),
+    files={"a.tar": tar([("./0.jpg", JPG), ("0.txt", "a")])},
+)
+apart(
+    "extensions in small and capital letters",
+    Right(samples("0", txt="a")),
+    files={"a.tar": tar([("0.JPG", JPG), ("0.txt", "a")])},
+)
+apart(
+    "10,000 pictures before their texts",
+    Right([{"__key__": str(n), "a": "x", "b": "y"} for n in range(10_000)]),
+    view=lambda row: {name: _text(row[name]) for name in ("__key__", "a", "b")},
+    files={
+        "a.tar": tar(
+            [(f"{n}.a", "x") for n in range(10_000)] + [(f"{n}.b", "y") for n in range(10_000)]
+        )
+    },
+    peers={},
+)
+
+
+values = CASES.kind(
+    "R27",
+    "lines of JSON that are no objects",
+    read={"format": "json"},
+    peers={"ray": {"lines": True}},
+)
+OBJECTS = [{"a": 1}, {"a": 2}]
+values(
+    "a number, a list, a text and null between objects",
+    Right(OBJECTS, failed=4, says="object"),
+    files={"a.jsonl": lines(OBJECTS[0], 3, [1], '"x"', "null", OBJECTS[1])},
+)
+values(
+    "only lists",
+    Right([], failed=2, says="object"),
+    Refused("object"),
+    files={"a.jsonl": lines([1, 2], [3])},
+)
+values(
+    "NaN and Infinity",
+    Right([{"a": 1}], failed=2, says="NaN|Infinity|invalid|JSON"),
+    Right([{"a": math.nan}, {"a": 1}, {"a": math.inf}]),
+    files={"a.jsonl": '{"a": NaN}\n{"a": 1}\n{"a": Infinity}\n'},
+)
+values(
+    "two objects on one line",
+    Right([*OBJECTS, {"a": 3}]),
+    Right([{"a": 3}], failed=1, says="JSON|object"),
+    files={"a.jsonl": '{"a": 1}{"a": 2}\n{"a": 3}\n'},
+)
+values(
+    "objects over several lines",
+    Right(OBJECTS),
+    Refused("lines|object"),
+    Right([], failed=6, says="JSON|object|lines"),
+    files={"a.jsonl": '{\n  "a": 1\n}\n{\n  "a": 2\n}\n'},
+)
+values(
+    "one array of objects in a .json file, read as lines",
+    Right(OBJECTS),
+    Refused("lines"),
+    Right([], failed=1, says="lines|object"),
+    files={"a.json": '[{"a": 1}, {"a": 2}]\n'},
+    peers={"ray": {}, "daft": {}},
+)
+values(
+    "an array with a number in it",
+    Right(OBJECTS, failed=1, says="object"),
+    options={"lines": False},
+    files={"a.json": '[{"a": 1}, 3, {"a": 2}]'},
+    peers={"ray": {}, "pandas": {"lines": False}},
+)
+values(
+    "a file with one object, read as an array",
+    Right(OBJECTS[:1]),
+    Refused("array|list|lines"),
+    Right([], failed=1, says="array|list|lines"),
+    options={"lines": False},
+    files={"a.json": '{"a": 1}'},
+    peers={"ray": {}, "pandas": {"lines": False}},
+)
+values(
+    "blank lines, a byte order mark and CRLF",
+    Right(OBJECTS),
+    files={"a.jsonl": '\ufeff{"a": 1}\r\n\r\n  \r\n{"a": 2}\r\n'},
+)
+values(
+    "a comma behind each line",
+    Right(OBJECTS),
+    Right([], failed=2, says="JSON|comma"),
+    Right([OBJECTS[1]], failed=1, says="JSON|comma"),
+    files={"a.jsonl": '{"a": 1},\n{"a": 2},\n'},
+)
+values(
+    "surrogates and escapes in texts",
+    Right([{"a": "😀\u0000é"}]),
+    files={"a.jsonl": '{"a": "\\ud83d\\ude00\\u0000\\u00e9"}\n'},
+)
+values(
+    "half of a surrogate pair",
+    Right([{"a": "x"}], failed=1, says="surrogate|UTF|unicode|JSON"),
+    files={"a.jsonl": '{"a": "\\ud83d"}\n{"a": "x"}\n'},
+)
+BIG = 2**53 + 1
+values(
+    "integers above 2^53 beside fractions",
+    Right([{"a": BIG}, {"a": 0.5}]),
+    Right([{"a": str(BIG)}, {"a": "0.5"}]),
+    Right([{"a": 0.5}], failed=1, says=str(BIG)),
+    files={"a.jsonl": lines({"a": BIG}, {"a": 0.5})},
+)
+
+labels = CASES.kind("R30", "labels that are texts, and files of macOS in an archive", **archives)
+labels(
+    "a label cat, and __MACOSX",
+    Right(samples("0", cls="cat")),
+    Right(samples("0", cls="cat"), warnings={"MembersIgnored": 1}),
+    files={"a.tar": tar([("0.jpg", JPG), ("0.cls", "cat"), ("__MACOSX/._1.jpg", b"x")])},
+)
+labels(
+    "AppleDouble files in each directory",
+    Right(samples("x/0")),
+    Right(samples("x/0"), warnings={"MembersIgnored": 1}),
+    Right(samples("x/0"), warnings={"MembersIgnored": 2}),
+    Right(samples("x/0"), warnings={"MembersIgnored": 3}),
+    files={
+        "a.tar": tar(
+            [
+                ("._x", b"\0\5\x16\7"),
+                ("./._x", b"\0\5\x16\7"),
+                ("x/._0.jpg", b"\0\5\x16\7"),
+                ("x/0.jpg", JPG),
+            ]
+        )
+    },
+)
+labels(
+    "numbers and texts as labels",
+    Right([*samples("0", cls="0"), *samples("1", cls="cat")]),
+    files={"a.tar": tar([("0.jpg", JPG), ("0.cls", "0"), ("1.jpg", JPG), ("1.cls", "cat")])},
+    view=lambda row: {**key(row), "cls": str(key(row)["cls"])},
+)
+MANY = [(str(n), str(n) if n < 1500 else "cat") for n in range(1501)]
+labels(
+    "a text as the label of the last of 1,501 samples",
+    Right([{"__key__": name, "cls": label} for name, label in MANY]),
+    view=lambda row: {"__key__": row["__key__"], "cls": str(key(row).get("cls"))},
+    refused="types are inferred from the first samples; the message names the option `types`",
+    files={"a.tar": tar([(f"{name}.cls", label) for name, label in MANY])},
+)
+labels(
+    "labels in capitals, and with a line break",
+    Right([*samples("0", cls=3), *samples("1", cls=-1)]),
+    files={"a.tar": tar([("0.JPG", JPG), ("0.CLS", "3\n"), ("1.JPG", JPG), ("1.CLS", " -1 ")])},
+)
+labels(
+    "a picture whose extension is wrong",
+    Right(samples("0")),
+    files={"a.tar": tar([("0.jpg", picture(kind="PNG"))])},
+)
+labels(
+    "names with several dots",
+    Right([{"__key__": "a", "left.jpg": "picture", "right.jpg": "picture", "cls": "b"}]),
+    files={"a.tar": tar([("a.left.jpg", JPG), ("a.right.jpg", BLUE_JPG), ("a.cls", "b")])},
+)
+labels(
+    "a damaged picture beside its label",
+    Right(samples("1", cls="b"), failed=1, says="jpg|0"),
+    files={
+        "a.tar": tar([("0.jpg", b"\xff\xd8broken"), ("0.cls", "a"), ("1.jpg", JPG), ("1.cls", "b")])
+    },
+)
+labels(
+    "an archive that ends within a member",
+    Right(samples("0"), failed=1, says="tar|end|truncated|damaged"),
+    files={"a.tar": lambda: tar([("0.jpg", JPG), ("1.jpg", JPG)])()[:2100]},
+)
+
+
+def output_columns(read: str) -> Any:
+    """Return a function that runs a case and reads its output with pandas or DuckDB."""
+
+    def runs(run: product.Run, directory: Path) -> Outcome:
+        case = next(case for case in CASES.list if case.runs is runs)
+        outcome = product.run_job(case, directory, run)
+        if outcome.error:
+            return outcome
+        try:
+            rows = _EMPTY[read](directory / "out")
+        except Exception as error:  # noqa: BLE001 - any error means that the reader cannot read it
+            rows = {"unreadable": str(error)}
+        return Outcome(
+            [rows], failed=outcome.failed, warnings=outcome.warnings, problems=outcome.problems
+        )
+
+    return runs
+
+
+def _pandas(out: Path) -> Row:
+    import pandas as pd
+
+    frame = pd.read_parquet(out)
+    return {"columns": list(frame.columns), "rows": len(frame)}
+
+
+def _duckdb(out: Path) -> Row:
+    import duckdb
+
+    found = duckdb.sql(f"SELECT * FROM read_parquet('{out}/*.parquet')")
+    return {"columns": found.columns, "rows": len(found.fetchall())}
+
+
+def _csv(out: Path) -> Row:
+    import pandas as pd
+
+    (file,) = out.glob("*.csv")
+    frame = pd.read_csv(file)
+    return {"columns": list(frame.columns), "rows": len(frame)}
+
+
+def _delta(out: Path) -> Row:
+    import deltalake
+
+    table = deltalake.DeltaTable(str(out)).to_pyarrow_table()
+    return {"columns": table.column_names, "rows": table.num_rows}
+
+
+_EMPTY = {"pandas": _pandas, "duckdb": _duckdb, "csv": _csv, "delta": _delta}
+A_AND_B = lines({"a": 1, "b": "x"})
+NONE_LEFT = [{"name": "none", "filter": "a > 100"}]
+
+
+def _ray_empty(directory: Path) -> list[Row]:
+    import ray.data
+
+    out = directory / "ray"
+    ray.data.read_json(str(directory / "in"), lines=True).filter(expr="a > 100").write_parquet(
+        str(out)
+    )
+    return [_pandas(out)]
+
+
+def _daft_empty(directory: Path) -> list[Row]:
+    import daft
+
+    out = directory / "daft"
+    daft.read_json(f"{directory}/in/*.jsonl").where(daft.col("a") > 100).write_parquet(str(out))
+    return [_pandas(out)]
+
+
+def _datasets_empty(directory: Path) -> list[Row]:
+    from traps.peers import with_datasets
+
+    out = directory / "datasets.parquet"
+    found = with_datasets.load("json", directory).filter(lambda row: row["a"] > 100)
+    found.to_parquet(str(out))
+    return [_pandas(out)]
+
+
+def _pandas_empty(directory: Path) -> list[Row]:
+    import pandas as pd
+
+    frame = pd.read_json(directory / "in/a.jsonl", lines=True)
+    frame[frame.a > 100].to_parquet(directory / "pandas.parquet")
+    return [_pandas(directory / "pandas.parquet")]
+
+
+NO_PEERS = dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared")
+EMPTY_PEERS = {
+    "ray": _ray_empty,
+    "daft": _daft_empty,
+    "datasets": _datasets_empty,
+    "pandas": _pandas_empty,
+}
+COLUMNS = Right([{"columns": ["a", "b"], "rows": 0}])
+empty = CASES.kind(
+    "R19",
+    "outputs without rows",
+    read={"format": "json"},
+    files={"a.jsonl": A_AND_B},
+    steps=NONE_LEFT,
+    peers=NO_PEERS,
+)
+empty(
+    "no row is left: Parquet, read by pandas",
+    COLUMNS,
+    runs=output_columns("pandas"),
+    peers=EMPTY_PEERS,
+)
+empty("no row is left: Parquet, read by DuckDB", COLUMNS, runs=output_columns("duckdb"))
+empty("no row is left: CSV", COLUMNS, output={"format": "csv"}, runs=output_columns("csv"))
+empty(
+    "no row is left: a Delta table",
+    COLUMNS,
+    output={"format": "delta"},
+    runs=output_columns("delta"),
+)
+empty(
+    "all rows fail",
+    Right(holds=lambda rows: [row["rows"] for row in rows] == [0], failed=1),
+    steps=[{"name": "bad", "python": {"callable": "traps.steps:fail"}}],
+    runs=output_columns("pandas"),
+)
+empty("an input without files, which is refused", Refused("in|files"), files={}, steps=[])
+empty(
+    "an input without files, which is allowed",
+    Right([]),
+    files={},
+    steps=[],
+    read={"allowEmpty": True},
+)
+empty("only an empty file", Right([]), Refused("empty|rows|in"), files={"a.jsonl": ""}, steps=[])
+empty(
+    "a step that adds a column",
+    Right([{"columns": ["a", "b", "c"], "rows": 0}]),
+    Right([{"columns": ["a", "b"], "rows": 0}]),
+    steps=[*NONE_LEFT, {"name": "more", "addColumns": {"c": "a + 1"}}],
+    runs=output_columns("pandas"),
+)

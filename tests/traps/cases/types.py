@@ -1,0 +1,982 @@
+"""The types of columns: what is inferred, what is declared, and names that clash."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from traps import views
+from traps.case import Cases, Refused, Right, Row
+from traps.inputs import lines, packed, parquet
+
+CASES = Cases("types")
+naive = dt.datetime.fromisoformat
+TEXT, PARTS = (
+    "Answer briefly.",
+    [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+    ],
+)
+DAY = naive("2024-01-01")
+
+
+def chat(*contents: Any, **fields: Any) -> Row:
+    return {"messages": [{"role": "user", "content": content} for content in contents], **fields}
+
+
+def as_json(directory: Path, pattern: str = "*.jsonl") -> list[Row]:
+    """Read JSON lines as one does with pandas, whose objects are Python values."""
+    from traps.peers import with_pandas
+
+    return with_pandas.read_json(directory, pattern)
+
+
+mixed = CASES.kind(
+    "R03",
+    "JSON fields with several shapes",
+    read={"format": "json"},
+    view=views.without_nulls,
+    peers={"ray": {"lines": True}},
+)
+OPENAI = [chat(TEXT, PARTS, custom_id="1")]
+mixed(
+    "messages whose content is a text or a list of parts",
+    Right(OPENAI),
+    files={"a.jsonl": lines(*OPENAI)},
+)
+BODIES = [
+    {
+        "custom_id": "1",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "m", **chat(TEXT)},
+    },
+    {
+        "custom_id": "2",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "m", **chat(PARTS)},
+    },
+]
+mixed(
+    "a batch file of OpenAI: one request with a text, the next with parts",
+    Right(BODIES),
+    files={"a.jsonl": lines(*BODIES)},
+)
+TOOLS = [chat("hi"), chat(None), chat(PARTS)]
+mixed(
+    "a content that is also null",
+    Right([views.without_nulls(row) for row in TOOLS]),
+    files={"a.jsonl": lines(*TOOLS)},
+)
+mixed(
+    "messages that are declared as JSON",
+    Right(OPENAI),
+    options={"types": {"messages": "json"}},
+    files={"a.jsonl": lines(*OPENAI)},
+    peers={"datasets": {"on_mixed_types": "use_json"}},
+)
+SHAPES = [{"v": 1}, {"v": "a"}, {"v": [1]}, {"v": {"b": 2}}, {"v": True}, {"v": None}, {}]
+
+
+def shaped(row: Row) -> Row:
+    """Return a value as JSON, if it is no text, to compare what a text of JSON stands for."""
+    value = row.get("v")
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            pass
+    return {"v": value}
+
+
+mixed(
+    "a number, a text, a list, an object, a truth value and null",
+    Right([{"v": row.get("v")} for row in SHAPES]),
+    files={"a.jsonl": lines(*SHAPES)},
+    view=shaped,
+)
+NESTED = [{"id": n, "meta": {"tags": ["a"] if n % 2 else "a", "n": n}} for n in range(4)]
+mixed(
+    "a field of an object that is a text or a list",
+    Right(NESTED),
+    files={"a.jsonl": lines(*NESTED)},
+)
+LATE = [{"id": n} for n in range(2000)] + [{"id": 2000, "v": {"a": 1}}, {"id": 2001, "v": "text"}]
+mixed(
+    "2,000 nulls, then an object and a text",
+    Right(LATE),
+    files={"a.jsonl": lines(*({"v": None, **row} for row in LATE))},
+)
+ONLY_STRINGS = [{"v": "[1]"}, {"v": "{}"}, {"v": "null"}, {"v": "1"}, {"v": "true"}, {"v": '"'}]
+mixed(
+    "texts that look like JSON stay texts",
+    Right(ONLY_STRINGS),
+    files={"a.jsonl": lines(*ONLY_STRINGS)},
+    view=None,
+)
+
+STRINGS = {"zip": "string", "ean": "string"}
+zeros = CASES.kind(
+    "R04",
+    "leading zeros and other numbers that are names",
+    read={"format": "csv"},
+    peers={"daft": {"pattern": "*.csv"}},
+)
+ZIPS = [
+    {"zip": "00501", "ean": "0049301", "name": "a"},
+    {"zip": "02134", "ean": "0012345", "name": "b"},
+]
+ZIP_FILE = 'zip,ean,name\n00501,"0049301",a\n02134,"0012345",b\n'
+
+
+def _types(**columns: str) -> Any:
+    """Return the options with which each tool reads columns as these types of Arrow."""
+    import pyarrow as pa
+
+    return {name: getattr(pa, kind)() for name, kind in columns.items()}
+
+
+def declared_texts(*names: str, also: Sequence[str] = ()) -> dict[str, Any]:
+    """Return how users of the other tools read columns as texts. `also` are the other columns."""
+
+    def ray(at: Path) -> list[Row]:
+        from pyarrow import csv
+
+        from traps.peers import with_ray
+
+        return with_ray.read_csv(
+            at,
+            convert_options=csv.ConvertOptions(
+                column_types=_types(**dict.fromkeys(names, "string"))
+            ),
+        )
+
+    def daft(at: Path) -> list[Row]:
+        import daft as d
+
+        from traps.peers import with_daft
+
+        return with_daft.read_csv(at, "*.csv", schema=dict.fromkeys(names, d.DataType.string()))
+
+    texts = dict.fromkeys(names, "str")
+    return {
+        "ray": ray,
+        "daft": daft,
+        "pandas": {"dtype": texts},
+        "datasets": {"texts": [*names, *also]},
+    }
+
+
+zeros("zip codes and a quoted EAN", Right(ZIPS), files={"a.csv": ZIP_FILE})
+zeros(
+    "zip codes that are declared as texts",
+    Right(ZIPS),
+    files={"a.csv": ZIP_FILE},
+    options={"types": STRINGS},
+    peers=declared_texts("zip", "ean", also=["name"]),
+)
+CODES = [*(str(10_000 + n) for n in range(1500)), "00501"]
+PADDING = "x" * 1000
+"""A text that makes a file longer than the sample from which types are inferred."""
+SAMPLED = "types are inferred from the first MiB of a file; the message names the option `types`"
+zeros(
+    "the first leading zero after 1.5 MB of other codes",
+    Right([{"zip": code, "t": PADDING} for code in CODES]),
+    Right([{"zip": code if code[0] == "0" else int(code), "t": PADDING} for code in CODES]),
+    refused=SAMPLED,
+    files={"a.csv": "zip,t\n" + "".join(f"{code},{PADDING}\n" for code in CODES)},
+)
+zeros(
+    "the same in the last of 40 files",
+    Right([{"zip": code} for code in (*CODES[:39], "00501")]),
+    Right([{"zip": code} for code in (*map(int, CODES[:39]), "00501")]),
+    files={f"{n:02}.csv": f"zip\n{CODES[n] if n < 39 else '00501'}\n" for n in range(40)},
+)
+PHONES = ["+4915112345678", "+441234567", "+12025550100"]
+zeros(
+    "telephone numbers",
+    Right([{"phone": phone} for phone in PHONES]),
+    files={"a.csv": "phone\n" + "\n".join(PHONES) + "\n"},
+)
+PARTS_NUMBERS = ["12E3", "4E10", "1e5"]
+zeros(
+    "part numbers that look like 12E3",
+    Right([{"part": part} for part in PARTS_NUMBERS]),
+    Refused("part|12E3", check_only=True),
+    files={"a.csv": "part\n" + "\n".join(PARTS_NUMBERS) + "\n"},
+)
+zeros(
+    "such part numbers, declared as texts",
+    Right([{"part": part} for part in PARTS_NUMBERS]),
+    options={"types": {"part": "string"}},
+    files={"a.csv": "part\n" + "\n".join(PARTS_NUMBERS) + "\n"},
+    peers=declared_texts("part"),
+)
+ACCOUNTS = [9_007_199_254_740_993, 9_007_199_254_740_995]
+zeros(
+    "integers above 2^53 beside a missing value",
+    Right([{"id": ACCOUNTS[0], "v": "a"}, {"id": None, "v": "b"}, {"id": ACCOUNTS[1], "v": "c"}]),
+    Right(
+        [
+            {"id": str(ACCOUNTS[0]), "v": "a"},
+            {"id": None, "v": "b"},
+            {"id": str(ACCOUNTS[1]), "v": "c"},
+        ]
+    ),
+    files={"a.csv": f"id,v\n{ACCOUNTS[0]},a\n,b\n{ACCOUNTS[1]},c\n"},
+)
+zeros(
+    "integers above 2^53 beside a fraction",
+    Right([{"id": str(ACCOUNTS[0])}, {"id": "0.5"}]),
+    Right([{"id": ACCOUNTS[0]}, {"id": Decimal("0.5")}]),
+    Refused("id|9007199254740993"),
+    files={"a.csv": f"id\n{ACCOUNTS[0]}\n0.5\n"},
+)
+LONG_IDS = ["123456789012345678901234", "223456789012345678901234"]
+zeros(
+    "identifiers of 24 digits",
+    Right([{"id": each} for each in LONG_IDS]),
+    Right([{"id": int(each)} for each in LONG_IDS]),
+    files={"a.csv": "id\n" + "\n".join(LONG_IDS) + "\n"},
+)
+zeros(
+    "the digits 0, 00 and 1",
+    Right([{"v": "0"}, {"v": "00"}, {"v": "1"}]),
+    files={"a.csv": "v\n0\n00\n1\n"},
+)
+WORDS = ["nan", "inf", "NULL", "None", "true"]
+zeros(
+    "the words nan, inf, NULL and None",
+    Right([{"w": w, "n": 1} for w in WORDS]),
+    files={"a.csv": "w,n\n" + "".join(f"{w},1\n" for w in WORDS)},
+)
+zeros(
+    "a fraction with more digits than a float has",
+    Right([{"v": "0.1234567890123456789"}, {"v": "1.5"}]),
+    Right([{"v": 0.1234567890123456789}, {"v": 1.5}]),
+    files={"a.csv": "v\n0.1234567890123456789\n1.5\n"},
+)
+
+DECLARED = {
+    "int64": (["1", "-7"], ["1.5", "1e3", "9223372036854775808", "a", "1 000"]),
+    "int8": (["127"], ["128", "-129"]),
+    "uint64": (["18446744073709551615"], ["18446744073709551616", "-1"]),
+    "bool": (["true", "false"], ["yes", "2"]),
+    "date": (["2024-02-29"], ["2024-02-30", "01/02/2024", "2023-02-29"]),
+    "timestamp": (["2024-01-01 10:00:00"], ["2024-01-01T10:00:00+05:00", "2024-13-01 00:00:00"]),
+    "decimal<5,2>": (["1.25", "-999.99"], ["1000.00", "1.255"]),
+}
+"""Texts that fit a type, and texts that do not."""
+
+
+def count_of(fitting: Sequence[str], others: Sequence[str]) -> Right:
+    """Return the number of rows and of failed rows that are right."""
+    return Right(holds=lambda rows: len(rows) == len(fitting), failed=len(others), says="v")
+
+
+for kind, (fitting, others) in DECLARED.items():
+    zeros(
+        f"values that fit the declared type {kind}, and others",
+        count_of(fitting, others),
+        options={"types": {"v": kind}, "delimiter": ";"},
+        files={"a.csv": "n;v\n" + "".join(f"0;{text}\n" for text in (*fitting, *others))},
+        peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared"),
+    )
+zeros(
+    "a JSON number, text and date for declared texts",
+    Right([{"v": "1"}, {"v": "1.50"}, {"v": "007"}, {"v": "2024-01-01"}, {"v": None}]),
+    Right([{"v": "007"}, {"v": "2024-01-01"}, {"v": None}], failed=2, says="v"),
+    read={"format": "json"},
+    options={"types": {"v": "string"}},
+    files={"a.jsonl": '{"v": 1}\n{"v": 1.50}\n{"v": "007"}\n{"v": "2024-01-01"}\n{"v": null}\n'},
+    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared"),
+)
+JSON_READ = {"read": {"format": "json"}, "peers": {"ray": {"lines": True}, "daft": {"pattern": ""}}}
+TIMES = ["2024-01-01", "2024-01-01T00:00:00Z", "2024-01-01T12:00:00.123456789"]
+zeros(
+    "texts of JSON that look like times",
+    Right([{"v": text} for text in TIMES]),
+    files={"a.jsonl": lines(*({"v": text} for text in TIMES))},
+    **JSON_READ,
+)
+zeros(
+    "JSON texts that are all days",
+    Right([{"v": "2024-01-01"}, {"v": "2024-01-02"}]),
+    files={"a.jsonl": lines({"v": "2024-01-01"}, {"v": "2024-01-02"})},
+    **JSON_READ,
+)
+zeros(
+    "a JSON integer above 2^64",
+    Right([{"v": str(2**64)}]),
+    Right([{"v": 2**64}]),
+    Right([], failed=1, says="v|18446744073709551616|range|big|number"),
+    files={"a.jsonl": lines({"v": 2**64})},
+    **JSON_READ,
+)
+zeros(
+    "a JSON number that is larger than any float",
+    Right([{"v": 1.5}], failed=1, says="v|1e400|range|number"),
+    Right([{"v": "1e400"}, {"v": "1.5"}]),
+    Refused("v|1e400"),
+    files={"a.jsonl": '{"v": 1e400}\n{"v": 1.5}\n'},
+    **JSON_READ,
+)
+
+FAR = [naive("9999-12-31T23:59:59"), naive("1500-01-01"), DAY]
+INT96 = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+
+
+def days(*values: Any, unit: str = "us", name: str = "t") -> Any:
+    import pyarrow as pa
+
+    return {name: pa.array(values, pa.timestamp(unit))}
+
+
+int96 = CASES.kind("R06", "dates of INT96", read={"format": "parquet"})
+int96(
+    "the years 1500, 2024 and 9999",
+    Right([{"t": day} for day in FAR]),
+    files={"a.parquet": parquet(lambda: days(*FAR), **INT96)},
+)
+EDGES = [
+    naive("0001-01-01"),
+    naive("1677-09-21"),
+    naive("2262-04-12"),
+    None,
+    naive("0001-01-01T00:00:00.000001"),
+]
+int96(
+    "the same with the option for microseconds of the other tools",
+    Right([{"t": day} for day in FAR]),
+    files={"a.parquet": parquet(lambda: days(*FAR), **INT96)},
+    peers={
+        "ray": {"dataset_kwargs": {"coerce_int96_timestamp_unit": "us"}},
+        "daft": {"coerce_int96_timestamp_unit": "us"},
+        "datasets": "no such option",
+        "pandas": {"coerce_int96_timestamp_unit": "us"},
+    },
+)
+
+
+int96(
+    "the edges of 64 bits, the year 1 and null",
+    Right([{"t": day} for day in EDGES]),
+    files={"a.parquet": parquet(lambda: days(*EDGES), **INT96)},
+)
+
+
+def nested_days() -> Any:
+    import pyarrow as pa
+
+    return {
+        "s": pa.array(
+            [{"t": FAR[0], "l": [FAR[1], DAY]}],
+            pa.struct([("t", pa.timestamp("us")), ("l", pa.list_(pa.timestamp("us")))]),
+        )
+    }
+
+
+int96(
+    "dates in a struct and a list",
+    Right([{"s": {"t": FAR[0], "l": [FAR[1], DAY]}}]),
+    files={"a.parquet": parquet(nested_days, **INT96)},
+)
+NANOSECONDS = 1_700_000_000_123_456_789
+
+
+def nanoseconds() -> Any:
+    import pyarrow as pa
+
+    return {"t": pa.array([NANOSECONDS], pa.timestamp("ns"))}
+
+
+def microseconds(row: Row) -> Row:
+    """Return a time without its zone and nanoseconds, which Python's times lack."""
+    value = row["t"]
+    if hasattr(value, "to_pydatetime"):
+        value = value.to_pydatetime(warn=False)
+    return {"t": value.replace(tzinfo=None)}
+
+
+SECOND = naive("2023-11-14T22:13:20.123456")
+int96(
+    "a recent time with nanoseconds",
+    Right([{"t": SECOND}]),
+    Right([], failed=1, says="nanosecond"),
+    view=microseconds,
+    files={"a.parquet": parquet(nanoseconds, **INT96)},
+)
+int96(
+    "a file with INT96 beside one with timestamps of microseconds",
+    Right([{"t": FAR[0]}, {"t": FAR[1]}]),
+    files={
+        "a.parquet": parquet(lambda: days(FAR[0]), **INT96),
+        "b.parquet": parquet(lambda: days(FAR[1])),
+    },
+)
+int96(
+    "several row groups, with null first",
+    Right([{"t": None}, {"t": None}, {"t": FAR[0]}, {"t": DAY}]),
+    files={"a.parquet": parquet(lambda: days(None, None, FAR[0], DAY), row_group_size=2, **INT96)},
+)
+
+
+def far_milliseconds() -> Any:
+    import pyarrow as pa
+
+    return {"t": pa.array([253_402_300_800_000, 0], pa.int64()).cast(pa.timestamp("ms"))}
+
+
+int96(
+    "the year 10000 in milliseconds, which Python lacks",
+    Right([{"t": naive("1970-01-01")}], failed=1, says="10000|9999|year|range|253402300800000"),
+    Right(holds=lambda rows: sorted(str(row["t"])[:5] for row in rows) == ["10000", "1970-"]),
+    files={"a.parquet": parquet(far_milliseconds, store_schema=False)},
+)
+
+late = CASES.kind(
+    "R08",
+    "another type in a later file or row",
+    read={"format": "csv"},
+    peers={"daft": {"pattern": "*.csv"}, "ray": {}},
+)
+IDS = [{"id": "A12" if n == 33 else str(n), "text": "x"} for n in range(40)]
+ID_FILES = {f"{n:02}.csv": f"id,text\n{row['id']},x\n" for n, row in enumerate(IDS)}
+MIXED_IDS = [{**row, "id": int(row["id"])} if row["id"].isdecimal() else row for row in IDS]
+"""Each value with its own type, as tools do without a type for the column."""
+late("one of 40 CSV files has a text", Right(IDS), Right(MIXED_IDS), files=ID_FILES)
+late(
+    "the same with the column declared as text",
+    Right(IDS),
+    options={"types": {"id": "string"}},
+    files=ID_FILES,
+    peers=declared_texts("id", also=["text"]),
+)
+late(
+    "one of 40 JSON files has a text",
+    Right([{"id": "A12" if n == 33 else n} for n in range(40)]),
+    Right([{"id": "A12" if n == 33 else str(n)} for n in range(40)]),
+    read={"format": "json"},
+    files={f"{n:02}.jsonl": lines({"id": "A12" if n == 33 else n}) for n in range(40)},
+    peers={"daft": {}, "ray": {"lines": True}},
+)
+late(
+    "null in 39 JSON files, an object in the last",
+    Right([{"v": None}] * 39 + [{"v": {"a": 1}}]),
+    read={"format": "json"},
+    view=views.json_texts,
+    files={f"{n:02}.jsonl": lines({"v": {"a": 1} if n == 39 else None}) for n in range(40)},
+    peers={"daft": {}, "ray": {"lines": True}},
+)
+late(
+    "integers in 39 CSV files, a fraction in the last",
+    Right([{"v": float(n)} for n in range(39)] + [{"v": 0.5}]),
+    Right([{"v": str(n)} for n in range(39)] + [{"v": "0.5"}]),
+    files={f"{n:02}.csv": f"v\n{n if n < 39 else 0.5}\n" for n in range(40)},
+)
+late(
+    "a text behind 1.5 MB of integers in one file",
+    Right([{"id": str(n), "t": PADDING} for n in range(1500)] + [{"id": "A12", "t": PADDING}]),
+    Right([{"id": n, "t": PADDING} for n in range(1500)] + [{"id": "A12", "t": PADDING}]),
+    refused=SAMPLED,
+    files={"a.csv": "id,t\n" + "".join(f"{n},{PADDING}\n" for n in (*range(1500), "A12"))},
+)
+DAYS = [dt.date(2024, 1, number + 1) for number in range(30)]
+for word, nulls in (("n/a", [None]), ("unknown", [])):
+    late(
+        f"a column of dates with {word} in the last file",
+        *(
+            Right([{"day": day} for day in (*days, last)])
+            for days in (DAYS, [*map(str, DAYS)])
+            for last in (word, *nulls)
+        ),
+        files={f"{n:02}.csv": f"day\n{day}\n" for n, day in enumerate((*DAYS, word))},
+    )
+late(
+    "integers in 19 Parquet files, texts in the last",
+    Right([{"id": str(n)} for n in range(19)] + [{"id": "A12"}]),
+    Right([{"id": n} for n in range(19)], failed=1, says="id|string|A12"),
+    Refused("id"),
+    read={"format": "parquet"},
+    files={f"{n:02}.parquet": parquet({"id": [n if n < 19 else "A12"]}) for n in range(20)},
+    peers={"daft": {}},
+)
+late(
+    "truth values that are text in the last file",
+    Right([{"v": "true"}] * 20 + [{"v": "maybe"}]),
+    Right([{"v": True}] * 20 + [{"v": "maybe"}]),
+    files={f"{n:02}.csv": "v\ntrue\n" if n < 20 else "v\nmaybe\n" for n in range(21)},
+)
+
+
+MORE = "in the 34th of 40 files"
+late(
+    f"another column {MORE} of CSV",
+    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
+    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
+    Refused("b"),
+    files={f"{n:02}.csv": f"a,b\n{n},7\n" if n == 33 else f"a\n{n}\n" for n in range(40)},
+)
+late(
+    f"another column {MORE} of JSON",
+    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
+    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
+    Refused("b"),
+    read={"format": "json"},
+    files={f"{n:02}.jsonl": lines({"a": n, **({"b": 7} if n == 33 else {})}) for n in range(40)},
+    peers={"daft": {"pattern": ""}, "ray": {"lines": True}},
+)
+late(
+    f"another column {MORE} of Parquet",
+    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
+    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
+    Refused("b"),
+    read={"format": "parquet"},
+    files={
+        f"{n:02}.parquet": parquet({"a": [n], **({"b": [7]} if n == 33 else {})}) for n in range(40)
+    },
+    peers={"daft": {"pattern": ""}},
+)
+FIELDS = [{"s": {"a": n, **({"b": 7} if n == 33 else {})}} for n in range(40)]
+late(
+    f"another field of an object {MORE} of JSON",
+    Right(FIELDS),
+    Right([row for row in FIELDS if "b" not in row["s"]], failed=1, says="b"),
+    read={"format": "json"},
+    view=views.without_nulls,
+    files={f"{n:02}.jsonl": lines(row) for n, row in enumerate(FIELDS)},
+    peers={"daft": {"pattern": ""}, "ray": {"lines": True}},
+)
+late(
+    f"another field of a struct {MORE} of Parquet",
+    Right(FIELDS),
+    Right([row for row in FIELDS if "b" not in row["s"]], failed=1, says="b"),
+    Refused("b|s"),
+    read={"format": "parquet"},
+    view=views.without_nulls,
+    files={f"{n:02}.parquet": parquet({"s": [row["s"]]}) for n, row in enumerate(FIELDS)},
+    peers={"daft": {"pattern": ""}},
+)
+late(
+    "a column of JSON behind 1.5 MB without it",
+    Right([{"a": n, "t": PADDING} for n in range(1500)] + [{"a": 1500, "b": "late"}]),
+    Right([{"a": n, "t": PADDING} for n in range(1500)], failed=1, says="b"),
+    read={"format": "json"},
+    view=views.without_nulls,
+    files={
+        "a.jsonl": lines(*({"a": n, "t": PADDING} for n in range(1500)), {"a": 1500, "b": "late"})
+    },
+    peers={"daft": {"pattern": ""}, "ray": {"lines": True}},
+)
+
+
+def strings(kind: str) -> Any:
+    """Return a text in one of the types that Arrow has for texts."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "large": pa.large_string(), "view": pa.string_view()}
+    if kind == "dictionary":
+        return {"v": pa.array([kind]).dictionary_encode()}
+    return {"v": pa.array([kind], types[kind])}
+
+
+KINDS = ("string", "large", "view", "dictionary")
+late(
+    "texts in four types of Arrow",
+    Right([{"v": kind} for kind in KINDS]),
+    read={"format": "parquet"},
+    files={f"{kind}.parquet": parquet(lambda kind=kind: strings(kind)) for kind in KINDS},
+    peers={"daft": {"pattern": ""}},
+)
+
+
+def filtered(column: str, value: Any, **options: Any) -> dict[str, Any]:
+    """Return how users of the other tools read Hive partitions of CSV files and filter them."""
+
+    def ray(at: Path) -> list[Row]:
+        import ray.data
+
+        return list(
+            ray.data.read_csv(str(at / "in")).filter(expr=f"{column} >= {value!r}").take_all()
+        )
+
+    def daft(at: Path) -> list[Row]:
+        import daft as d
+
+        frame = d.read_csv(f"{at}/in/**/*.csv", hive_partitioning=True)
+        return list(frame.where(d.col(column) >= value).to_pylist())
+
+    no = "reads no partitions from CSV paths"
+    return {"ray": ray, "daft": daft, "pandas": no, "datasets": no, **options}
+
+
+PARTITIONED = {
+    "daft": {"pattern": "**/*.csv", "hive_partitioning": True},
+    "pandas": "reads no partitions from CSV paths",
+    "datasets": "reads no partitions from CSV paths",
+}
+hive = CASES.kind(
+    "R13",
+    "partition values that are numbers or dates",
+    read={"format": "csv", "options": {"partitioning": "hive"}},
+    peers=PARTITIONED,
+)
+YEARS = {"year=2024/a.csv": "v\n1\n", "year=2025/a.csv": "v\n2\n"}
+hive(
+    "a filter on a year",
+    Right([{"v": 2, "year": 2025}]),
+    Right([{"v": 2, "year": "2025"}]),
+    Refused("year"),
+    files=YEARS,
+    steps=[{"name": "recent", "filter": "year >= 2025"}],
+    peers=filtered("year", 2025),
+)
+hive(
+    "a year that is declared as text",
+    Right([{"v": 2, "year": "2025"}]),
+    files=YEARS,
+    options={"types": {"year": "string"}},
+    steps=[{"name": "recent", "filter": "year == '2025'"}],
+    peers=dict.fromkeys(("ray", "daft", "pandas", "datasets"), "not compared"),
+)
+hive(
+    "one value is no number",
+    Right([{"v": 1, "year": "2024"}, {"v": 2, "year": "unknown"}]),
+    Right([{"v": 1, "year": 2024}, {"v": 2, "year": "unknown"}]),
+    files={"year=2024/a.csv": "v\n1\n", "year=unknown/a.csv": "v\n2\n"},
+)
+hive(
+    "months as 01 and 12",
+    Right([{"v": 1, "month": "01"}, {"v": 2, "month": "12"}]),
+    Right([{"v": 1, "month": 1}, {"v": 2, "month": 12}]),
+    files={"month=01/a.csv": "v\n1\n", "month=12/a.csv": "v\n2\n"},
+)
+hive(
+    "zip codes with leading zeros",
+    Right([{"v": 1, "zip": "00501"}, {"v": 2, "zip": "10001"}]),
+    files={"zip=00501/a.csv": "v\n1\n", "zip=10001/a.csv": "v\n2\n"},
+)
+hive(
+    "a filter on a day",
+    Right([{"v": 2, "day": dt.date(2024, 1, 2)}]),
+    Right([{"v": 2, "day": "2024-01-02"}]),
+    Refused("day"),
+    files={"day=2024-01-01/a.csv": "v\n1\n", "day=2024-01-02/a.csv": "v\n2\n"},
+    steps=[{"name": "recent", "filter": "str(day) >= '2024-01-02'"}],
+    peers=filtered("day", "2024-01-02"),
+)
+hive(
+    "a null partition between years",
+    Right([{"v": 1, "year": 2024}, {"v": 2, "year": None}]),
+    Right([{"v": 1, "year": "2024"}, {"v": 2, "year": None}]),
+    files={"year=2024/a.csv": "v\n1\n", "year=__HIVE_DEFAULT_PARTITION__/a.csv": "v\n2\n"},
+)
+hive(
+    "values with %2F, %20 and a plus",
+    Right([{"v": 1, "k": "a/b"}, {"v": 2, "k": "c d"}, {"v": 3, "k": "e+f"}]),
+    files={"k=a%2Fb/a.csv": "v\n1\n", "k=c%20d/a.csv": "v\n2\n", "k=e+f/a.csv": "v\n3\n"},
+)
+hive(
+    "a file whose column has the name of a partition key",
+    Refused("year"),
+    Right([], failed=1, says="year"),
+    read={"format": "parquet"},
+    files={"year=2024/a.parquet": parquet({"v": [1], "year": [1999]})},
+    peers={"daft": {"pattern": "**/*.parquet", "hive_partitioning": True}},
+)
+hive(
+    "years above the 32nd file that are texts",
+    Right([{"v": n, "k": str(n)} for n in range(40)] + [{"v": 40, "k": "last"}]),
+    files={f"k={n}/a.csv": f"v\n{n}\n" for n in range(40)} | {"k=last/a.csv": "v\n40\n"},
+)
+
+paths = CASES.kind(
+    "R25",
+    "a column with the name of an added column",
+    read={"format": "parquet", "options": {"include_paths": True}},
+    peers={
+        "ray": {"include_paths": True},
+        "daft": {"file_path_column": "path"},
+        "pandas": "has no option for paths",
+        "datasets": "has no option for paths",
+    },
+)
+paths(
+    "a column path, and the option for paths",
+    Refused("path"),
+    files={"a.parquet": parquet({"path": ["x"], "v": [1]})},
+)
+paths(
+    "the same with another name for the added column",
+    Right([{"path": "x", "v": 1, "source_file": "a.parquet"}]),
+    options={"include_paths": False, "pathColumn": "source_file"},
+    view=lambda row: {**row, "source_file": Path(str(row["source_file"])).name},
+    files={"a.parquet": parquet({"path": ["x"], "v": [1]})},
+    peers={"ray": "the name is always path", "daft": {"file_path_column": "source_file"}},
+)
+paths(
+    "a field path in JSON",
+    Refused("path"),
+    read={"format": "json"},
+    files={"a.jsonl": lines({"path": "x"})},
+    peers={"ray": {"lines": True, "include_paths": True}, "daft": {"file_path_column": "path"}},
+)
+paths(
+    "a column path in CSV",
+    Refused("path"),
+    read={"format": "csv"},
+    files={"a.csv": "path,v\nx,1\n"},
+)
+paths(
+    "a column path in one of 20 files",
+    Refused("path"),
+    Right(holds=lambda rows: all(row.get("path") != "x" for row in rows), failed=1, says="path"),
+    files={
+        f"{n:02}.parquet": parquet({"path": ["x"], "v": [n]} if n == 13 else {"v": [n]})
+        for n in range(20)
+    },
+)
+paths(
+    "a partition key path",
+    Refused("path"),
+    options={"partitioning": "hive"},
+    files={"path=x/a.parquet": parquet({"v": [1]})},
+    peers={
+        "ray": {"include_paths": True},
+        "daft": {"pattern": "**/*.parquet", "hive_partitioning": True, "file_path_column": "path"},
+    },
+)
+paths(
+    "a column Path, and the option for paths",
+    Right([{"Path": "x", "path": "a.parquet"}]),
+    Refused("path"),
+    view=views.named,
+    files={"a.parquet": parquet({"Path": ["x"]})},
+)
+
+
+def columns(*names: str) -> Any:
+    """Return a table whose columns have these names and the values 1, 2, ..."""
+    import pyarrow as pa
+
+    return pa.Table.from_arrays([pa.array([n + 1]) for n in range(len(names))], names=[*names])
+
+
+twice = CASES.kind("R26", "several columns with one name", read={"format": "parquet"})
+BOTH = [
+    Right(holds=lambda rows: len(rows) == 1 and sorted(rows[0].values()) == [1, 2]),
+    Refused("v.*(twice|duplicate|several|same)|(twice|duplicate|several|same).*v"),
+]
+twice("twice in Parquet", *BOTH, files={"a.parquet": parquet(lambda: columns("v", "v"))})
+twice(
+    "twice in the header of a CSV file",
+    *BOTH,
+    read={"format": "csv"},
+    files={"a.csv": "v,v\n1,2\n"},
+)
+twice(
+    "twice in an object of JSON",
+    Right([{"v": 3}], failed=1, says="v"),
+    Refused("v"),
+    read={"format": "json"},
+    files={"a.jsonl": '{"v": 1, "v": 2}\n{"v": 3}\n'},
+    peers={"ray": {"lines": True}},
+)
+twice(
+    "a name in small and in capital letters",
+    Right([{"v": 1, "V": 2}]),
+    Refused("V"),
+    files={"a.parquet": parquet(lambda: columns("v", "V"))},
+)
+twice(
+    "three columns of which one has the name of the solution",
+    Right(holds=lambda rows: len(rows) == 1 and sorted(rows[0].values()) == [1, 2, 3]),
+    Refused("v"),
+    files={"a.parquet": parquet(lambda: columns("v", "v", "v_1"))},
+)
+twice(
+    "a name in two cases in CSV, beside an empty name",
+    Right(holds=lambda rows: len(rows) == 1 and sorted(rows[0].values()) == [1, 2, 3]),
+    Refused("id|name"),
+    read={"format": "csv"},
+    files={"a.csv": "id,ID,\n1,2,3\n"},
+)
+twice(
+    "names that differ by a space",
+    Right([{"v": 1, " v": 2}]),
+    Refused("v"),
+    read={"format": "csv"},
+    files={"a.csv": "v, v\n1,2\n"},
+)
+twice(
+    "twice in a struct",
+    Right([], failed=1, says="v|same name|twice"),
+    Refused("v|same name|twice"),
+    files={"a.parquet": parquet(lambda: {"s": _double_struct()})},
+)
+
+
+def _double_struct() -> Any:
+    import pyarrow as pa
+
+    return pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["v", "v"])
+
+
+UTC = dt.UTC
+
+
+def zoned(zone: str | None, seconds: int = 0) -> Any:
+    import pyarrow as pa
+
+    return {"t": pa.array([seconds * 1_000_000], pa.timestamp("us", zone))}
+
+
+MIDNIGHT, ONE = (dt.datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC) for second in (0, 1))
+zones = CASES.kind("R31", "times with and without a time zone", read={"format": "parquet"})
+zones(
+    "one file with a zone, one without",
+    Refused("zone|UTC|assumeTimezone"),
+    files={
+        "a.parquet": parquet(lambda: zoned(None)),
+        "b.parquet": parquet(lambda: zoned("UTC", 1)),
+    },
+)
+zones(
+    "the same with a zone for those without",
+    Right([{"t": MIDNIGHT}, {"t": ONE}]),
+    options={"assumeTimezone": "UTC"},
+    files={
+        "a.parquet": parquet(lambda: zoned(None)),
+        "b.parquet": parquet(lambda: zoned("UTC", 1)),
+    },
+    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "no such option"),
+)
+zones(
+    "a zone of Berlin for those without, in the summer",
+    Right([{"t": dt.datetime(2024, 7, 1, 10, tzinfo=UTC)}, {"t": ONE}]),
+    options={"assumeTimezone": "Europe/Berlin"},
+    files={
+        "a.parquet": parquet(lambda: days(naive("2024-07-01T12:00:00"))),
+        "b.parquet": parquet(lambda: zoned("UTC", 1)),
+    },
+    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "no such option"),
+)
+zones(
+    "two zones",
+    Right([{"t": MIDNIGHT}, {"t": ONE}]),
+    Refused("zone|Berlin"),
+    files={
+        "a.parquet": parquet(lambda: zoned("Europe/Berlin")),
+        "b.parquet": parquet(lambda: zoned("UTC", 1)),
+    },
+)
+zones(
+    "CSV with times of which one ends in Z",
+    Right([{"t": "2024-01-01 00:00:00"}, {"t": "2024-01-01 00:00:00Z"}]),
+    Right([{"t": DAY}], failed=1, says="zone|Z"),
+    Refused("zone|t"),
+    read={"format": "csv"},
+    files={"a.csv": "t\n2024-01-01 00:00:00\n2024-01-01 00:00:00Z\n"},
+)
+zones(
+    "CSV with offsets",
+    Right(
+        [
+            {"t": dt.datetime(2023, 12, 31, 23, tzinfo=UTC)},
+            {"t": dt.datetime(2024, 1, 1, 5, tzinfo=UTC)},
+        ]
+    ),
+    Right([{"t": "2024-01-01T00:00:00+01:00"}, {"t": "2024-01-01T00:00:00-05:00"}]),
+    read={"format": "csv"},
+    files={"a.csv": "t\n2024-01-01T00:00:00+01:00\n2024-01-01T00:00:00-05:00\n"},
+)
+zones(
+    "an hour that does not exist in the zone",
+    Right([{"t": ONE}], failed=1, says="2024-03-31|exist|Berlin|zone"),
+    options={"assumeTimezone": "Europe/Berlin"},
+    files={
+        "a.parquet": parquet(lambda: days(naive("2024-03-31T02:30:00"))),
+        "b.parquet": parquet(lambda: zoned("UTC", 1)),
+    },
+    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "no such option"),
+)
+
+LONG = "a" * (1 << 20)
+
+
+def chunked(kind: str) -> Any:
+    """Return rows of several megabytes of nested texts, in two chunks of one row group."""
+    import pyarrow as pa
+
+    rows = {
+        "list": [[LONG] * 4] * 2,
+        "map": [[(LONG, 1), ("b", 2)]] * 2,
+        "struct": [{"a": LONG, "b": [LONG, None]}] * 2,
+        "text": [LONG * 4] * 2,
+    }[kind]
+    types = {
+        "list": pa.list_(pa.string()),
+        "map": pa.map_(pa.string(), pa.int64()),
+        "struct": pa.struct([("a", pa.string()), ("b", pa.list_(pa.string()))]),
+        "text": pa.large_string(),
+    }
+    chunk = pa.array(rows, types[kind])
+    return {"v": pa.chunked_array([chunk] * 2)}
+
+
+def lengths(row: Row) -> Row:
+    """Return the length of all texts of a row, which are too long to show."""
+
+    def total(value: Any) -> int:
+        if isinstance(value, str):
+            return len(value)
+        if isinstance(value, dict):
+            return sum(map(total, (*value, *value.values())))
+        return (
+            sum(map(total, value))
+            if isinstance(value, list | tuple) or hasattr(value, "tolist")
+            else 0
+        )
+
+    return {"v": total(row["v"])}
+
+
+large = CASES.kind(
+    "R32",
+    "large nested values in one row group (scaled down)",
+    read={"format": "parquet"},
+    output={"format": "parquet", "rowsPerFile": 1_000_000},
+    view=lengths,
+)
+for kind, size in (
+    ("list", 4 << 20),
+    ("map", (1 << 20) + 1),
+    ("struct", (2 << 20) + 2),
+    ("text", 4 << 20),
+):
+    large(
+        f"values of type {kind}",
+        Right([{"v": size}] * 4),
+        files={"a.parquet": parquet(lambda kind=kind: chunked(kind), row_group_size=10**6)},
+    )
+large(
+    "a text of 3 MiB in JSON behind short ones",
+    Right([{"v": 1}] * 3 + [{"v": 3 << 20}]),
+    read={"format": "json"},
+    files={"a.jsonl": lines(*[{"v": "a"}] * 3, {"v": "a" * (3 << 20)})},
+    peers={"ray": {"lines": True}},
+)
+large(
+    "a field of 2 MiB in CSV with a line break",
+    Right([{"v": (2 << 20) + 1}, {"v": 1}]),
+    read={"format": "csv"},
+    files={"a.csv.gz": packed('v\n"' + "a" * (2 << 20) + '\n"\nb\n')},
+    view=lengths,
+    peers={"daft": {"pattern": "*"}, "pandas": {"pattern": "*"}},
+)

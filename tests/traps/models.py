@@ -1,0 +1,260 @@
+"""Tiny models with random weights that read words `w0` to `w49`, and at most 32 tokens."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+POSITIONS = 32
+WORDS = [f"w{number}" for number in range(50)]
+_SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+_SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "initializer_range": 0.5,
+}
+_CONTENTS = "{{ m['content'] }} {% endfor %}"
+_EACH = "{% for m in messages %}"
+CHAT = _EACH + _CONTENTS
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    + CHAT
+)
+ALTERNATING = (
+    f"{_EACH}{{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}}"
+    f"{{{{ raise_exception('roles must alternate') }}}}{{% endif %}}{_CONTENTS}"
+)
+NO_EMPTY = (
+    f"{_EACH}{{% if not m['content'] %}}{{{{ raise_exception('no content') }}}}{{% endif %}}"
+    + _CONTENTS
+)
+BROKEN = f"{_EACH}{{{{ m['content'] }}}}"
+
+
+def write(*names: str) -> Callable[[Path], None]:
+    """Return a function that writes models below the directory of a case."""
+
+    def make(directory: Path) -> None:
+        import torch
+
+        for name in names:
+            torch.manual_seed(0)
+            folder = directory / "models" / name
+            folder.mkdir(parents=True)
+            _MODELS[name](folder)
+
+    return make
+
+
+def source(name: str) -> str:
+    return f"./models/{name}"
+
+
+def _tokenizer(folder: Path, *, ends: bool = True, **fields: Any) -> Any:
+    """Write a tokenizer of words. With `ends`, a text begins with [CLS] and ends with [SEP]."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = [*_SPECIAL.values(), "<eos>"]
+    vocabulary = {word: number for number, word in enumerate([*special, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if ends:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B [SEP]",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        )
+    template = fields.pop("chat_template", None)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **fields)
+    fast.chat_template = template
+    fast.save_pretrained(folder)
+
+
+def _bert(kind: str, **limit: Any) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        import transformers as hf
+
+        config = hf.BertConfig(
+            **_SMALL,
+            vocab_size=60,
+            intermediate_size=16,
+            max_position_embeddings=POSITIONS,
+            id2label={0: "O", 1: "A", 2: "B"},
+        )
+        getattr(hf, kind)(config).save_pretrained(folder)
+        _tokenizer(folder, **_SPECIAL, **limit)
+
+    return make
+
+
+def _roberta(folder: Path) -> None:
+    """Write a model whose positions begin behind the number of the padding token."""
+    import transformers as hf
+
+    config = hf.RobertaConfig(
+        **_SMALL,
+        vocab_size=60,
+        intermediate_size=16,
+        max_position_embeddings=POSITIONS + 1,
+        pad_token_id=0,
+    )
+    hf.RobertaModel(config).save_pretrained(folder)
+    _tokenizer(folder, **_SPECIAL)
+
+
+def _nan(kind: str) -> Callable[[Path], None]:
+    """Return a function that writes a model one weight of which is NaN."""
+
+    def make(folder: Path) -> None:
+        import torch
+        import transformers as hf
+
+        _bert(kind, model_max_length=POSITIONS)(folder)
+        model = getattr(hf, kind).from_pretrained(folder)
+        with torch.no_grad():
+            model.base_model.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
+        model.save_pretrained(folder)
+
+    return make
+
+
+def _gpt(kind: str, template: str | None = None) -> Callable[[Path], None]:
+    """Return a function that writes a causal model without a padding token."""
+
+    def make(folder: Path) -> None:
+        import transformers as hf
+
+        config = hf.GPT2Config(
+            vocab_size=60,
+            n_positions=POSITIONS,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            bos_token_id=5,
+            eos_token_id=5,
+            initializer_range=0.5,
+        )
+        getattr(hf, kind)(config).save_pretrained(folder)
+        _tokenizer(folder, ends=False, eos_token="<eos>", unk_token="[UNK]", chat_template=template)
+
+    return make
+
+
+_SPOKEN = [
+    "<|endoftext|>",
+    "<|startoftranscript|>",
+    "<|en|>",
+    "<|translate|>",
+    "<|transcribe|>",
+    "<|startoflm|>",
+    "<|startofprev|>",
+    "<|nospeech|>",
+    "<|notimestamps|>",
+]
+"""The special tokens of Whisper."""
+
+
+def _whisper(folder: Path) -> None:
+    """Write a model such as Whisper that hears windows of one second instead of 30."""
+    import transformers as hf
+
+    vocabulary = {
+        token: number for number, token in enumerate([*string.ascii_lowercase, "\u0120", *_SPOKEN])
+    }
+    tokenizer = hf.WhisperTokenizer(vocab=vocabulary, merges=[], language="en", task="transcribe")
+    tokenizer.add_special_tokens({"additional_special_tokens": _SPOKEN[1:]})
+    tokenizer.add_tokens([f"<|{number * 0.02:.2f}|>" for number in range(51)])
+    tokenizer.save_pretrained(folder)
+    hf.WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
+    ids = {token.strip("<|>"): tokenizer.convert_tokens_to_ids(token) for token in _SPOKEN}
+    end = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), ids["endoftext"])
+    layers = {
+        f"{side}_{what}": n
+        for side in ("encoder", "decoder")
+        for what, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))
+    }
+    config = hf.WhisperConfig(
+        **layers,
+        **end,
+        d_model=16,
+        num_mel_bins=8,
+        max_source_positions=50,
+        max_target_positions=40,
+        vocab_size=len(tokenizer),
+        decoder_start_token_id=ids["startoftranscript"],
+        init_std=0.5,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
+    model = hf.WhisperForConditionalGeneration(config)
+    model.generation_config = _whisper_generation(ids, **end)
+    model.save_pretrained(folder)
+
+
+def _whisper_generation(ids: dict[str, int], **end: int) -> Any:
+    import transformers as hf
+
+    config = hf.GenerationConfig(
+        **end, decoder_start_token_id=ids["startoftranscript"], max_length=30
+    )
+    fields = {
+        "is_multilingual": True,
+        "language": "en",
+        "task": "transcribe",
+        "lang_to_id": {"<|en|>": ids["en"]},
+        "task_to_id": {task: ids[task] for task in ("transcribe", "translate")},
+        "no_timestamps_token_id": ids["notimestamps"],
+        "prev_sot_token_id": ids["startofprev"],
+    }
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return config
+
+
+def _tiny(name: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        from support.models import tiny_transformers
+
+        getattr(tiny_transformers, name)(folder)
+
+    return make
+
+
+_LIMIT = {"model_max_length": POSITIONS}
+_MODELS: dict[str, Callable[[Path], None]] = {
+    "classifier": _bert("BertForSequenceClassification", **_LIMIT),
+    "tagger": _bert("BertForTokenClassification", **_LIMIT),
+    "embedder": _bert("BertModel", **_LIMIT),
+    "filler": _bert("BertForMaskedLM", **_LIMIT),
+    "unlimited-classifier": _bert("BertForSequenceClassification"),
+    "unlimited-tagger": _bert("BertForTokenClassification"),
+    "unlimited-embedder": _bert("BertModel"),
+    "wrong-limit": _bert("BertModel", model_max_length=512),
+    "roberta": _roberta,
+    "nan": _nan("BertModel"),
+    "nan-classifier": _nan("BertForSequenceClassification"),
+    "gpt": _gpt("GPT2LMHeadModel"),
+    "gpt-classifier": _gpt("GPT2ForSequenceClassification"),
+    "gpt-tagger": _gpt("GPT2ForTokenClassification"),
+    "gpt-embedder": _gpt("GPT2Model"),
+    "chat": _gpt("GPT2LMHeadModel", CHAT),
+    "no-system": _gpt("GPT2LMHeadModel", NO_SYSTEM),
+    "alternating": _gpt("GPT2LMHeadModel", ALTERNATING),
+    "no-empty": _gpt("GPT2LMHeadModel", NO_EMPTY),
+    "broken": _gpt("GPT2LMHeadModel", BROKEN),
+    "whisper": _whisper,
+    **{
+        name: _tiny(name)
+        for name in ("speech_recognizer", "audio_classifier", "entailment_model", "encoder_decoder")
+    },
+}

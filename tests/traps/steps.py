@@ -1,0 +1,114 @@
+"""The functions of the python steps of the cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Batch = dict[str, np.ndarray]
+
+
+def fail(batch: Batch) -> dict[str, Any]:
+    raise ValueError("no row is good")
+
+
+def keep(batch: Batch) -> Batch:
+    return batch
+
+
+def mean_model() -> Any:
+    import torch
+
+    class Mean(torch.nn.Module):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return image.float().mean(dim=(1, 2, 3))
+
+    return Mean()
+
+
+def root() -> Any:
+    """Return a model whose result for a negative number is NaN."""
+    import torch
+
+    class Root(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sqrt(x)
+
+    return Root()
+
+
+def inverse() -> Any:
+    """Return a model whose result for 0 is infinite."""
+    import torch
+
+    class Inverse(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1 / x
+
+    return Inverse()
+
+
+class FailOnce:
+    """Fails for a row, as long as there is a file `broken` in a directory."""
+
+    def __init__(self, directory: str, row: int) -> None:
+        self._broken, self._row = Path(directory) / "broken", row
+
+    def __call__(self, batch: Batch) -> Batch:
+        if self._broken.exists() and self._row in batch["n"]:
+            raise ValueError("broken")
+        return batch
+
+
+def numbers(batch: Batch) -> dict[str, Any]:
+    """Add a list of two numbers to each row."""
+    return {**batch, "each": [[int(n), int(n) + 1000] for n in batch["n"]]}
+
+
+def number_of_key(batch: Batch) -> dict[str, Any]:
+    return {"n": [int(key) for key in batch["__key__"]]}
+
+
+def number_of_frame(batch: Batch) -> dict[str, Any]:
+    return {"n": batch["frame_index"]}
+
+
+class WriteBeside:
+    """Writes to the table of the job while the job runs: another writer."""
+
+    def __init__(self, table: str, how: str) -> None:
+        self._table, self._write = table, getattr(self, f"_{how}")
+
+    def __call__(self, batch: Batch) -> Batch:
+        self._write(1000 + int(batch["n"][0]))
+        return batch
+
+    def _delta(self, number: int, mode: str = "append") -> None:
+        import deltalake
+        import pyarrow as pa
+
+        deltalake.write_deltalake(self._table, pa.table({"n": [number]}), mode=mode)
+
+    def _overwrite(self, number: int) -> None:
+        self._delta(number, "overwrite")
+
+    def _lance(self, number: int) -> None:
+        import lance
+        import pyarrow as pa
+
+        lance.write_dataset(pa.table({"n": [number]}), self._table, mode="append")
+
+    def _files(self, number: int) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"n": [number]}), f"{self._table}/other-{number}.parquet")
+
+    def _iceberg(self, number: int) -> None:
+        import pyarrow as pa
+
+        from traps.cases.runs import iceberg_table
+
+        iceberg_table(Path(self._table).parent).append(pa.table({"n": [number]}))

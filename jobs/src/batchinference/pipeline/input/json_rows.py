@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from batchinference.pipeline.column_types import (
@@ -271,11 +271,11 @@ def _has_large_floats(array: pa.Array) -> bool:
         return any(map(_has_large_floats, array.flatten()))
     if is_list(kind):
         return _has_large_floats(array.flatten())
-    if not pa.types.is_floating(kind):
+    if not pa.types.is_floating(kind) or not len(array):
         return False
-    limits = pc.min_max(array).as_py()
-    exact = EXACT_INTEGERS[f"float{kind.bit_width}"]
-    return any(limit is not None and abs(limit) >= exact for limit in limits.values())
+    stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # also below nulls
+    numbers = stored[array.offset : array.offset + len(array)]
+    return bool((np.abs(numbers) >= EXACT_INTEGERS[f"float{kind.bit_width}"]).any())
 
 
 def _check_float(value: Any, kind: pa.DataType) -> None:

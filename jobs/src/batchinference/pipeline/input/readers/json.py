@@ -125,10 +125,11 @@ class JsonReader(Reader):
             self._rows = sampled_rows(self._declared, self._first_chunks(samples))
 
     def _first_chunks(self, files: list[Location]) -> Iterator[bytes]:
-        for file in files[: Reader.sampled_files]:
-            chunk = next(line_chunks(file, self._most), b"")
-            if isinstance(chunk, bytes):
-                yield lines_in(chunk)
+        chunks = inspected(files[: Reader.sampled_files], self._first_chunk)
+        return (chunk for _, chunk in chunks if isinstance(chunk, bytes))
+
+    def _first_chunk(self, file: Location) -> bytes | BadRow:
+        return next(line_chunks(file, self._most), b"")
 
     def read(self, file: Location) -> Iterator[Chunk]:
         fields = Fields(self._rows.schema)

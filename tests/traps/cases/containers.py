@@ -261,7 +261,6 @@ labels(
     "a text as the label of the last of 1,501 samples",
     Right([{"__key__": name, "cls": label} for name, label in MANY]),
     view=lambda row: {"__key__": row["__key__"], "cls": str(key(row).get("cls"))},
-    refused="types are inferred from the first samples; the message names the option `types`",
     files={"a.tar": tar([(f"{name}.cls", label) for name, label in MANY])},
 )
 labels(

@@ -228,7 +228,7 @@ long(
 )
 long(
     "chunks that are still too long",
-    Right(holds=joined, warnings={"TextCut": 2}),
+    Right(holds=joined, warnings=CUT),
     steps=[chunks("words", 80), embed],
     write=models.write("embedder"),
 )

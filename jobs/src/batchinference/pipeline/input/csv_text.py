@@ -25,7 +25,7 @@ from batchinference.pipeline.input.csv_structure import (
     last_record_end,
 )
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 21
 RAISE = "Raise read.options.max_row_bytes, or shorten the row"
 NEXT_BYTES = 1 << 16
 """Bytes after damaged text in which a quote shows whether they are inside of a value."""

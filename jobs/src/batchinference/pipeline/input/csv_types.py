@@ -68,6 +68,8 @@ class CsvTypes:
     encoding: str = "utf-8"
     escaped: bool = False
     """Whether a value may be NULL, because the files have an escape character."""
+    _slow: set[str] = field(default_factory=set, compare=False)
+    """Columns with values that cannot be converted quickly: failing takes longer."""
 
     def infer(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, Sampled]:
         """Return the types of sampled columns of bytes."""
@@ -105,8 +107,11 @@ class CsvTypes:
     ) -> tuple[pa.ChunkedArray, dict[int, Exception]]:
         sampled = None if name in self.declared else self.sampled.get(name, TEXT)
         kind = sampled.kind if sampled else self.declared[name]
-        if not self.nulls and (values := self._quickly_converted(column, kind, sampled)):
-            return values, {}
+        if name not in self._slow:
+            values = self._quickly_converted(column, kind, sampled)
+            if values is not None:
+                return values, {}
+            self._slow.add(name)
         texts, invalid = self._texts(column)
         not_text = (
             f"column '{name}': its text is not valid in the encoding {self.encoding}. Correct it, "
@@ -129,14 +134,11 @@ class CsvTypes:
         self, column: pa.ChunkedArray, kind: ColumnType, sampled: Sampled | None
     ) -> pa.ChunkedArray | None:
         """Return the values of a column; None if one is missing, or may not fit."""
-        if not _is_quick(kind) or (self.decimal != "." and kind in EXACT_INTEGERS):
+        if self.nulls or not _is_quick(kind) or (self.decimal != "." and kind in EXACT_INTEGERS):
             return None
+        column = _with_nulls(column.combine_chunks())
         try:
-            # invalid UTF-8 is not validated here, but fits none of these types
-            texts = pa.chunked_array(
-                [part.view(pa.string()) for part in column.chunks], pa.string()
-            )
-            values = texts.cast(arrow_type(kind))
+            values = column.cast(arrow_type(kind))
         except pa.ArrowInvalid:
             return None
         if kind in EXACT_INTEGERS:
@@ -144,6 +146,16 @@ class CsvTypes:
             if max(abs(limits["min"] or 0), abs(limits["max"] or 0)) >= EXACT_INTEGERS[kind]:
                 return None
         return None if _changed(column, sampled).any() else values
+
+
+def _with_nulls(column: pa.BinaryArray) -> pa.ChunkedArray:
+    """Return bytes as text in which empty values are null. Invalid UTF-8 is not validated, because
+    it fits none of the types to which it is converted."""
+    _, limits = _buffers(column)
+    present = np.diff(limits) > 0
+    validity = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    buffers = [validity, pa.py_buffer(limits), column.buffers()[2]]
+    return pa.chunked_array([pa.Array.from_buffers(pa.string(), len(present), buffers)])
 
 
 def _is_quick(kind: ColumnType) -> bool:

@@ -22,7 +22,7 @@ from batchinference.pipeline.input.csv_dialect import Dialect
 from batchinference.pipeline.input.csv_hints import CsvSample, check_options
 from batchinference.pipeline.input.csv_parser import Rejected, parse_rows, parse_sample, read_header
 from batchinference.pipeline.input.csv_structure import Damage
-from batchinference.pipeline.input.csv_text import BLOCK_BYTES, CsvText
+from batchinference.pipeline.input.csv_text import CsvText
 from batchinference.pipeline.input.csv_types import CsvTypes
 from batchinference.pipeline.input.encoding_hints import check_encoding
 from batchinference.pipeline.input.file_kinds import extension_of
@@ -37,8 +37,8 @@ from batchinference.spec.warnings import WarningName
 if TYPE_CHECKING:
     from batchinference.spec.read import CsvOptions
 
-MAX_BLOCK = (1 << 31) - 2
-"""The maximum size of a block of pyarrow."""
+MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
+"""The smallest limit for the size of a row, and the maximum size of a block of pyarrow."""
 SAMPLE_BYTES = 32 << 20
 """Bytes of all files together from which types are inferred. Smaller inputs are read completely, so
 that no value is found too late to be text."""
@@ -54,7 +54,7 @@ class CsvReader(Reader):
         """`adjustable` says whether the user can set the options."""
         self._options, self._adjustable = plain(options), adjustable
         self._encoding = None if is_utf8(options.encoding) else options.encoding
-        self._limit = min(max(options.row_bytes, BLOCK_BYTES), MAX_BLOCK)
+        self._limit = min(max(options.row_bytes, MIN_ROW_BYTES), MAX_BLOCK)
         self._types = CsvTypes(
             declared=parse_types(options.types),
             nulls=tuple(options.null_values),

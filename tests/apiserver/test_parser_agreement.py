@@ -155,6 +155,7 @@ NO_SCHEMA = "CEL cannot read a field without a schema"
 TEMPLATE = "CEL cannot extract names from a template"
 URL_PARTS = "CEL cannot divide an address into parts as Python does"
 PYTHON = "only Python has a list of its encodings"
+ZONES = "only Python has a list of time zones"
 LANGUAGE = "CEL cannot parse another language"
 NOT_JSON = "JSON has no such value, so the API server never receives it"
 TWO_INPUTS = {"question": "text", "other": "title"}
@@ -172,6 +173,7 @@ PARSER_ONLY: list[tuple[Document, str]] = [
     (with_full("spec.steps.4.filter", "score >"), LANGUAGE),
     (with_full("spec.steps.8.decode.fields", {"name": "text"}), LANGUAGE),
     (with_full("spec.steps.7.decode.encoding", "klingon"), PYTHON),
+    (reading("parquet", assumeTimezone="Mars/Olympus"), ZONES),
     (reading("manifest", allow=["https://host:99999/"]), URL_PARTS),
     (reading_source("sql", url="postgresql://db/x?password=secret"), URL_PARTS),
     (with_model(**chat(url="https://llm.example/v1?api_key=x")), URL_PARTS),

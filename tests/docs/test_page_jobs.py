@@ -102,7 +102,7 @@ def check_samples(rows: list[Row]) -> None:
     assert {shape(row["jpg"]) for row in rows} == {(64, 64, 3)}
 
 
-def check_orders(rows: list[Row]) -> None:
+def check_receipts(rows: list[Row]) -> None:
     assert rows == [{"id": 1, "items": ["pen"]}, {"id": 2, "items": []}]
 
 
@@ -269,7 +269,7 @@ EXPECTED = {
         "camera": check_camera,
         "exported": check_exported,
         "inbox": count(0),
-        "orders": check_orders,
+        "receipts": check_receipts,
         "prices": check_prices,
         "measurements": check_measurements,
         "quotations": check_quotations,

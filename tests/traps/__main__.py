@@ -6,7 +6,7 @@
     python -m traps --verbose                with the messages, and how wrong rows differ
     python -m traps --write                  writes the table into docs/comparison.md
 
-Fails if BatchInference is silently wrong in a case, or refuses more than MAX_REFUSED.
+Fails if BatchInference is silently wrong in a case, or refuses one without a documented reason.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from pathlib import Path
 from support.documents.pages import ROOT
 from traps import peers, table
 from traps.cases import CASES
-from traps.verdict import Judged, Verdict
+from traps.verdict import MAX_REFUSED, Judged, Verdict
 from traps.worker import OFFLINE, OURS
 
 PAGE = ROOT / "docs/comparison.md"
 NAMES = {OURS: "BatchInference", **peers.NAMES}
-MAX_REFUSED = 3
-"""The number of cases that BatchInference may refuse although their input could be read."""
-SECONDS_TO_START, SECONDS_PER_CASE = 120, 30
+SECONDS_TO_START, SECONDS_PER_CASE = 120, 45
 AT_ONCE = 2
 """The number of tools that run at a time."""
 
@@ -120,11 +118,12 @@ def run_all(tools: Sequence[str], cases: Sequence[str]) -> table.Results:
 
 
 def failures(own: dict[str, Judged]) -> list[str]:
-    """Return why the command fails."""
+    """Return why the command fails: BatchInference is wrong, or refuses a case without a reason."""
     wrong = [case for case, each in own.items() if each.verdict == Verdict.WRONG]
     refused = [case for case, each in own.items() if each.verdict == Verdict.REFUSED]
-    found = [f"silently wrong: {', '.join(wrong)}"] if wrong else []
-    return found + ([f"refused: {', '.join(refused)}"] if len(refused) > MAX_REFUSED else [])
+    unknown = [case for case in refused if not CASES[case].refused or len(refused) > MAX_REFUSED]
+    lists = {"silently wrong": wrong, "refused without a reason, or too many": unknown}
+    return [f"{title}: {', '.join(cases)}" for title, cases in lists.items() if cases]
 
 
 def main() -> None:
@@ -141,6 +140,8 @@ def main() -> None:
         for case, found in each.items():
             if found.verdict in (Verdict.REFUSED, Verdict.WRONG):
                 print(f"\n{name} {case} {found.verdict}: {CASES[case].title}\n    {found.detail}")
+                if name == NAMES[OURS] and CASES[case].refused:
+                    print(f"    reason: {CASES[case].refused}")
     if options.write:
         PAGE.write_text(table.with_section(PAGE.read_text(), results))
     if failed := failures(own):

@@ -77,6 +77,8 @@ class Case:
     title: str
     right: tuple[Expected, ...]
     """What is right: one of these."""
+    topic: str = ""
+    """The module of the case."""
     files: Mapping[str, Content] = field(default_factory=dict)
     """The input files, below the directory `in`."""
     write: Callable[[Path], object] | None = None
@@ -91,6 +93,9 @@ class Case:
     near: float = 0.0
     """How far numbers may be off."""
     peers: Mapping[str, Peer] = field(default_factory=dict)
+    refused: str = ""
+    """Why BatchInference refuses the input, or a row of it, although it could be read. Empty if it
+    is right."""
     runs: Callable[[Any, Path], Outcome] | None = None
     """Runs the case with BatchInference, if one run of its job is not all."""
 
@@ -124,6 +129,7 @@ def bytes_of(content: Content) -> bytes:
 class Cases:
     """Collects the cases of a module."""
 
+    topic: str
     list: list[Case] = field(default_factory=list)
     kinds: dict[str, str] = field(default_factory=dict)
     """The title of each kind."""
@@ -142,7 +148,7 @@ class Cases:
         if options := given.pop("options", None):
             read["options"] = {**read.get("options", {}), **options}
         peers = {**defaults.get("peers", {}), **fields.get("peers", {})}
-        given |= {"read": read, "peers": peers}
+        given |= {"read": read, "peers": peers, "topic": self.topic}
         self.list.append(Case(f"{number}.{letter}", title, right, **given))
 
 

@@ -22,6 +22,16 @@ def packed(content: Content) -> Content:
     return lambda: gzip.compress(bytes_of(content))
 
 
+def compressed(codec: str, content: bytes) -> bytes:
+    """Return content that is packed with a codec of Arrow, such as zstd."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(content)
+    return bytes(sink.getvalue())
+
+
 def parquet(columns: Any, **options: Any) -> Content:
     """Return a Parquet file of a table, or of columns."""
     return partial(_parquet, columns, options)

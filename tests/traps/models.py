@@ -112,16 +112,20 @@ def _roberta(folder: Path) -> None:
     _tokenizer(folder, **_SPECIAL)
 
 
-def _nan(folder: Path) -> None:
-    """Write a model one weight of which is NaN."""
-    import torch
-    import transformers as hf
+def _nan(kind: str) -> Callable[[Path], None]:
+    """Return a function that writes a model one weight of which is NaN."""
 
-    _bert("BertModel", model_max_length=POSITIONS)(folder)
-    model = hf.BertModel.from_pretrained(folder)
-    with torch.no_grad():
-        model.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
-    model.save_pretrained(folder)
+    def make(folder: Path) -> None:
+        import torch
+        import transformers as hf
+
+        _bert(kind, model_max_length=POSITIONS)(folder)
+        model = getattr(hf, kind).from_pretrained(folder)
+        with torch.no_grad():
+            model.base_model.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
+        model.save_pretrained(folder)
+
+    return make
 
 
 def _gpt(kind: str, template: str | None = None) -> Callable[[Path], None]:
@@ -237,7 +241,8 @@ _MODELS: dict[str, Callable[[Path], None]] = {
     "unlimited-embedder": _bert("BertModel"),
     "wrong-limit": _bert("BertModel", model_max_length=512),
     "roberta": _roberta,
-    "nan": _nan,
+    "nan": _nan("BertModel"),
+    "nan-classifier": _nan("BertForSequenceClassification"),
     "gpt": _gpt("GPT2LMHeadModel"),
     "gpt-classifier": _gpt("GPT2ForSequenceClassification"),
     "gpt-tagger": _gpt("GPT2ForTokenClassification"),

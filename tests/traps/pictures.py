@@ -182,3 +182,13 @@ def two_photos(kind: str) -> bytes:
 
     first, second = (Image.open(io.BytesIO(photo("PNG", seed))) for seed in (0, 1))
     return saved(first, kind, save_all=True, append_images=[second])
+
+
+def heic() -> bytes:
+    """Return a red HEIC picture, or only its beginning if the library for it is not installed."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 64
+    register_heif_opener()
+    return _picture(RED, "HEIF", "RGB", (8, 8), {"quality": 100})

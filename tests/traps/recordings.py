@@ -11,8 +11,8 @@ import numpy as np
 
 from traps.case import Content
 
-MP4 = {"container": "mp4", "codec": "libx264"}
-"""The container and codec of telephones, as arguments of `video`."""
+MP4 = {"container": "mp4", "codec": "libx264", "pixels": "yuv420p"}
+"""The format of telephones, as arguments of `video`."""
 
 
 def sine(seconds: float, rate: int = 8000, channels: int = 1) -> np.ndarray:
@@ -76,44 +76,52 @@ def _frame_size(stream: Any) -> int:
 
 def video(
     frames: int = 10,
-    fps: int = 10,
     *,
     container: str = "matroska",
     codec: str = "ffv1",
-    size: tuple[int, int] = (32, 16),
+    pixels: str = "bgr0",
     rotate: int = 0,
     streams: int = 1,
 ) -> Content:
-    """Return a video whose left half is red and whose right half is blue."""
+    """Return a video of 32 x 16 pixels whose left half is red and whose right half is blue, with
+    ten frames per second. `rotate` is how players turn it, in degrees."""
 
     def make() -> bytes:
-        import av
-
-        width, height = size
-        image = np.zeros((height, width, 3), "uint8")
-        image[:, : width // 2, 0] = 255
-        image[:, width // 2 :, 2] = 255
-        out = io.BytesIO()
-        with av.open(out, "w", format=container) as file:
-            added = []
-            for _ in range(streams):
-                stream = file.add_stream(codec, rate=fps)
-                stream.width, stream.height = width, height
-                stream.pix_fmt = "yuv420p" if codec != "ffv1" else "bgr0"
-                added.append(stream)
-            for number in range(frames):
-                for stream in added:
-                    frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-                    frame.pts, frame.time_base = number, Fraction(1, fps)
-                    for packet in stream.encode(frame):
-                        file.mux(packet)
-            for stream in added:
-                for packet in stream.encode(None):
-                    file.mux(packet)
-        data = out.getvalue()
+        image = np.zeros((16, 32, 4), "uint8")
+        image[:, :16, 0], image[:, 16:, 2], image[:, :, 3] = 255, 255, 255
+        data = filmed(image, frames, container, codec, pixels, streams)
         return rotated(data, rotate) if rotate else data
 
     return make
+
+
+def clear_video() -> bytes:
+    """Return a video of two frames of transparent red pixels."""
+    image = np.zeros((16, 32, 4), "uint8")
+    image[:, :, 0] = 255
+    return filmed(image, 2, "matroska", "ffv1", "bgra", 1)
+
+
+def filmed(
+    image: np.ndarray, frames: int, container: str, codec: str, pixels: str, streams: int
+) -> bytes:
+    """Return a video that shows a picture, of height x width x RGBA, in each stream."""
+    import av
+
+    out = io.BytesIO()
+    with av.open(out, "w", format=container) as file:
+        added = [file.add_stream(codec, rate=10) for _ in range(streams)]
+        for stream in added:
+            stream.height, stream.width = image.shape[:2]
+            stream.pix_fmt = pixels
+        for number in range(frames):
+            for stream in added:
+                frame = av.VideoFrame.from_ndarray(image, format="rgba").reformat(format=pixels)
+                frame.pts, frame.time_base = number, Fraction(1, 10)
+                file.mux(stream.encode(frame))
+        for stream in added:
+            file.mux(stream.encode(None))
+    return out.getvalue()
 
 
 def rotated(mp4: bytes, degrees: int) -> bytes:

@@ -14,6 +14,9 @@ from typing import Any
 
 from traps.case import Case, Expected, Outcome, Refused, Right, Row, found
 
+MAX_REFUSED = 3
+"""The number of cases that BatchInference may refuse although their input could be read."""
+
 
 class Verdict(StrEnum):
     RIGHT = "right"

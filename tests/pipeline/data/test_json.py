@@ -353,12 +353,29 @@ def test_types_are_inferred_from_the_beginning_of_many_files(tmp_path: Path) -> 
     assert not outcome.bad
 
 
-def test_new_text_behind_the_sample_is_not_converted(
+def test_fields_that_the_sample_lacks_are_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 9)
-    outcome = read(tmp_path, b'{"a": 1}\n{"a": 2, "d": {"e": ["2024-01-01T00:00:00+02:00"]}}\n')
-    assert outcome.good[1] == {"a": 2, "d": {"e": ["2024-01-01T00:00:00+02:00"]}}
+    rows = [b'{"null": null, "none": [], "old": {}}\n']
+    rows += [b'{"null": {"x": 1.50}, "none": [1], "new": 2, "old": {"new": [1.50]}}\n']
+    rows += [b'{"null": "a", "none": ["b"], "new": "2024-01-01", "old": {"new": "x"}}\n']
+    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", len(rows[0]))
+    outcome = read(tmp_path, b"".join(rows))
+    assert not outcome.bad
+    assert outcome.good[1:] == [
+        {"null": '{"x": 1.50}', "none": ["1"], "new": "2", "old": {"new": "[1.50]"}},
+        {"null": "a", "none": ["b"], "new": "2024-01-01", "old": {"new": "x"}},
+    ]
+
+
+def test_lines_longer_than_a_sample_have_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 5)
+    monkeypatch.setattr(records, "CHUNK_BYTES", 5)
+    assert read(tmp_path, b'{"a": 1}\n{"a": 2, "b": 3}\n').good == [
+        *({"a": 1, "b": None}, {"a": 2, "b": "3"})
+    ]
 
 
 def test_fields_that_differ_by_case_are_two_columns(tmp_path: Path) -> None:

@@ -122,6 +122,9 @@ def test_columns_after_user_code_are_unknown_until_they_are_selected() -> None:
     assert columns_after_all([python], ROWS.schema).names == []
     expected = pa.schema([("a", pa.null()), ("b", pa.null())])
     assert columns_after_all([python, select], ROWS.schema) == expected
+    guessed = columns_after_all([python, select], ROWS.schema, code_keeps_columns=True)
+    assert guessed == expected
+    assert columns_after_all([python], ROWS.schema, code_keeps_columns=True) == ROWS.schema
 
 
 def test_step_that_cannot_run_without_rows_adds_columns_of_unknown_type() -> None:

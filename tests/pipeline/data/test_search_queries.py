@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.errors import BadInput, ModelLoad
+from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.input.readers.whole_file import ImageReader
 from batchinference.pipeline.query import of_image, of_text
 from batchinference.pipeline.runtimes.device import Device
@@ -55,6 +55,12 @@ def test_text_of_the_job_has_similarity_1(tmp_path: Path, bert: str, fields: Doc
         assert rows[0] == number
         assert similarities[0] == pytest.approx(1, abs=1e-5)
         assert similarities[1] < 1 - 1e-4
+
+
+def test_empty_query_is_refused(tmp_path: Path, bert: str) -> None:
+    index = output_of(tmp_path / "out", texts(), step("feature-extraction", bert, "line"))
+    with pytest.raises(JobFailure, match="cannot be embedded: it is empty"):
+        of_text(index, " ")
 
 
 def test_image_query_uses_the_read_options(tmp_path: Path, vit: str) -> None:

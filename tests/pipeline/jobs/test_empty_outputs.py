@@ -176,9 +176,14 @@ def test_damaged_rows_have_the_types_of_the_other_rows(tmp_path: Path) -> None:
     assert schema_of(output).types == [pa.int16(), pa.int64()]
 
 
-def test_output_whose_columns_are_unknown_has_no_file(source: Path) -> None:
-    output = run(source, [python("failing")])
-    assert data_files(output) == []
+def test_columns_that_user_code_would_add_are_left_out(source: Path) -> None:
+    more = {"name": "more", "addColumns": {"twice": "id * 2"}}
+    output = run(source, [python("failing"), more])
+    assert schema_of(output) == pa.schema([*TYPES.items(), ("twice", pa.int64())])
+
+
+def test_append_guesses_no_columns(source: Path) -> None:
+    assert data_files(run(source, [python("failing")], write={"mode": "append"})) == []
 
 
 def test_damaged_input_has_the_columns_that_are_known(tmp_path: Path) -> None:

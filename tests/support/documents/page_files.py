@@ -46,7 +46,7 @@ TEXTS = {
     "events.jsonl": '{"id": 1}\n{"id": \n{"id": 3}\n',
     "listed.csv": "photo,title\nphotos/astronaut.jpg,Astronaut\nphotos/missing.jpg,Nobody\n",
     "pets/kind=cat/a.jsonl": '{"name": "cat 0"}\n{"name": "cat 1"}\n',
-    "orders.json": '[\n  {"id": 1, "items": ["pen"]},\n  {"id": 2, "items": []}\n]\n',
+    "receipts.json": '[\n  {"id": 1, "items": ["pen"]},\n  {"id": 2, "items": []}\n]\n',
     "camera/notes.txt": "taken in May\n",
     "camera/README": "all pictures\n",
     "measurements.csv": "Station 7\n# calibrated\ntime,celsius\n1,20.5\n# pause\n2,-\n3,21\n",

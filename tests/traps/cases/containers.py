@@ -13,7 +13,7 @@ from traps.case import Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, packed, tar
 from traps.pictures import BLUE, picture
 
-CASES = Cases()
+CASES = Cases("containers")
 JPG = picture(kind="JPEG")
 BLUE_JPG = picture(BLUE, "JPEG")
 CAT, DOG = ({"__key__": str(n), "cls": label} for n, label in enumerate(("cat", "dog")))
@@ -51,6 +51,10 @@ def key(row: Row) -> Row:
     """Return the key of a sample, and its members without pixels."""
     shown = sample(row)
     return {name: "picture" if isinstance(shown[name], list) else shown[name] for name in shown}
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def samples(*keys: str, **members: Any) -> list[Row]:
@@ -106,6 +110,29 @@ apart(
     Right([{"__key__": "0", "jpg": "picture"}, {"__key__": "0", "txt": "a"}]),
     files={"a.tar": tar([("0.jpg", JPG)]), "b.tar": tar([("0.txt", "a")])},
 )
+
+apart(
+    "names with and without ./",
+    Right(samples("0", txt="a")),
+    files={"a.tar": tar([("./0.jpg", JPG), ("0.txt", "a")])},
+)
+apart(
+    "extensions in small and capital letters",
+    Right(samples("0", txt="a")),
+    files={"a.tar": tar([("0.JPG", JPG), ("0.txt", "a")])},
+)
+apart(
+    "10,000 pictures before their texts",
+    Right([{"__key__": str(n), "a": "x", "b": "y"} for n in range(10_000)]),
+    view=lambda row: {name: _text(row[name]) for name in ("__key__", "a", "b")},
+    files={
+        "a.tar": tar(
+            [(f"{n}.a", "x") for n in range(10_000)] + [(f"{n}.b", "y") for n in range(10_000)]
+        )
+    },
+    peers={},
+)
+
 
 values = CASES.kind(
     "R27",

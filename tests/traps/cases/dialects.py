@@ -12,7 +12,7 @@ from typing import Any
 from traps.case import Cases, Peer, Refused, Right, Row
 from traps.inputs import parquet
 
-CASES = Cases()
+CASES = Cases("dialects")
 AB = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
 SKIPPED = (Right(AB, warnings={"LinesSkipped": 1}), Right(AB))
 """The lines that an option leaves out may be counted, or not."""
@@ -516,6 +516,95 @@ plain(
     "the country code NA of Namibia",
     Right([{"country": "NA"}, {"country": "DE"}]),
     files={"a.csv": "country\nNA\nDE\n"},
+)
+
+
+ODD = "a\u2028b\x85c\x0bd\x0ce\x1cf"
+"""A text with characters that are line ends for Python's `splitlines`, but not for files."""
+plain(
+    "characters that look like line ends, in CSV",
+    Right([{"text": ODD, "n": 1}, {"text": "x", "n": 2}]),
+    files={"a.csv": f"text,n\n{ODD},1\nx,2\n"},
+)
+plain(
+    "characters that look like line ends, in text",
+    Right([{"text": ODD}, {"text": "x"}]),
+    read={"format": "text"},
+    files={"a.txt": f"{ODD}\nx\n"},
+    peers={"daft": {"pattern": ""}},
+)
+plain(
+    "characters that look like line ends, in JSON",
+    Right([{"text": ODD.replace("\x0b", "").replace("\x0c", "").replace("\x1c", "")}]),
+    read={"format": "json"},
+    files={"a.jsonl": '{"text": "a\u2028b\x85cdef"}\n'},
+    peers={"daft": {"pattern": ""}, "ray": {"lines": True}},
+)
+plain(
+    "a gzip file whose end is missing",
+    Right(holds=lambda rows: 0 <= len(rows) < 10_000, failed=1, says="end|truncated|damaged|gzip"),
+    Refused("end|truncated|damaged|gzip"),
+    files={"a.csv.gz": lambda: gzip.compress(b"v\n" + bytes(range(48, 58)) * 9000)[:-20]},
+    peers={"daft": {"pattern": "*"}, "pandas": {"pattern": "*"}},
+)
+
+
+def numpy_file(array: Any) -> Any:
+    def make() -> bytes:
+        import io
+
+        import numpy as np
+
+        out = io.BytesIO()
+        np.save(out, array)
+        return out.getvalue()
+
+    return make
+
+
+def _arrays() -> dict[str, Any]:
+    import numpy as np
+
+    square = np.arange(6).reshape(2, 3)
+    return {
+        "a.npy": numpy_file(square.astype(">i4")),
+        "b.npy": numpy_file(np.asfortranarray(square).astype("i4")),
+        "c.npy": numpy_file(square.astype("i4")),
+    }
+
+
+plain(
+    "arrays in other byte and axis orders",
+    Right([{"data": [0, 1, 2]}, {"data": [3, 4, 5]}] * 3),
+    read={"format": "numpy"},
+    files=_arrays(),
+    peers=dict.fromkeys(("daft", "datasets", "pandas"), "no reader for numpy"),
+)
+
+
+def pairs() -> dict[str, Any]:
+    import pyarrow as pa
+
+    kind = pa.map_(pa.string(), pa.int64())
+    return {
+        "m": pa.array([[("k", 1), ("k", 2)]], kind),
+        "t": pa.array(
+            [
+                1,
+            ],
+            pa.time64("ns"),
+        ),
+    }
+
+
+plain(
+    "a map that has a key twice",
+    Right([{"m": [("k", 1), ("k", 2)]}]),
+    Right([], failed=1, says="k|m"),
+    read={"format": "parquet"},
+    view=lambda row: {"m": [tuple(pair) for pair in row["m"]]},
+    files={"a.parquet": parquet(pairs)},
+    peers={"daft": {"pattern": ""}},
 )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
 import os
 import unicodedata
 from pathlib import Path
@@ -10,11 +12,11 @@ from typing import Any
 
 from traps import product, views
 from traps.case import Cases, Outcome, Refused, Right, Row
-from traps.inputs import lines, packed, parquet
-from traps.pictures import RED, picture
+from traps.inputs import compressed, lines, packed, parquet
+from traps.pictures import RED, heic, picture
 from traps.recordings import encoded_sound, sine, sound, video
 
-CASES = Cases()
+CASES = Cases("files")
 
 
 def red(*names: str) -> list[Row]:
@@ -75,10 +77,10 @@ pictures(
     peers={"daft": {"pattern": "**/*.png"}},
 )
 pictures(
-    "a HEIC file that cannot be decoded, beside a picture",
-    Right(red("a.png"), failed=1, says="hei[cf]|b.heic"),
-    Right(red("a.png"), warnings=ignored(1)),
-    files={"a.png": picture(), "b.heic": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 64},
+    "a HEIC file of a telephone",
+    Right(red("a.png", "b.heic")),
+    Right(red("a.png"), failed=1, says="heic"),
+    files={"a.png": picture(), "b.heic": heic},
 )
 pictures(
     "Parquet as .parquet, .parq, .pq and 000000_0",
@@ -116,9 +118,9 @@ pictures(
     read={"format": "video"},
     view=views.frame,
     files={
-        "a.MP4": video(2, container="mp4", codec="mpeg4"),
-        "b.m4v": video(2, container="mp4", codec="mpeg4"),
-        "c.webm": video(2, container="webm", codec="libvpx-vp9"),
+        "a.MP4": video(2, container="mp4", codec="mpeg4", pixels="yuv420p"),
+        "b.m4v": video(2, container="mp4", codec="mpeg4", pixels="yuv420p"),
+        "c.webm": video(2, container="webm", codec="libvpx-vp9", pixels="yuv420p"),
     },
 )
 pictures(
@@ -150,6 +152,52 @@ pictures(
     Refused("heic|dng|txt|end in|no files"),
     files={"a.txt": "x", "b.dng": "x"},
 )
+
+TABLE_READ = {"format": "csv", "options": {"include_paths": False}}
+pictures(
+    "pictures in directories whose names begin with _ and .",
+    Right(red("a.png"), warnings=ignored(2)),
+    Right(red("a.png"), warnings=ignored(1)),
+    Right(red("a.png", "b.png", "c.png")),
+    Right(red("a.png", "b.png"), warnings=ignored(1)),
+    files={"a.png": picture(), "_old/b.png": picture(), ".trash/c.png": picture()},
+)
+pictures(
+    "CSV that is packed with gzip, bzip2, xz and zstd",
+    Right(values("a", "b", "c", "d")),
+    Right(values("a"), warnings=ignored(3)),
+    Right(values("a", "b"), warnings=ignored(2)),
+    Right(values("a", "b", "d"), warnings=ignored(1)),
+    read=TABLE_READ,
+    view=None,
+    files={
+        "a.csv.gz": packed("v\na\n"),
+        "b.csv.bz2": lambda: bz2.compress(b"v\nb\n"),
+        "c.csv.xz": lambda: lzma.compress(b"v\nc\n"),
+        "d.csv.zst": lambda: compressed("zstd", b"v\nd\n"),
+    },
+    peers={"pandas": {"pattern": "*"}, "daft": {"pattern": "*"}},
+)
+pictures(
+    "gzip that is called .csv",
+    Right(values("a")),
+    Right([], failed=1, says="gzip|utf|decode|invalid|header"),
+    Refused("gzip|utf|decode|header"),
+    read=TABLE_READ,
+    view=None,
+    files={"a.csv": packed("v\na\n")},
+    peers={"daft": {"pattern": "*.csv"}},
+)
+pictures(
+    "Parquet that is called .csv",
+    Right([], failed=1, says="parquet|utf|decode|invalid|header|field"),
+    Refused("parquet|utf|decode|header"),
+    read=TABLE_READ,
+    view=None,
+    files={"a.csv": parquet({"v": ["a"]})},
+    peers={"daft": {"pattern": "*.csv"}},
+)
+
 
 BAD = b"caf\xe9.txt"
 """A file name in Latin-1, which is not valid UTF-8."""
@@ -224,7 +272,7 @@ latin(
     files={"good.txt": "good\n"},
     write=lambda directory: Path(
         os.fsdecode(os.fsencode(directory / "in") + b"/" + BAD)
-    ).write_bytes(b"\xff\xfe\xfd\n"),
+    ).write_bytes(b"\xfd\xfc\n"),
 )
 
 STRANGE = [

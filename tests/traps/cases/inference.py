@@ -15,7 +15,7 @@ from traps.pictures import halves
 from traps.recordings import sine, sound
 from traps.verdict import same
 
-CASES = Cases()
+CASES = Cases("inference")
 OWN_FUNCTION = "the model is your own function"
 NO_PEERS = dict.fromkeys(("ray", "daft", "datasets", "pandas"), OWN_FUNCTION)
 LONG = " ".join(models.WORDS[number % 50] for number in range(100))
@@ -205,6 +205,34 @@ long(
     steps=[step("fill-mask", "filler")],
     write=models.write("filler"),
 )
+
+
+def chunks(unit: str, size: int, **fields: Any) -> Row:
+    return {"name": "parts", "chunk": {"column": "t", "size": size, "unit": unit, **fields}}
+
+
+def joined(rows: Sequence[Row]) -> bool:
+    """Return whether the chunks of each text, joined, are the text."""
+    ordered = sorted(rows, key=lambda row: (row["n"], row["chunk_index"]))
+    texts = ["".join(row["t"] for row in ordered if row["n"] == n) for n in range(len(THREE))]
+    return texts == [*THREE] and all(row["o"] for row in rows)
+
+
+TOKENS = {"tokenizer": models.source("embedder")}
+embed = step("feature-extraction", "embedder")
+long(
+    "a text that is divided into chunks of tokens",
+    Right(holds=joined),
+    steps=[chunks("tokens", 30, **TOKENS), embed],
+    write=models.write("embedder"),
+)
+long(
+    "chunks that are still too long",
+    Right(holds=joined, warnings=CUT),
+    steps=[chunks("words", 80), embed],
+    write=models.write("embedder"),
+)
+
 
 NULL = {"NullInput": 1}
 EMPTY = {"EmptyInput": 1}
@@ -417,6 +445,22 @@ finite(
     read=items("w1", "w2"),
     steps=[step("feature-extraction", "embedder", normalize=True)],
     write=models.write("embedder"),
+)
+
+
+finite(
+    "a number that is null",
+    Right(holds=lambda rows: results(rows) == [2.0, None], warnings=NULL),
+    read={"format": "items", "items": [{"n": 0, "x": 4.0}, {"n": 1, "x": None}]},
+    steps=[torch_step("root")],
+)
+finite(
+    "a label whose score is NaN",
+    Right(holds=lambda rows: len(rows) == 2, warnings=NOT_FINITE),
+    Right(holds=lambda rows: not rows, failed=2, says="NaN|finite"),
+    read=items("w1", "w2"),
+    steps=[step("text-classification", "nan-classifier")],
+    write=models.write("nan-classifier"),
 )
 
 

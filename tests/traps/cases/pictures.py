@@ -30,9 +30,9 @@ from traps.pictures import (
     two_photos,
     two_sizes,
 )
-from traps.recordings import MP4, video
+from traps.recordings import MP4, clear_video, video
 
-CASES = Cases()
+CASES = Cases("pictures")
 WHITE = (255, 255, 255)
 REDUCED = {"DepthReduced": 1}
 ASSUMED = {"DepthReduced": 1, "RangeAssumed": 1}
@@ -116,6 +116,25 @@ def _datasets_column(directory: Any) -> list[Row]:
 
 def _view(*values: Any) -> Row:
     return {name: value for name, value in looks("", *values).items() if name != "path"}
+
+
+def _adding_frames() -> bytes:
+    """Return a GIF whose first frame is a blue pixel, and whose second frame adds a red one."""
+    from PIL import Image
+
+    from traps.pictures import saved
+
+    frames = []
+    for index, (place, color) in enumerate((((7, 7), 1), ((0, 0), 2))):
+        frame = Image.new("P", (8, 8), 0)
+        frame.putpalette([9, 9, 9, *BLUE, *RED])
+        frame.putpixel(place, color)
+        if index:
+            frame.putpixel((7, 7), 1)
+        frames.append(frame)
+    return saved(
+        frames[0], "GIF", save_all=True, append_images=frames[1:], transparency=0, disposal=1
+    )
 
 
 composited = {"Composited": 1}
@@ -203,6 +222,50 @@ clear(
     Right([looks("a.png", WHITE, WHITE)], warnings={"Composited": 1, **ASSUMED}),
     Right([], failed=1, says="16|transparen|mode"),
     files={"a.png": gray_16_transparent},
+)
+
+
+clear(
+    "a video with transparency",
+    Right(
+        [{"path": "a.mkv", "index": n, **_view(WHITE, WHITE, (16, 32, 3))} for n in range(2)],
+        warnings={"Composited": 2},
+    ),
+    files={"a.mkv": clear_video},
+    peers=NO_VIDEO_READER,
+    **VIDEO,
+)
+clear(
+    "pictures in a table of addresses",
+    Right([_view(WHITE, BLUE)], warnings=composited),
+    read={
+        "format": "manifest",
+        "paths": ["in/list.csv"],
+        "options": {"include_paths": False, "decode": "image"},
+    },
+    view=lambda row: views.corners(row["image"]),
+    files={"list.csv": "uri\na.png\n", "a.png": hidden((9, 9, 9))},
+    peers=dict.fromkeys(("ray", "daft", "datasets"), "no reader for a table of addresses"),
+)
+clear(
+    "transparency and a turned camera in one picture",
+    Right([looks("a.png", WHITE, WHITE, (32, 16, 3))], warnings={"Composited": 1, "Rotated": 1}),
+    files={"a.png": picture((9, 9, 9, 0), mode="RGBA", size=(32, 16), exif=exif(6))},
+)
+clear(
+    "frames of an animation that add to a transparent first one",
+    Right(
+        [
+            {**looks("a.gif", WHITE, BLUE), "page": 0},
+            {**looks("a.gif", RED, BLUE), "page": 1},
+        ],
+        warnings={"Composited": 2},
+    ),
+    Right(holds=lambda rows: len(rows) == 2 and rows[1]["first"] == [*RED]),
+    options={"pages": "all"},
+    view=lambda row: {**views.image(row), "page": row["page_index"]},
+    files={"a.gif": _adding_frames},
+    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
 )
 
 
@@ -507,6 +570,22 @@ depth(
     Right([{**_view(BLACK, WHITE), **GRAYS}], warnings=REDUCED, notice="bit|range"),
     Right([{**_view(BLACK, WHITE), **GRAYS}], warnings=ASSUMED, notice="bit|range"),
     **{**in_column(pixels(GRAY, "TIFF")), "view": shade},
+)
+depth(
+    "a video with 10 bits",
+    Right(
+        [{"path": "a.mkv", "index": n, **_view(RED, BLUE, WIDE)} for n in range(2)],
+        warnings={"DepthReduced": 2},
+    ),
+    Right([{"path": "a.mkv", "index": n, **_view(RED, BLUE, WIDE)} for n in range(2)]),
+    files={"a.mkv": video(2, pixels="yuv444p10le")},
+    peers=NO_VIDEO_READER,
+    **VIDEO,
+)
+depth(
+    "an AVIF with 10 bits",
+    Right([{**looks("a.avif", RED, RED), "middle": [*RED]}]),
+    files={"a.avif": picture(kind="AVIF", quality=100)},
 )
 
 

@@ -10,7 +10,7 @@ from traps import views
 from traps.case import Cases, Content, Right, Row, bytes_of
 from traps.recordings import MP4, encoded_sound, sine, sound, video, wave
 
-CASES = Cases()
+CASES = Cases("recordings")
 NO_SOUND_READER = {
     "datasets": "needs torchcodec to decode sound",
     "daft": "reads no samples of a file in a column",
@@ -115,6 +115,30 @@ ends(
     files={"a.mp4": half(video(20, **MP4))},
     peers=NO_VIDEO_READER,
 )
+
+ends(
+    "a video file without pictures",
+    Right([], failed=1, says="video|stream|picture"),
+    **VIDEO,
+    files={"a.mp4": encoded_sound("mp4", "aac")},
+    peers=NO_VIDEO_READER,
+)
+ends(
+    "two Ogg files in one",
+    Right([heard("a.ogg", 2.0, 44100)]),
+    Right([heard("a.ogg", 1.0, 44100)], warnings=TRUNCATED),
+    Right([heard("a.ogg", 1.0, 44100)], warnings={"PagesIgnored": 1}),
+    Right([], failed=1),
+    files={"a.ogg": lambda: bytes_of(sound(sine(1, 44100), 44100, "OGG")) * 2},
+)
+ends(
+    "two WAV files in one",
+    Right([heard("a.wav", 2.0)]),
+    Right([heard("a.wav", 1.0)]),
+    Right([], failed=1),
+    files={"a.wav": WAV * 2},
+)
+
 
 sounds = CASES.kind(
     "R29",

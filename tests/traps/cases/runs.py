@@ -11,7 +11,7 @@ from traps.case import Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, tar
 from traps.recordings import video
 
-CASES = Cases()
+CASES = Cases("runs")
 NOT_COMPARED = dict.fromkeys(
     ("ray", "daft", "datasets", "pandas"), "not compared: a script of several runs"
 )

@@ -13,7 +13,7 @@ from traps import views
 from traps.case import Cases, Refused, Right, Row
 from traps.inputs import lines, packed, parquet
 
-CASES = Cases()
+CASES = Cases("types")
 naive = dt.datetime.fromisoformat
 TEXT, PARTS = (
     "Answer briefly.",
@@ -261,6 +261,71 @@ zeros(
     files={"a.csv": "v\n0.1234567890123456789\n1.5\n"},
 )
 
+DECLARED = {
+    "int64": (["1", "-7"], ["1.5", "1e3", "9223372036854775808", "a", "1 000"]),
+    "int8": (["127"], ["128", "-129"]),
+    "uint64": (["18446744073709551615"], ["18446744073709551616", "-1"]),
+    "bool": (["true", "false"], ["yes", "2"]),
+    "date": (["2024-02-29"], ["2024-02-30", "01/02/2024", "2023-02-29"]),
+    "timestamp": (["2024-01-01 10:00:00"], ["2024-01-01T10:00:00+05:00", "2024-13-01 00:00:00"]),
+    "decimal<5,2>": (["1.25", "-999.99"], ["1000.00", "1.255"]),
+}
+"""Texts that fit a type, and texts that do not."""
+
+
+def count_of(fitting: Sequence[str], others: Sequence[str]) -> Right:
+    """Return the number of rows and of failed rows that are right."""
+    return Right(holds=lambda rows: len(rows) == len(fitting), failed=len(others), says="v")
+
+
+for kind, (fitting, others) in DECLARED.items():
+    zeros(
+        f"values that fit the declared type {kind}, and others",
+        count_of(fitting, others),
+        options={"types": {"v": kind}, "delimiter": ";"},
+        files={"a.csv": "n;v\n" + "".join(f"0;{text}\n" for text in (*fitting, *others))},
+        peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared"),
+    )
+zeros(
+    "a JSON number, text and date for declared texts",
+    Right([{"v": "1"}, {"v": "1.50"}, {"v": "007"}, {"v": "2024-01-01"}, {"v": None}]),
+    Right([{"v": "007"}, {"v": "2024-01-01"}, {"v": None}], failed=2, says="v"),
+    read={"format": "json"},
+    options={"types": {"v": "string"}},
+    files={"a.jsonl": '{"v": 1}\n{"v": 1.50}\n{"v": "007"}\n{"v": "2024-01-01"}\n{"v": null}\n'},
+    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared"),
+)
+JSON_READ = {"read": {"format": "json"}, "peers": {"ray": {"lines": True}, "daft": {"pattern": ""}}}
+TIMES = ["2024-01-01", "2024-01-01T00:00:00Z", "2024-01-01T12:00:00.123456789"]
+zeros(
+    "texts of JSON that look like times",
+    Right([{"v": text} for text in TIMES]),
+    files={"a.jsonl": lines(*({"v": text} for text in TIMES))},
+    **JSON_READ,
+)
+zeros(
+    "JSON texts that are all days",
+    Right([{"v": "2024-01-01"}, {"v": "2024-01-02"}]),
+    files={"a.jsonl": lines({"v": "2024-01-01"}, {"v": "2024-01-02"})},
+    **JSON_READ,
+)
+zeros(
+    "a JSON integer above 2^64",
+    Right([{"v": str(2**64)}]),
+    Right([{"v": 2**64}]),
+    Right([], failed=1, says="v|18446744073709551616|range|big|number"),
+    files={"a.jsonl": lines({"v": 2**64})},
+    **JSON_READ,
+)
+zeros(
+    "a JSON number that is larger than any float",
+    Right([{"v": 1.5}], failed=1, says="v|1e400|range|number"),
+    Right([{"v": "1e400"}, {"v": "1.5"}]),
+    Refused("v|1e400"),
+    files={"a.jsonl": '{"v": 1e400}\n{"v": 1.5}\n'},
+    **JSON_READ,
+)
+
 FAR = [naive("9999-12-31T23:59:59"), naive("1500-01-01"), DAY]
 INT96 = {"use_deprecated_int96_timestamps": True, "store_schema": False}
 
@@ -444,6 +509,87 @@ late(
     Right([{"v": "true"}] * 20 + [{"v": "maybe"}]),
     Right([{"v": True}] * 20 + [{"v": "maybe"}]),
     files={f"{n:02}.csv": "v\ntrue\n" if n < 20 else "v\nmaybe\n" for n in range(21)},
+)
+
+
+MORE = "in the 34th of 40 files"
+late(
+    f"another column {MORE} of CSV",
+    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
+    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
+    Refused("b"),
+    files={f"{n:02}.csv": f"a,b\n{n},7\n" if n == 33 else f"a\n{n}\n" for n in range(40)},
+)
+late(
+    f"another column {MORE} of JSON",
+    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
+    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
+    Refused("b"),
+    read={"format": "json"},
+    files={f"{n:02}.jsonl": lines({"a": n, **({"b": 7} if n == 33 else {})}) for n in range(40)},
+    peers={"daft": {"pattern": ""}, "ray": {"lines": True}},
+)
+late(
+    f"another column {MORE} of Parquet",
+    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
+    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
+    Refused("b"),
+    read={"format": "parquet"},
+    files={
+        f"{n:02}.parquet": parquet({"a": [n], **({"b": [7]} if n == 33 else {})}) for n in range(40)
+    },
+    peers={"daft": {"pattern": ""}},
+)
+FIELDS = [{"s": {"a": n, **({"b": 7} if n == 33 else {})}} for n in range(40)]
+late(
+    f"another field of an object {MORE} of JSON",
+    Right(FIELDS),
+    Right([row for row in FIELDS if "b" not in row["s"]], failed=1, says="b"),
+    read={"format": "json"},
+    view=views.without_nulls,
+    files={f"{n:02}.jsonl": lines(row) for n, row in enumerate(FIELDS)},
+    peers={"daft": {"pattern": ""}, "ray": {"lines": True}},
+)
+late(
+    f"another field of a struct {MORE} of Parquet",
+    Right(FIELDS),
+    Right([row for row in FIELDS if "b" not in row["s"]], failed=1, says="b"),
+    Refused("b|s"),
+    read={"format": "parquet"},
+    view=views.without_nulls,
+    files={f"{n:02}.parquet": parquet({"s": [row["s"]]}) for n, row in enumerate(FIELDS)},
+    peers={"daft": {"pattern": ""}},
+)
+late(
+    "a column of JSON behind 1.5 MB without it",
+    Right([{"a": n, "t": PADDING} for n in range(1500)] + [{"a": 1500, "b": "late"}]),
+    Right([{"a": n, "t": PADDING} for n in range(1500)], failed=1, says="b"),
+    read={"format": "json"},
+    view=views.without_nulls,
+    files={
+        "a.jsonl": lines(*({"a": n, "t": PADDING} for n in range(1500)), {"a": 1500, "b": "late"})
+    },
+    peers={"daft": {"pattern": ""}, "ray": {"lines": True}},
+)
+
+
+def strings(kind: str) -> Any:
+    """Return a text in one of the types that Arrow has for texts."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "large": pa.large_string(), "view": pa.string_view()}
+    if kind == "dictionary":
+        return {"v": pa.array([kind]).dictionary_encode()}
+    return {"v": pa.array([kind], types[kind])}
+
+
+KINDS = ("string", "large", "view", "dictionary")
+late(
+    "texts in four types of Arrow",
+    Right([{"v": kind} for kind in KINDS]),
+    read={"format": "parquet"},
+    files={f"{kind}.parquet": parquet(lambda kind=kind: strings(kind)) for kind in KINDS},
+    peers={"daft": {"pattern": ""}},
 )
 
 

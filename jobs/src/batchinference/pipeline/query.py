@@ -192,7 +192,8 @@ def _embed(models: LoadedModels, step: Step, query: pa.Table) -> np.ndarray:
     except Exception as error:
         raise JobFailure(f"the query cannot be embedded: {error}") from error
     if isinstance(embedded, TransformResult):
-        raise JobFailure(f"the query cannot be embedded: {embedded.failed[0]}")
+        problem = embedded.failed.get(0, "it is empty")
+        raise JobFailure(f"the query cannot be embedded: {problem}")
     return one_embedding(tensors_to_lists(embedded.drop_columns(QUERY)).column(0), "the query")
 
 

@@ -46,7 +46,7 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if isinstance(one, tensors) or isinstance(other, tensors):
         both = isinstance(one, tensors) and isinstance(other, tensors)  # Ray does not check this
         return _by_schema(unify_tensors, one, other, promote_types=True) if both else None
-    wider = _wider(_without_dictionary(one), _without_dictionary(other))
+    wider = _wider(_plain(one), _plain(other))
     return (
         wider if wider is not None and _castable(one, wider) and _castable(other, wider) else None
     )
@@ -95,8 +95,13 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         raise TypeMismatch(field.name, column.type, field.type, error) from None
 
 
-def _without_dictionary(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if kinds.is_dictionary(kind) else kind
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values without a dictionary or views."""
+    values = kind.value_type if kinds.is_dictionary(kind) else kind
+    return _VIEWS.get(values, values)
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

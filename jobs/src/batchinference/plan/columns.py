@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from batchinference.plan.pruning import columns_added, columns_read
-from batchinference.spec.chunk import END, INDEX, START
 from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
@@ -144,7 +143,7 @@ def _rename_conflicts(step: Step, columns: list[str]) -> list[str]:
 
 
 def _chunk_conflicts(step: Step, columns: list[str]) -> list[str]:
-    added = () if step.chunk is None else (INDEX, START, END)
+    added = [] if step.chunk is None else step.chunk.numbers_added
     return [
         f"step '{step.name}' adds column '{name}', and there is one already. Rename it before this "
         "step with renameColumns"

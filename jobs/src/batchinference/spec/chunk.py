@@ -51,9 +51,14 @@ class Chunk(SpecModel):
     """How to access the object store of `tokenizer`."""
 
     @property
+    def numbers_added(self) -> list[str]:
+        """Return the columns with numbers that the step adds."""
+        return [INDEX, START, END]
+
+    @property
     def columns_added(self) -> list[str]:
         """Return the columns that the step adds or replaces."""
-        return [self.column, INDEX, START, END]
+        return [self.column, *self.numbers_added]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

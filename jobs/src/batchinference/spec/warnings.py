@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import SpecModel, rules
 
 Unit = Literal["row", "file"]
 
@@ -147,8 +147,18 @@ class WarningName(StrEnum):
 _BY_VALUE = {name.value: name for name in WarningName}
 
 
+_OF_FILES = [name.value for name in WarningName if name.unit == "file"]
+_FOR_ROWS = "maxPercent is for warnings that count rows"
+
+
 class WarningPolicy(SpecModel):
     """What happens if one kind of warning occurs."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (f"!has(self.maxPercent) || !(self.name in {_OF_FILES})", _FOR_ROWS)
+        )
+    )
 
     name: Annotated[WarningName, Field(strict=False)]
     """The name of the warning."""
@@ -163,7 +173,7 @@ class WarningPolicy(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.max_percent is not None and self.name.unit == "file":
-            message = "maxPercent is for warnings that count rows, and {name} counts files"
+            message = f"{_FOR_ROWS}, and {{name}} counts files. Use maxRows"
             raise PydanticCustomError("warning_percent", message, {"name": self.name.value})
         return self
 

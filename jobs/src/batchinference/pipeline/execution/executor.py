@@ -257,8 +257,10 @@ class Executor:
         divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
         if not end.has_rows:
-            known = columns_after_all(self._spec.steps, _columns_of(self._prepared.input))
-            return with_columns(attempt, end, write, known)
+            steps, columns = self._spec.steps, _columns_of(self._prepared.input)
+            planned = columns_after_all(steps, columns)
+            guessed = columns_after_all(steps, columns, code_keeps_columns=True)
+            return with_columns(attempt, end, write, planned, guessed)
         end = without_empty_files(end)
         writer = rewriting_writer_for(write)
         if writer is None or not isinstance(write, WriteOrdered):

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from batchinference.pipeline.column_types import (
@@ -86,8 +86,8 @@ def _paths(field: pa.Field, above: str) -> Iterator[str]:
 
 
 class JsonRows:
-    """Parses rows with known types of columns. The types of other columns are inferred where they
-    occur, but texts stay texts.
+    """Parses rows with known types of columns. All other columns and fields are texts: texts stay
+    as they are, and other values are their JSON.
 
     `declared` and `sampled` are the types that the user has declared, and those of the first rows.
     `several_shapes` says whether a sampled column is text because its values have several types."""
@@ -106,11 +106,11 @@ class JsonRows:
     @cached_property
     def schema(self) -> pa.Schema:
         """The types of the columns."""
-        return pa.schema([(name, arrow_type(kind)) for name, kind in self._types.items()])
+        return _schema_of(self._types)
 
     @cached_property
     def _read_schema(self) -> pa.Schema:
-        return pa.schema([(name, arrow_type(kind)) for name, kind in self._read_types.items()])
+        return _schema_of(self._read_types)
 
     def of_column(self, name: str) -> JsonRows:
         """Return a parser of rows that have only one of the columns."""
@@ -147,9 +147,10 @@ class JsonRows:
                 raise
             quoted = self._quoted(chunk)
             table = _read(quoted, self._read_schema)
-        if any(_has_timestamp(field.type) for field in table.schema):
-            table = _read(quoted, pa.schema(map(_as_text, table.schema)))
-        return table
+        types = _with_new_fields(self._read_types, table.schema)
+        if types == self._read_types:
+            return table
+        return _read(with_texts(chunk.decode(), types).encode(), _schema_of(types))
 
     def _quoted(self, chunk: bytes) -> bytes:
         return with_texts(chunk.decode(), self._read_types).encode()
@@ -181,7 +182,6 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
             "set read.options.types",
             ", ".join(several),
         )
-    # the type of any other column is inferred where it occurs
     sampled = dict(list(types.items())[:MAX_FIELDS])
     return JsonRows(declared, sampled, several_shapes=bool(several))
 
@@ -230,19 +230,25 @@ def _without_times(kind: ColumnType) -> ColumnType:
     return "string" if is_time(kind) else kind
 
 
-def _has_timestamp(kind: pa.DataType) -> bool:
-    inner = (kind.field(index).type for index in range(kind.num_fields))
-    return bool(pa.types.is_timestamp(kind)) or any(map(_has_timestamp, inner))
+def _schema_of(types: Mapping[str, ColumnType]) -> pa.Schema:
+    return pa.schema([(name, arrow_type(kind)) for name, kind in types.items()])
 
 
-def _as_text(field: pa.Field) -> pa.Field:
-    """Return a field with texts in place of timestamps."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        return field.with_type(pa.struct(list(map(_as_text, kind))))
-    if is_list(kind):
-        return field.with_type(pa.list_(_as_text(kind.value_field)))
-    return field.with_type(pa.string()) if pa.types.is_timestamp(kind) else field
+def _with_new_fields(
+    types: Mapping[str, ColumnType], found: Iterable[pa.Field]
+) -> dict[str, ColumnType]:
+    """Return the types with further fields of a table, also nested ones, as texts: their types in
+    other rows and files are unknown."""
+    extended = dict(types)
+    for field in found:
+        extended[field.name] = _with_new_inner(types.get(field.name, "string"), field.type)
+    return extended
+
+
+def _with_new_inner(kind: ColumnType, found: pa.DataType) -> ColumnType:
+    if isinstance(kind, dict):
+        return _with_new_fields(kind, found)
+    return [_with_new_inner(kind[0], found.value_type)] if isinstance(kind, list) else kind
 
 
 def _check_floats(chunk: bytes, table: pa.Table) -> None:
@@ -265,11 +271,11 @@ def _has_large_floats(array: pa.Array) -> bool:
         return any(map(_has_large_floats, array.flatten()))
     if is_list(kind):
         return _has_large_floats(array.flatten())
-    if not pa.types.is_floating(kind):
+    if not pa.types.is_floating(kind) or not len(array):
         return False
-    limits = pc.min_max(array).as_py()
-    exact = EXACT_INTEGERS[f"float{kind.bit_width}"]
-    return any(limit is not None and abs(limit) >= exact for limit in limits.values())
+    stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # also below nulls
+    numbers = stored[array.offset : array.offset + len(array)]
+    return bool((np.abs(numbers) >= EXACT_INTEGERS[f"float{kind.bit_width}"]).any())
 
 
 def _check_float(value: Any, kind: pa.DataType) -> None:

@@ -2,7 +2,7 @@
 
 An integer is `int64`, or `uint64` if it is larger. A column with fractions is `float64`, unless it
 also has an integer that would be rounded. A column, or a field of a struct, whose values have
-several shapes, such as texts and lists, has no type: it is read as text.
+several shapes, such as texts and lists, has no type: it is read as text, like one without values.
 """
 
 from __future__ import annotations
@@ -77,36 +77,33 @@ class Shape:
         for name, inner in other.fields.items():
             self.fields.setdefault(name, Shape()).merge(inner)
 
-    def type(self, path: str, several: list[str]) -> ColumnType | None:
-        """Return the type of the values; None if it is unknown, because all of them are null or
-        empty lists. A field of a struct whose values have several shapes is a `string`, and its
-        path is added to `several`. Raises SeveralShapes for the values themselves."""
+    def type(self, path: str, several: list[str]) -> ColumnType:
+        """Return the type of the values; `string` if all of them are null. A field of a struct
+        whose values have several shapes is a `string` too, and its path is added to `several`.
+        Raises SeveralShapes for the values themselves."""
         kinds = frozenset(self.kinds)
         if kinds == {dict}:
             return self.struct(path, several)
-        if kinds == {list} and self.elements:
-            element = self.elements.element_type()
-            return None if element is None else [element]
+        if kinds == {list}:
+            return [self.elements.element_type() if self.elements else "string"]
         if kinds == {int}:
             return self._integer()
         if kinds and (kinds not in _SCALARS or (int in kinds and self.inexact)):
             raise SeveralShapes
-        return _SCALARS.get(kinds)
+        return _SCALARS.get(kinds, "string")
 
     def struct(self, path: str, several: list[str]) -> dict[str, ColumnType]:
         """Return the types of the fields of structs or rows, as `type` does."""
         types: dict[str, ColumnType] = {}
         for name, inner in self.fields.items():
             try:
-                kind = inner.type(f"{path}.{name}", several)
+                types[name] = inner.type(f"{path}.{name}", several)
             except SeveralShapes:
-                kind = "string"
+                types[name] = "string"
                 several.append(f"{path}.{name}".removeprefix("."))
-            if kind is not None:
-                types[name] = kind
         return types
 
-    def element_type(self) -> ColumnType | None:
+    def element_type(self) -> ColumnType:
         """Return the type of the elements of a list. Raises SeveralShapes also for their fields:
         the list is then text as a whole."""
         several: list[str] = []
@@ -140,6 +137,6 @@ def _by_name(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def types_of(rows: Shape) -> tuple[dict[str, ColumnType], list[str]]:
     """Return the types of the columns of some rows, and the columns and fields whose values have
-    several shapes: they are `string`. Columns of unknown type are left out."""
+    several shapes: they are `string`."""
     several: list[str] = []
     return rows.struct("", several), several

@@ -22,10 +22,14 @@ from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
 from batchinference.spec.write import Write, WriteFiles, WriteJson, WriteTable, WriteWebdataset
 
 
-def with_columns(attempt: Attempt, end: Snapshot, write: Write, planned: pa.Schema) -> Snapshot:
+def with_columns(
+    attempt: Attempt, end: Snapshot, write: Write, planned: pa.Schema, guessed: pa.Schema
+) -> Snapshot:
     """Return the snapshot of a finished output without rows, with its columns, and with a file
-    without rows if readers need one. `planned` are the columns as far as the job file says."""
-    schema = _schema(end, FileLayout.of(write), planned)
+    without rows if readers need one. `planned` are the columns as far as they are known without
+    rows. If none are known, they are `guessed`, unless rows may be appended."""
+    known = planned.names or end.empty_schemas or write.mode == "append"
+    schema = _schema(end, FileLayout.of(write), planned if known else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])
     if isinstance(write, WriteTable) or not _may_have_file(attempt, end, write, schema):
         return end

@@ -17,7 +17,12 @@ from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
-from batchinference.pipeline.runtimes.text_limits import NO_LIMIT, TextLimit, max_tokens
+from batchinference.pipeline.runtimes.text_limits import (
+    NO_LIMIT,
+    TextLimit,
+    max_tokens,
+    position_tables,
+)
 from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
 
@@ -126,6 +131,7 @@ def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
         raise ModelLoad(
             f"tooLong: '{model.source}' has no tokenizer with a limit. Remove the field"
         )
+    _fit_padding(tokenizer, network)
     limits = [loaded.max_seq_length, max_tokens(tokenizer, network)]
     tokens = min((limit for limit in limits if limit and limit < NO_LIMIT), default=None)
     if tokens is not None:
@@ -135,3 +141,11 @@ def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
     limit = TextLimit(tokenizer, tokens, model.too_long or "truncate", model.window_overlap)
     limit.check_windows(model.source)
     return limit
+
+
+def _fit_padding(tokenizer: Any, network: Any) -> None:
+    """Let a tokenizer pad, and not move the positions of tokens by padding."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    if position_tables(network):
+        tokenizer.padding_side = "right"

@@ -31,11 +31,16 @@ _HTTP_TYPES = {
 }
 
 
-def columns_after_all(steps: Sequence[Step], columns: pa.Schema) -> pa.Schema:
+def columns_after_all(
+    steps: Sequence[Step], columns: pa.Schema, *, code_keeps_columns: bool = False
+) -> pa.Schema:
     """Return the columns after all steps, as far as they are known without rows. `columns` are
-    those of the input; none if they are unknown. Columns of unknown types are null."""
+    those of the input; none if they are unknown. Columns of unknown types are null. No columns are
+    known after user code, unless `code_keeps_columns`."""
     table = columns.empty_table()
     for step in steps:
+        if step.python is not None and code_keeps_columns:
+            continue
         loaded = load_step(step, Device()) if step.kind in _QUICK else None
         table = result_without_rows(step, table, loaded)
     return table.schema
@@ -61,6 +66,8 @@ def result_without_rows(
     types = dict(zip(empty.column_names, empty.schema.types, strict=True))
     if step.model is not None:
         types[step.model.output] = _type_of(step.model)
+    if step.chunk is not None:
+        types |= dict.fromkeys(step.chunk.numbers_added, pa.int64())
     if step.decode is not None:
         types |= _types_of_decoded(step.decode)
     names = columns_after(step, empty.column_names or None) or []

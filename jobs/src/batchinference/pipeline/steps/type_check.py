@@ -16,22 +16,25 @@ from batchinference.spec.steps import Step, to_alias
 def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
     """Yield the problem of the first expression that does not suit the types of the input. Columns
     of unknown type are not checked, and no step after the first model or user code."""
-    known: pa.Table | None = pa.schema(list(types.items())).empty_table()
+    known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
-        if known is None:
-            return
-        before = known
         try:
-            known = _after(step, before)
+            after = _after(step, known)
         except UnsuitableTypes as error:
-            used = [f"{field.name} is {field.type}" for field in before.schema
-                    if field.name in error.message]  # fmt: skip
-            message = (
-                f"{error.message}. Here {', '.join(used)}. Convert a column, for example with "
-                "int(NAME), or declare its type in read.options.types"
-            )
+            message = f"{error.message}. {_fix(error.message, known.schema)}"
             yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
             return
+        if after is None:
+            return
+        known = after
+
+
+def _fix(message: str, schema: pa.Schema) -> str:
+    used = [f"{field.name} is {field.type}" for field in schema if field.name in message]
+    return (
+        f"Here {', '.join(used)}. Convert a column, for example with int(NAME), or declare its "
+        "type in read.options.types"
+    )
 
 
 def _after(step: Step, known: pa.Table) -> pa.Table | None:

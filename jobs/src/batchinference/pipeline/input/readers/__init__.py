@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import pyarrow as pa
@@ -14,7 +15,6 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_pack
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import ImageOptions
 
 if TYPE_CHECKING:
     from batchinference.spec.read import Read
@@ -158,6 +158,12 @@ def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
         return BadRow(error)
 
 
+def plain(options: Found) -> Found:
+    """Return the fields of options as an object without pydantic, so that worker processes need not
+    import the specification. It has no properties."""
+    return cast(Found, SimpleNamespace(**dict(options)))  # type: ignore[call-overload]
+
+
 def size_of(chunk: Chunk) -> int:
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 
@@ -232,7 +238,7 @@ PAGES = Entry("frames", "PageReader")
 
 def reader_for(read: Read) -> Reader:
     """Return the reader of a format, with its options. Raises BadInput if a library is missing."""
-    all_pages = isinstance(read.options, ImageOptions) and read.options.pages == "all"
+    all_pages = getattr(read.options, "pages", None) == "all"
     entry = PAGES if all_pages else READERS[read.format]
     for library in entry.libraries:
         require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)

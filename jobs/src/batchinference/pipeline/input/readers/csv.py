@@ -26,7 +26,7 @@ from batchinference.pipeline.input.csv_text import CsvText
 from batchinference.pipeline.input.csv_types import CsvTypes
 from batchinference.pipeline.input.encoding_hints import check_encoding
 from batchinference.pipeline.input.file_kinds import extension_of
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, plain
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
@@ -52,7 +52,7 @@ class CsvReader(Reader):
 
     def __init__(self, options: CsvOptions, *, adjustable: bool = True) -> None:
         """`adjustable` says whether the user can set the options."""
-        self._options, self._adjustable = options, adjustable
+        self._options, self._adjustable = plain(options), adjustable
         self._encoding = None if is_utf8(options.encoding) else options.encoding
         self._limit = min(max(options.row_bytes, MIN_ROW_BYTES), MAX_BLOCK)
         self._types = CsvTypes(

@@ -121,6 +121,15 @@ class JsonReader(Reader):
             found = inspected(samples[::step], lambda file: list(self._elements(file)))
             lines = (part for _, parts in found for part in parts if isinstance(part, bytes))
         self._rows = sampled_rows(self._declared, lines)
+        if self._lines and not self._rows.schema:  # the first lines are longer than a sample
+            self._rows = sampled_rows(self._declared, self._first_chunks(samples))
+
+    def _first_chunks(self, files: list[Location]) -> Iterator[bytes]:
+        chunks = inspected(files[: Reader.sampled_files], self._first_chunk)
+        return (chunk for _, chunk in chunks if isinstance(chunk, bytes))
+
+    def _first_chunk(self, file: Location) -> bytes | BadRow:
+        return next(line_chunks(file, self._most), b"")
 
     def read(self, file: Location) -> Iterator[Chunk]:
         fields = Fields(self._rows.schema)

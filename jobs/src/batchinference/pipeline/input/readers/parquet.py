@@ -22,6 +22,7 @@ from batchinference.pipeline.input.readers import (
     StatsReader,
     blamed,
     converted,
+    plain,
     size_of,
 )
 from batchinference.pipeline.input.readers import after as after_rows
@@ -46,7 +47,7 @@ class ParquetReader(StatsReader, DivisibleReader):
     sampled_files = 64
 
     def __init__(self, options: ParquetOptions) -> None:
-        self._options = options
+        self._options = plain(options)
         self._columns: list[str] | None = None
         self._casts = ColumnCasts(parse_types(options.types), options.assume_timezone)
 

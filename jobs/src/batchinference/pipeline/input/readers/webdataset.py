@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from batchinference.spec.read import WebdatasetOptions
 
 KEY = "__key__"
-SAMPLE_ROWS = 100
+SAMPLE_ROWS, MAX_SAMPLES = 100, 1 << 14
+"""The samples of an archive whose JSON is inspected, and the maximum number whose labels are."""
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
     **dict.fromkeys(EXTENSIONS["images"], "picture"),
@@ -86,13 +87,14 @@ class WebdatasetReader(Reader):
         """The names of the labels that are integers. All other labels are texts."""
 
     def prepare(self, samples: list[Location]) -> None:
-        found = inspected(samples, self._beginning)
-        first = [sample for _, samples_of_file in found for sample in samples_of_file]
+        inspected_files = [found for _, found in inspected(samples, self._beginning)]
+        first = [sample for found in inspected_files for sample in found]
         self._check_types()
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
         self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
-        members = (item for sample in first for item in sample.members.items())
+        some = (sample for found in inspected_files for sample in found[:SAMPLE_ROWS])
+        members = (item for sample in some for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
         self._json = sampled_rows(self._declared, lines)
         self._integers = {name for name in names if self._are_integers(name, first)}
@@ -138,7 +140,7 @@ class WebdatasetReader(Reader):
             return self._first(samples_of, source)
 
     def _first(self, read: ReadSamples, source: io.BufferedReader) -> list[Sample]:
-        found = beginning(self._samples(read, source), source, SAMPLE_ROWS, _size)
+        found = beginning(self._samples(read, source), source, MAX_SAMPLES, _size)
         return [sample for sample in found if isinstance(sample, Sample)]
 
     def _samples(
@@ -212,9 +214,10 @@ class WebdatasetReader(Reader):
         if name not in self._integers:
             return text
         if not _INTEGER.fullmatch(text):
+            origin = "its declared type" if name in self._declared else "as the first samples have"
             raise ValueError(
-                f"column '{name}': {text!r} is not an integer, and the first samples have "
-                f"integers. Set read.options.types: {{{name}: string}}"
+                f"column '{name}': {text!r} is not an integer, {origin}. Set read.options.types: "
+                f"{{{name}: string}}"
             )
         return int(text)
 

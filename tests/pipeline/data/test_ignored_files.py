@@ -147,6 +147,13 @@ class TestHiddenFiles:
         assert "hidden" in ignored.text
         assert ignored.total == 4
 
+    def test_hidden_files_that_would_be_examined_are_counted(self, tmp_path: Path) -> None:
+        make(tmp_path, "a.parquet", "_hive/000000_0", "_hive/b.dat", "_hive/c.txt")
+        ignored = listed(tmp_path, file_format="parquet").ignored
+        hidden = {"": (Reason.HIDDEN, 1), "dat": (Reason.HIDDEN, 1), "txt": (Reason.MARKER, 1)}
+        assert reasons(ignored) == hidden
+        assert ignored.total == 2
+
     def test_directory_that_is_named_is_not_hidden(self, tmp_path: Path) -> None:
         make(tmp_path, "_photos/b.jpg", "_photos/_c.jpg")
         for path in ("_photos", "_p*"):

@@ -71,9 +71,14 @@ class FileRule:
             return Reason.SPECIAL
         parts = within.split("/")
         has_ending = not self.endings or parts[-1].lower().endswith(self.endings)
+        decision: ByName = "read"
+        if not has_ending:
+            decision = self._decide_by_extension(parts[-1], info.size or 0)
         if any(map(is_hidden, parts)):
-            return Reason.HIDDEN if has_ending and not _is_marker(parts) else Reason.MARKER
-        return "read" if has_ending else self._decide_by_extension(parts[-1], info.size or 0)
+            # a file that would be examined may be data, too
+            data = (has_ending or decision in ("examine", Reason.PACKAGE)) and not _is_marker(parts)
+            return Reason.HIDDEN if data else Reason.MARKER
+        return decision
 
     def _decide_by_extension(self, name: str, size: int) -> ByName:
         extension = extension_of(name)

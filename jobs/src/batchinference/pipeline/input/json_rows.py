@@ -38,7 +38,7 @@ MAX_FIELDS = 4000
 SLICE_BYTES = 1 << 19
 """Approximate bytes of the rows that are parsed together; fewer if they could have too many
 fields."""
-_STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?)?', re.DOTALL)
+_STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*)(?:"(\s*:)?)?', re.DOTALL)
 """A JSON string, and the colon after it if the string is a field name."""
 _NOT_TEXT = re.compile("changed from string to|Number too big")
 """Matches errors of pyarrow about values that are quoted to be read as text."""

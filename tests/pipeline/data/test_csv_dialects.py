@@ -75,7 +75,6 @@ DIALECTS: dict[str, tuple[str, dict[str, Any], list[tuple[Any, ...]]]] = {
     "comments": ('# made by\n\n#"\ni,t\n1,#a\n# "x\n2,"b\n#c"\n3, # d\n#\n', {"comment": "#"},
                  [(1, "#a"), (2, "b\n#c"), (3, " # d")]),
     "lines before the header": ('Report "2024\r\n\r\ni,t\r\n1,a\r\n', {"skipLines": 2}, [(1, "a")]),
-    "more lines than the file has": ("i,t\n1,a\n", {"skipLines": 9}, []),
     "null values": ("i,t\n1,-\n-,x\n2,\n", {"nullValues": ["-", ""]},
                     [(1, None), (None, "x"), (2, None)]),
     "spaces around quotes": ('i,t\n1,"a, b" \n', {}, [(1, "a, b ")]),
@@ -88,6 +87,12 @@ def test_dialect_is_read(tmp_path: Path, case: str) -> None:
     outcome = read_csv(tmp_path, content, **options)
     assert [tuple(row.values()) for row in outcome.good] == rows
     assert outcome.bad == {}
+
+
+def test_file_of_which_all_lines_are_skipped_is_a_failed_row(tmp_path: Path) -> None:
+    outcome = read_csv(tmp_path, "i,t\n1,a\n", skipLines=9)
+    assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)})
+    assert "skipLines" in outcome.bad[0, 0]
 
 
 def test_all_options_work_in_another_encoding(tmp_path: Path) -> None:

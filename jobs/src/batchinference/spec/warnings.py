@@ -43,6 +43,12 @@ class WarningName(StrEnum):
         return _BY_VALUE[name]
 
     @property
+    def about_file(self) -> bool:
+        """Return whether the warning of a row is about lines or members around it, so that it also
+        counts if the row fails."""
+        return self in (WarningName.LINES_SKIPPED, WarningName.MEMBERS_IGNORED)
+
+    @property
     def message(self) -> str:
         """Return what has happened and what to do, for people."""
         return f"{self.meaning}. {self.fix}"

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import (
@@ -198,12 +199,14 @@ def counts_of_group(group: RowBatch) -> RowCounts:
 
 
 def warned_rows_of(group: RowBatch) -> list[WarnedRows]:
-    """Return the warnings of a group by step and name, without those of failed rows, which have an
-    error record instead."""
+    """Return the warnings of a group by step and name, without those about failed rows, which have
+    an error record instead."""
     if not group.warnings.num_rows:
         return []
     failed = np.isin(group.warnings.column("id").to_numpy(), group.errors.column("id").to_numpy())
-    table = group.warnings.filter(pa.array(~failed))
+    about_files = [name.value for name in WarningName if name.about_file]
+    of_files = pc.is_in(group.warnings.column("name"), pa.array(about_files)).to_numpy()
+    table = group.warnings.filter(pa.array(~failed | of_files))
     counted = table.group_by(["step", "name"], use_threads=False).aggregate(
         [("id", "count"), ("amount", "sum"), ("id", "min")]
     )

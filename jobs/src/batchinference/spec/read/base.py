@@ -24,6 +24,7 @@ _NO_TYPES = (
     "types: these files define the types of their columns. Remove it, or set partitioning: hive "
     "for the types of partition values"
 )
+TYPES_RULE = ("!has(self.types) || has(self.partitioning)", _NO_TYPES)
 
 
 class ReadOptions(OptionsModel):
@@ -36,11 +37,7 @@ class ReadOptions(OptionsModel):
 class FileOptions(ReadOptions):
     """Options of formats that are files."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            SEED_RULE, ("!has(self.types) || has(self.partitioning)", _NO_TYPES)
-        )
-    )
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, TYPES_RULE))
     TYPES_OF_COLUMNS: ClassVar[bool] = False
     """Whether `types` can name columns of files, and not only partition values."""
 

@@ -8,6 +8,7 @@ files. A column without a type is text.
 from __future__ import annotations
 
 import io
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -157,9 +158,13 @@ class CsvReader(Reader):
                 rows, rejected = parse_rows(block, len(names), text.dialect)
                 skipped.update(row for row, damage in rejected if damage is None)
                 table, errors = self._types.cast(rows.rename_columns(names))
-                yield from _in_order(_with_skipped(table, skipped), errors, rejected)
-                if table.num_rows:
+                if skipped.total() and len(errors) < table.num_rows:
+                    table = _with_skipped(table, skipped, errors)
                     skipped.clear()
+                yield from _in_order(table, errors, rejected)
+            if not names and text.skipped_lines:
+                problem = f"it leaves out all {text.skipped_lines} lines of the file"
+                yield BadRow(ValueError(f"read.options.skipLines: {problem}. Use a smaller number"))
 
     def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size)
@@ -194,11 +199,15 @@ def _in_order(
         yield table.slice(start)
 
 
-def _with_skipped(table: pa.Table, skipped: Mapping[int, int]) -> pa.Table:
-    """Return rows with warnings about the numbers of lines that were left out before them."""
-    last, lines = table.num_rows - 1, Counter[int]()
+def _with_skipped(
+    table: pa.Table, skipped: Mapping[int, int], errors: Mapping[int, Exception]
+) -> pa.Table:
+    """Return rows with warnings about the numbers of lines that were left out before them. Rows in
+    `errors` have no warnings, because failed rows would lose them. At least one row is good."""
+    lines = Counter[int]()
+    good = [row for row in range(table.num_rows) if row not in errors]
     for row, number in skipped.items():
-        lines[min(row, last)] += number
+        lines[good[min(bisect_left(good, row), len(good) - 1)]] += number
     name = WarningName.LINES_SKIPPED
     warnings = {row: [RowWarning(row, name, number)] for row, number in lines.items() if number}
-    return with_warnings(table, warnings) if table.num_rows else table
+    return with_warnings(table, warnings)

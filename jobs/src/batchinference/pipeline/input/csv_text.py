@@ -26,6 +26,8 @@ from batchinference.pipeline.input.csv_structure import (
 )
 
 BLOCK_BYTES = 1 << 21
+FAULTY_BYTES = 1 << 12
+"""Bytes that are examined after a fault; twice as many after each block without one."""
 RAISE = "Raise read.options.max_row_bytes, or shorten the row"
 NEXT_BYTES = 1 << 16
 """Bytes after damaged text in which a quote shows whether they are inside of a value."""
@@ -109,17 +111,21 @@ class CsvText:
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
         """Yield the remaining records. `columns` is the number of fields of a record."""
-        while self._load(BLOCK_BYTES):
-            structure, stop = self._records(columns)
+        size = BLOCK_BYTES
+        while self._load(size):
+            structure, stop = self._records(columns, size)
             if stop:
                 yield self._block(structure.removed if structure else [], stop, columns)
                 self._begin += stop
+            size = min(2 * size, BLOCK_BYTES)
             if structure and structure.fault:
                 yield structure.fault.damage(*self._drop(columns))
+                # another fault may follow soon, and the text behind it would be read for nothing
+                size = min(FAULTY_BYTES, BLOCK_BYTES)
 
-    def _records(self, columns: int) -> tuple[Structure | None, int]:
-        """Return the size of the next records and, if they are irregular, their structure."""
-        size = BLOCK_BYTES
+    def _records(self, columns: int, size: int) -> tuple[Structure | None, int]:
+        """Return the size of the next records, in about `size` bytes, and, if they are irregular,
+        their structure."""
         while True:
             unread = min(self._load(size), size)
             ended = self._is_all(unread)
@@ -165,9 +171,10 @@ class CsvText:
         """Remove the text up to the first line end after an even number of quotes, or all text if
         there are no columns. Return how many lines and bytes it has."""
         lines = size = quotes = 0
-        complete = True
-        while self._load(BLOCK_BYTES):
-            text = without_escapes(self._unread(BLOCK_BYTES), self.dialect)
+        complete, window = True, min(FAULTY_BYTES, BLOCK_BYTES)
+        while self._load(window):
+            text = without_escapes(self._unread(window), self.dialect)
+            window = min(2 * window, BLOCK_BYTES)
             if not self._is_all(len(text)):
                 text = text.removesuffix(b"\r") or text  # it may be half of a line end
             values = np.frombuffer(text, np.uint8)

@@ -359,13 +359,16 @@ def test_fields_that_the_sample_lacks_are_texts(
     rows = [b'{"null": null, "none": [], "old": {}}\n']
     rows += [b'{"null": {"x": 1.50}, "none": [1], "new": 2, "old": {"new": [1.50]}}\n']
     rows += [b'{"null": "a", "none": ["b"], "new": "2024-01-01", "old": {"new": "x"}}\n']
+    rows += [b'{"null": [1, "a"], "new": [1, [2]], "old": {"new": [1, {}], "more": [1, "b"]}}\n']
     monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", len(rows[0]))
     outcome = read(tmp_path, b"".join(rows))
     assert not outcome.bad
     assert outcome.good[1:] == [
-        {"null": '{"x": 1.50}', "none": ["1"], "new": "2", "old": {"new": "[1.50]"}},
-        {"null": "a", "none": ["b"], "new": "2024-01-01", "old": {"new": "x"}},
-    ]
+        {"null": '{"x": 1.50}', "none": ["1"], "new": "2", "old": {"new": "[1.50]", "more": None}},
+        {"null": "a", "none": ["b"], "new": "2024-01-01", "old": {"new": "x", "more": None}},
+        {"null": '[1, "a"]', "none": None, "new": "[1, [2]]",
+         "old": {"new": "[1, {}]", "more": '[1, "b"]'}},
+    ]  # fmt: skip
 
 
 def test_lines_longer_than_a_sample_have_types(

@@ -42,6 +42,9 @@ _STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*)(?:"(\s*:)?)?', re.DOTALL)
 """A JSON string, and the colon after it if the string is a field name."""
 _NOT_TEXT = re.compile("changed from string to|Number too big")
 """Matches errors of pyarrow about values that are quoted to be read as text."""
+_SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
+MAX_ATTEMPTS = 8
+"""How often rows are parsed, each time with further fields as text."""
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
 """An integer that `float64` may not hold."""
 
@@ -139,21 +142,21 @@ class JsonRows:
 
     def _table(self, chunk: bytes) -> pa.Table:
         """Return the rows, with times as texts."""
-        quoted = self._quoted(chunk) if self._quotes_first else chunk
-        try:
-            table = _read(quoted, self._read_schema)
-        except ValueError as error:
-            if self._quotes_first or not _NOT_TEXT.search(str(error)):
-                raise
-            quoted = self._quoted(chunk)
-            table = _read(quoted, self._read_schema)
-        types = _with_new_fields(self._read_types, table.schema)
-        if types == self._read_types:
-            return table
-        return _read(with_texts(chunk.decode(), types).encode(), _schema_of(types))
-
-    def _quoted(self, chunk: bytes) -> bytes:
-        return with_texts(chunk.decode(), self._read_types).encode()
+        types, quotes = self._read_types, self._quotes_first
+        for _ in range(MAX_ATTEMPTS):
+            content = with_texts(chunk.decode(), types).encode() if quotes else chunk
+            try:
+                table = _read(content, _schema_of(types) if quotes else self._read_schema)
+            except ValueError as error:
+                extended = _with_field_in(types, error)
+                if extended == types and (quotes or not _NOT_TEXT.search(str(error))):
+                    raise
+            else:
+                extended = _with_new_fields(types, table.schema)
+                if extended == types:
+                    return table
+            types, quotes = extended, True
+        raise ValueError("too many fields have values of several types that are not declared")
 
     def explain(self, line: bytes, error: Exception) -> Exception:
         """Return the error of a line that could not be parsed, with the column that caused it."""
@@ -243,6 +246,23 @@ def _with_new_fields(
     for field in found:
         extended[field.name] = _with_new_inner(types.get(field.name, "string"), field.type)
     return extended
+
+
+def _with_field_in(types: Mapping[str, ColumnType], error: ValueError) -> dict[str, ColumnType]:
+    """Return the types with the new field whose values have several types according to an error of
+    pyarrow."""
+    path = _SEVERAL_TYPES.search(str(error))
+    return _with_field(types, path[1].split("/")) if path else dict(types)
+
+
+def _with_field(types: Mapping[str, ColumnType], path: list[str]) -> dict[str, ColumnType]:
+    return {**types, path[0]: _with_inner(types.get(path[0], "string"), path[1:])}
+
+
+def _with_inner(kind: ColumnType, path: list[str]) -> ColumnType:
+    if isinstance(kind, dict) and path:
+        return _with_field(kind, path)
+    return [_with_inner(kind[0], path[1:])] if isinstance(kind, list) else kind
 
 
 def _with_new_inner(kind: ColumnType, found: pa.DataType) -> ColumnType:

@@ -288,6 +288,12 @@ $(VENV)/.daft: $(VENV)/.test
 throughput: $(VENV)/.daft ## Measure rows per second against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
 
+# TRAPS_OPTIONS=--write writes the table of docs/comparison.md.
+TRAPS_OPTIONS ?=
+.PHONY: traps
+traps: $(VENV)/.daft ## Read inputs that are easily read wrongly, with this product and with other tools
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m traps $(TRAPS_OPTIONS)
+
 .PHONY: gpu
 gpu: $(VENV)/.test ## Measure rows per second on a GPU of this machine against the model alone
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/gpu.py

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 from support.documents.pages import ROOT
@@ -33,6 +34,8 @@ from traps.worker import OFFLINE, OURS
 PAGE = ROOT / "docs/comparison.md"
 NAMES = {OURS: "BatchInference", **peers.NAMES}
 SECONDS_TO_START, SECONDS_PER_CASE = 120, 45
+OWN_SECONDS_PER_CASE = 180
+"""BatchInference runs some cases three times, each with a new model."""
 AT_ONCE = 2
 """The number of tools that run at a time."""
 
@@ -89,7 +92,7 @@ def run_tool(tool: str, cases: Sequence[str], directory: Path) -> dict[str, Judg
     seconds = SECONDS_TO_START
     for case in cases:
         found = worker.run(case, seconds)
-        seconds = SECONDS_PER_CASE
+        seconds = OWN_SECONDS_PER_CASE if tool == OURS else SECONDS_PER_CASE
         if found is None:
             worker.end()
             worker, seconds = Worker(tool, directory), SECONDS_TO_START
@@ -114,7 +117,14 @@ def run_all(tools: Sequence[str], cases: Sequence[str]) -> table.Results:
                 CASES[case].write_input(place / case)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             results = list(pool.map(lambda tool: run_tool(tool, cases, places[tool]), tools))
-    return {NAMES[tool]: each for tool, each in zip(tools, results, strict=True)}
+    return {_title(tool): each for tool, each in zip(tools, results, strict=True)}
+
+
+def _title(tool: str) -> str:
+    """Return the name of a tool, with its version if it is another tool."""
+    if tool == OURS or not peers.installed(tool):
+        return NAMES[tool]
+    return f"{NAMES[tool]} {metadata.version(tool)}"
 
 
 def failures(own: dict[str, Judged]) -> list[str]:

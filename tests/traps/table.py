@@ -40,7 +40,8 @@ def counted(judged: Iterable[Judged]) -> str:
 
 
 def section(results: Results) -> str:
-    """Return the table of docs/comparison.md, between its markers."""
+    """Return the table of docs/comparison.md between its markers, and what BatchInference refuses:
+    the first of the results."""
     head = [
         "| case | variants |" + "".join(f" {tool} |" for tool in results),
         "| --- | --- |" + " --- |" * len(results),
@@ -49,7 +50,15 @@ def section(results: Results) -> str:
     last = f"| all | {len(CASES)} |" + "".join(
         f" {_cell(each.values())} |" for each in results.values()
     )
-    return "\n".join([BEGIN, "", *head, *rows, last, "", END])
+    refused = _refused(next(iter(results.values())))
+    return "\n".join([BEGIN, "", *head, *rows, last, "", *refused, END])
+
+
+def _refused(own: Mapping[str, Judged]) -> list[str]:
+    """Return a paragraph about the cases that BatchInference refuses, with the reasons."""
+    cases = [CASES[id_] for id_, each in own.items() if each.verdict == Verdict.REFUSED]
+    lines = [f"- {KINDS[case.kind]}: {case.title}. Reason: {case.refused}." for case in cases]
+    return ["BatchInference refuses:", "", *lines, ""] if lines else []
 
 
 def _row(kind: str, title: str, results: Results) -> str:

@@ -159,6 +159,8 @@ def _key(value: Any) -> Hashable:
         return _key(value.tolist())
     if isinstance(value, dt.datetime):
         return ("time", value.tzinfo is None, value)
+    if isinstance(value, dt.timedelta):  # that of pandas is another class
+        return ("duration", value)
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
     number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)

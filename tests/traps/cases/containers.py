@@ -22,7 +22,7 @@ CAT, DOG = ({"__key__": str(n), "cls": label} for n, label in enumerate(("cat", 
 def sample(row: Row) -> Row:
     """Return the key and the values of a sample, with pictures as their first pixel."""
     return {
-        name.removeprefix("."): _shown(value)
+        name.removeprefix(".").lower(): _shown(value)
         for name, value in row.items()
         if name not in ("__url__", "path") and value is not None
     }

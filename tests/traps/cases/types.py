@@ -306,6 +306,8 @@ zeros(
 zeros(
     "JSON texts that are all days",
     Right([{"v": "2024-01-01"}, {"v": "2024-01-02"}]),
+    Right([{"v": dt.date(2024, 1, 1)}, {"v": dt.date(2024, 1, 2)}]),
+    Right([{"v": naive("2024-01-01")}, {"v": naive("2024-01-02")}]),
     files={"a.jsonl": lines({"v": "2024-01-01"}, {"v": "2024-01-02"})},
     **JSON_READ,
 )

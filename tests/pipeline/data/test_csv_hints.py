@@ -59,11 +59,15 @@ ENCODED: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "big-endian": ("id,text\n1,ä\n".encode("utf-16-be"), {}, "utf-16-be"),
     "UTF-32": ("id,text\n1,ä\n".encode("utf-32"), {}, "utf-32"),
     "cp1252": ("id,text\n1,café\n2,grün\n".encode("cp1252"), {}, "cp1252"),
-    "cp1252 in the header": ("id,größe\n1,a\n".encode("cp1252"), {}, "cp1252"),
     "UTF-8 as cp1252": ("id,text\n1,café\n2,grün\n".encode(), {"encoding": "cp1252"}, "utf-8"),
     "UTF-8 as UTF-16": (b"id,text\n1,a\n", {"encoding": "utf-16"}, "utf-8"),
 }
 """Content, options, and the encoding to set."""
+
+
+def test_header_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"Set read\.options\.encoding"):
+        read_csv(tmp_path, "id,größe\n1,a\n".encode("cp1252"))
 
 
 @pytest.mark.parametrize("case", ENCODED)

@@ -98,7 +98,8 @@ def test_lance_is_read_with_its_format(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "in" / "a.parquet")
     opened = open_input("parquet", tmp_path / "in")
     assert len(opened.read().good) == 3
-    assert opened.frozen.ignored.text == "1 file ignored: .lance 1"
+    ignored = opened.frozen.ignored.text
+    assert ignored == "3 files ignored: .lance 1, .manifest 1 (hidden), .txn 1 (hidden)"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_job_whose_filter_keeps_nothing_is_complete_and_empty(tmp_path: Path) ->
     steps = [{"name": "none", "filter": "text == 'nothing'"}, LENGTH]
     run = run_in_process(job_document("none", source, tmp_path / "out", steps=steps))
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (3, 0, 0, 3))
-    assert data_files(tmp_path / "out") == []
+    assert rows_of(tmp_path / "out") == []
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
@@ -33,7 +33,7 @@ def test_empty_files_make_a_complete_and_empty_output(tmp_path: Path, files: int
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (0, 0, 0, 0))
     assert run.report.progress is not None
     assert (run.report.progress.total, run.report.progress.percent) == (0, 100)
-    assert data_files(tmp_path / "out") == []
+    assert rows_of(tmp_path / "out") == []
 
 
 def test_empty_tables_make_a_complete_and_empty_output(tmp_path: Path) -> None:

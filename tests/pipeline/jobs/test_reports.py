@@ -172,12 +172,12 @@ def test_later_failure_to_publish_is_ignored(often: None, tmp_path: Path, state:
         ({"steps": [python_step(callable_="no_such:Class")]}, "ModelLoad", "no module 'no_such'"),
         (
             {"steps": [{"name": "f", "filter": "len(text) + 'x' == 3"}]},
-            "Application",
+            "BadInput",
             "step 'f': the filter cannot be computed",
         ),
         (
             {"steps": [{"name": "f", "filter": "len(text) + 1"}]},
-            "Application",
+            "BadInput",
             "step 'f': the filter gives ",
         ),
     ],

@@ -68,4 +68,4 @@ def test_limited_and_shuffled_job_is_covered(ray: None, tmp_path: Path) -> None:
     assert run.counts == (10, 10, 0, 0)
     written = sorted((row["kind"], row["text"]) for row in rows_of(tmp_path / "out"))
     first = [f"{number}:{row}" for number in (0, 2, 4) for row in range(4)][:10]
-    assert written == [("0", text) for text in first]
+    assert written == [(0, text) for text in first]

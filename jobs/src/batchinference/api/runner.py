@@ -74,7 +74,8 @@ class Runner:
     def _run(self, ray: RayContext) -> Report:
         from batchinference.pipeline.job import JobRun
 
-        run = JobRun(self.job, ray, self._publish, self.stop, self.own_only, self.prices)
+        publish, prices = self._publish, self.prices
+        run = JobRun(self.job, ray, publish, self.stop, self.own_only, prices, self._say)
         report = run.run()
         self._page = run.page
         return report

@@ -63,7 +63,7 @@ class JobRun:
 
     `ray` is entered before the first attempt: the job is checked before Ray starts, and a job with
     nothing to do needs no Ray. With `own_only`, only output of this job is replaced. `prices` are
-    those of the pods, if the platform has any."""
+    those of the pods, if the platform has any. `say` is called with lines for the user."""
 
     job: BatchInference
     ray: RayContext
@@ -71,6 +71,7 @@ class JobRun:
     stop: StopSignal
     own_only: bool = False
     prices: PodPrices | None = None
+    say: Callable[[str], None] = lambda _: None
     _start: float = field(default_factory=time.time, init=False)
     page: str | None = field(default=None, init=False)
     """The address of the page of the report, if it could be written."""
@@ -113,6 +114,8 @@ class JobRun:
         if isinstance(run, NothingToDo):
             return self._reports.of_complete_output(run.complete, run.remark)
         self._attempt = run
+        if run.input.ignored.text:
+            self.say(f"{self.job.metadata.name}: {run.input.ignored.text}")
         self._reports.begin_attempt(run.attempt.number)
         if self._plan is None:
             with keep_heartbeat(run.attempt.heartbeat):

@@ -17,6 +17,8 @@ _MARKS = {
 _BEGINNING, _LINES_BYTES = 1 << 12, 1 << 20
 _WESTERN_LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
+_SURE_LINES = 2
+"""One line that is not UTF-8 may be damaged; so many are text of another encoding."""
 _SURE_BYTES = 2
 """So many continuation bytes of UTF-8, and no invalid byte, are no text of single bytes."""
 
@@ -59,7 +61,7 @@ def _hint_of_bytes(sample: bytes) -> str | None:
     lines = [line for line in sample[:_LINES_BYTES].split(b"\n") if not line.isascii()]
     invalid = [line for line in lines if not _is_utf8(line + b"\n")]
     western = [line for line in invalid if _WESTERN_LETTER.search(line)]
-    if 2 * len(western) > len(lines):
+    if len(western) >= _SURE_LINES and 2 * len(western) > len(lines):
         return f"is not utf-8, but probably cp1252 ({western[0][:40]!r}). Set it to cp1252"
     return None
 

@@ -56,7 +56,8 @@ class OpenAi:
     def __init__(self, model: HttpModel) -> None:
         self._model = model
         self._path = _RESULTS[model.api]
-        self._convert = _numbers if model.api == "embeddings" else _text
+        self._convert = self._embedding if model.api == "embeddings" else _text
+        self._size: int | None = None
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         model = self._model
@@ -73,6 +74,15 @@ class OpenAi:
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
         value = self._convert(_at(response, self._path))
         return self._cut(value, response) if self._model.max_input_tokens else value
+
+    def _embedding(self, value: Any) -> np.ndarray:
+        """Return an embedding. Raises BadAnswer if it is not as long as the first one."""
+        numbers = _numbers(value)
+        if self._size is None:
+            self._size = len(numbers)
+        if len(numbers) != self._size:
+            raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._size}")
+        return numbers
 
     def _cut(self, value: Any, response: dict[str, Any]) -> Any:
         """Return the value as CutAnswer if the endpoint has used as many tokens as the model takes,

@@ -14,7 +14,6 @@ from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import FrameFields, ImageFields, SoundFields
 from batchinference.spec.read.base import (
     SEED_RULE,
-    TYPES_RULE,
     FileOptions,
     ReadFiles,
     RowOptions,
@@ -71,9 +70,6 @@ class ReadBinary(ReadFiles):
 
 
 class ParquetOptions(TableOptions):
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, TYPES_RULE))
-    TYPES_OF_COLUMNS = False
-
     columns: Columns | None = None
     """The columns to read. Other columns are not fetched. All columns by default."""
     assume_timezone: TimeZone | None = Field(default=None, alias="assumeTimezone")

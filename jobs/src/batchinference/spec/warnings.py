@@ -193,7 +193,7 @@ class WarningCount(SpecModel):
     """The step that caused it, or `read`. Absent if the warning counts files."""
     count: Annotated[int, Field(ge=0, le=10**15, json_schema_extra={"format": "int64"})]
     """Number of rows, or of files."""
-    amount: Annotated[int, Field(ge=0, le=2**62, json_schema_extra={"format": "int64"})] | None = (
+    amount: Annotated[int, Field(ge=0, le=2**53, json_schema_extra={"format": "int64"})] | None = (
         None
     )
     """The sum over these rows of what was cut or left out, such as tokens or pages."""

@@ -19,6 +19,7 @@ def table() -> list[list[str]]:
 def test_table_has_a_row_for_each_kind_of_input() -> None:
     assert [row[0] for row in table()] == [*KINDS.values(), "all"]
     assert all(int(row[1]) >= 4 for row in table())
+    assert f"{len(KINDS)} cases" in (ROOT / "docs/comparison.md").read_text()
 
 
 def test_product_is_never_silently_wrong_in_the_table() -> None:

@@ -17,6 +17,7 @@ _ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 _ASF_SIZE = 40
 """The offset of the size of an ASF file in its properties."""
 _OGG_HEADER, _MAX_OGG_PAGE = 27, 65307
+_OGG_FLAGS, _BEGIN_OF_STREAM, _END_OF_STREAM = 5, 2, 4
 _CAF_HEADER = 8
 _BOXES = (
     *(b"ftyp", b"moov", b"moof", b"mdat", b"mfra", b"free", b"skip", b"wide", b"meta", b"uuid"),
@@ -97,11 +98,26 @@ def _last_page_end(source: Source, size: int) -> int | None:
     page = tail.rfind(b"OggS")
     if page < 0:
         return None
-    header = tail[page : page + _OGG_HEADER]
-    if len(header) < _OGG_HEADER:
-        return begin + page + _OGG_HEADER
-    lengths = tail[page + _OGG_HEADER : page + _OGG_HEADER + header[-1]]
-    return begin + page + _OGG_HEADER + header[-1] + sum(lengths)
+    return begin + page + _ogg_page_size(tail, page)
+
+
+def _ogg_page_size(text: bytes, at: int) -> int:
+    """Return the size of the Ogg page at a position, of which at least the header is counted."""
+    body = at + _OGG_HEADER
+    segments = text[body - 1] if len(text) >= body else 0
+    return _OGG_HEADER + segments + sum(text[body : body + segments])
+
+
+def is_chained_ogg(content: bytes) -> bool:
+    """Return whether a stream begins after the end of another in an Ogg file (RFC 3533)."""
+    at, ended = 0, False
+    while content.startswith(b"OggS", at) and len(content) >= at + _OGG_HEADER:
+        flags = content[at + _OGG_FLAGS]
+        if ended and flags & _BEGIN_OF_STREAM:
+            return True
+        ended |= bool(flags & _END_OF_STREAM)
+        at += _ogg_page_size(content, at)
+    return False
 
 
 def _last_end(source: Source, at: int, size_of: Callable[[bytes], int | None]) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 from soundfile import SoundFile
 
-from batchinference.pipeline.media.cut_files import ACCEPT, STREAMED, missing_end
+from batchinference.pipeline.media.cut_files import ACCEPT, STREAMED, is_chained_ogg, missing_end
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import SoundFields
 from batchinference.spec.warnings import WarningName
@@ -27,8 +27,6 @@ _STATED = re.compile(
 _MP3_FRAME = 1152
 """Samples of a frame. Some programs count the frame that holds the index."""
 _MP3_HEAD = 256
-_PAGE_FLAGS, _PAGE_SEGMENTS = 5, 26
-_BEGIN_OF_STREAM, _END_OF_STREAM = 2, 4
 _TAG_HEADER = 10
 _FLOATS = ("FLOAT", "DOUBLE")
 MAX_RATE = 1_000_000
@@ -114,7 +112,7 @@ def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
         missing = missing_end(io.BytesIO(content), len(content))
         if missing is not None:
             return str(missing)
-    if recording.format == "OGG" and _is_chained(content):
+    if recording.format == "OGG" and is_chained_ogg(content):
         return "the file is a chain of recordings, and only the first is read"
     tolerance = 0
     if recording.format == "MP3":
@@ -125,19 +123,6 @@ def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
     if samples + tolerance < recording.frames:
         return f"only {samples} of {recording.frames} samples can be decoded"
     return ""
-
-
-def _is_chained(content: bytes) -> bool:
-    """Return whether a stream begins after the end of another in an Ogg file (RFC 3533)."""
-    at, ended = 0, False
-    while content.startswith(b"OggS", at) and len(content) > at + _PAGE_SEGMENTS:
-        flags, segments = content[at + _PAGE_FLAGS], content[at + _PAGE_SEGMENTS]
-        if ended and flags & _BEGIN_OF_STREAM:
-            return True
-        ended |= bool(flags & _END_OF_STREAM)
-        body = at + _PAGE_SEGMENTS + 1 + segments
-        at = body + sum(content[body - segments : body])
-    return False
 
 
 def _index_of(content: bytes) -> bytes:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from support.inputs.media_files import exif, saved
 from support.inputs.photographs import photograph
-from support.inputs.read_files import Outcome, read_files
+from support.inputs.read_files import pixels_of, read_image
 
 PHOTOGRAPH = photograph("chelsea")[:60, :80]
 
@@ -29,18 +29,6 @@ def ramp(last: int, dtype: str = "uint16") -> np.ndarray:
     return np.linspace(0, last, 64).reshape(8, 8).astype(dtype)
 
 
-def read(folder: Path, content: bytes, **options: Any) -> Outcome:
-    path = folder / "a.any"
-    path.write_bytes(content)
-    return read_files("images", path, **options)
-
-
-def pixels(outcome: Outcome) -> np.ndarray:
-    (found,) = outcome.column("image")
-    result: np.ndarray = found
-    return result
-
-
 @pytest.mark.parametrize("bits", [10, 12, 14])
 @pytest.mark.parametrize("file", ["PNG", "TIFF", "big-endian TIFF"])
 def test_image_that_uses_few_bits_of_16_is_not_black(tmp_path: Path, bits: int, file: str) -> None:
@@ -50,22 +38,22 @@ def test_image_that_uses_few_bits_of_16_is_not_black(tmp_path: Path, bits: int, 
         "TIFF": lambda: saved(Image.fromarray(values), "TIFF"),
         "big-endian TIFF": lambda: tiff(values, byteorder=">"),
     }[file]()
-    outcome = read(tmp_path, content, mode="L")
-    assert np.array_equal(pixels(outcome), values >> (bits - 8))
+    outcome = read_image(tmp_path, content, mode="L")
+    assert np.array_equal(pixels_of(outcome), values >> (bits - 8))
     assert outcome.warnings == {(0, 0): {"DepthReduced": 0, "RangeAssumed": 0}}
 
 
 def test_image_with_8_bits_in_16_keeps_its_values(tmp_path: Path) -> None:
-    outcome = read(tmp_path, tiff(ramp(200)), mode="L")
-    assert np.array_equal(pixels(outcome), ramp(200))
+    outcome = read_image(tmp_path, tiff(ramp(200)), mode="L")
+    assert np.array_equal(pixels_of(outcome), ramp(200))
     assert outcome.warnings == {(0, 0): {"RangeAssumed": 0}}
 
 
 def test_photograph_with_16_bits_equals_that_with_8_bits(tmp_path: Path) -> None:
     gray = np.asarray(Image.fromarray(PHOTOGRAPH).convert("L"))
     for values in (gray.astype(np.uint16) * 257, gray.astype(np.uint16) << 8):
-        outcome = read(tmp_path, saved(Image.fromarray(values), "PNG"), mode="L")
-        assert np.array_equal(pixels(outcome), gray)
+        outcome = read_image(tmp_path, saved(Image.fromarray(values), "PNG"), mode="L")
+        assert np.array_equal(pixels_of(outcome), gray)
         assert outcome.warnings == {(0, 0): {"DepthReduced": 0}}
 
 
@@ -86,28 +74,28 @@ def test_photograph_with_16_bits_equals_that_with_8_bits(tmp_path: Path) -> None
 def test_colours_with_12_and_16_bits(tmp_path: Path, options: dict[str, Any], bits: int) -> None:
     values = PHOTOGRAPH.astype(np.uint16) << (bits - 8)
     stored = values.transpose(2, 0, 1) if "planarconfig" in options else values
-    outcome = read(tmp_path, tiff(stored, photometric="rgb", **options))
-    assert np.array_equal(pixels(outcome), PHOTOGRAPH)
+    outcome = read_image(tmp_path, tiff(stored, photometric="rgb", **options))
+    assert np.array_equal(pixels_of(outcome), PHOTOGRAPH)
 
 
 def test_separate_compressed_channels_are_read_or_refused(tmp_path: Path) -> None:
     for bits in (12, 16):
         values = (PHOTOGRAPH.astype(np.uint16) << (bits - 8)).transpose(2, 0, 1)
         content = tiff(values, photometric="rgb", planarconfig="separate", compression="zlib")
-        outcome = read(tmp_path, content)
+        outcome = read_image(tmp_path, content)
         if bits == 16:
-            assert np.array_equal(pixels(outcome), PHOTOGRAPH)
+            assert np.array_equal(pixels_of(outcome), PHOTOGRAPH)
         else:
             assert "high bytes" in outcome.bad[0, 0]
 
 
 def test_range_states_black_and_white(tmp_path: Path) -> None:
     content = tiff(np.array([[50, 100, 600, 1100, 2000]], np.uint16))
-    outcome = read(tmp_path, content, mode="L", range=[100, 1100])
-    assert pixels(outcome).tolist() == [[0, 0, 128, 255, 255]]
+    outcome = read_image(tmp_path, content, mode="L", range=[100, 1100])
+    assert pixels_of(outcome).tolist() == [[0, 0, 128, 255, 255]]
     assert outcome.warnings == {(0, 0): {"OutOfRange": 0}}
-    within = read(tmp_path, content, mode="L", range=[0, 4000])
-    assert (pixels(within).tolist(), within.warnings) == ([[3, 6, 38, 70, 128]], {})
+    within = read_image(tmp_path, content, mode="L", range=[0, 4000])
+    assert (pixels_of(within).tolist(), within.warnings) == ([[3, 6, 38, 70, 128]], {})
 
 
 @pytest.mark.parametrize(
@@ -124,44 +112,44 @@ def test_values_of_unknown_range_need_the_option(
 ) -> None:
     content = tiff(values.reshape(8, 8))
     for mode in ("L", "I;16"):
-        (error,) = read(tmp_path, content, mode=mode).bad.values()
+        (error,) = read_image(tmp_path, content, mode=mode).bad.values()
         assert "range" in error
-        found = pixels(read(tmp_path, content, mode=mode, range=ends))
+        found = pixels_of(read_image(tmp_path, content, mode=mode, range=ends))
         white = 255 if mode == "L" else 65535
         assert np.abs(found - np.linspace(0, white, 64).reshape(8, 8)).max() <= white / 100
 
 
 def test_values_that_are_no_numbers_are_black(tmp_path: Path) -> None:
     values = np.array([[np.nan, np.inf, -np.inf, 0.5]], np.float32)
-    outcome = read(tmp_path, tiff(values), mode="L", range=[0, 1])
-    assert pixels(outcome).tolist() == [[0, 255, 0, 128]]
+    outcome = read_image(tmp_path, tiff(values), mode="L", range=[0, 1])
+    assert pixels_of(outcome).tolist() == [[0, 255, 0, 128]]
     assert outcome.warnings == {(0, 0): {"OutOfRange": 0}}
 
 
 def test_zero_is_white_if_the_file_says_so(tmp_path: Path) -> None:
     for options in ({}, {"compression": "zlib"}):
         content = tiff(65535 - ramp(65535), photometric="miniswhite", **options)
-        assert np.array_equal(pixels(read(tmp_path, content, mode="L")), ramp(65535) >> 8)
+        assert np.array_equal(pixels_of(read_image(tmp_path, content, mode="L")), ramp(65535) >> 8)
 
 
 @pytest.mark.parametrize("magic", [b"P5", b"P6"])
 def test_ppm_files_state_the_value_of_white(tmp_path: Path, magic: bytes) -> None:
     header = b"%s\n%d 1\n4095\n" % (magic, 1 if magic == b"P6" else 3)
     content = header + np.array([0, 2048, 4095], ">u2").tobytes()
-    outcome = read(tmp_path, content, mode="RGB" if magic == b"P6" else "L")
-    assert pixels(outcome).ravel().tolist() == [0, 128, 255]
+    outcome = read_image(tmp_path, content, mode="RGB" if magic == b"P6" else "L")
+    assert pixels_of(outcome).ravel().tolist() == [0, 128, 255]
     assert outcome.warnings == {(0, 0): {"DepthReduced": 0}}
-    stated = read(tmp_path, content, mode="RGB" if magic == b"P6" else "L", range=[0, 2048])
-    assert pixels(stated).ravel().tolist() == [0, 255, 255]
+    stated = read_image(tmp_path, content, mode="RGB" if magic == b"P6" else "L", range=[0, 2048])
+    assert pixels_of(stated).ravel().tolist() == [0, 255, 255]
 
 
 def test_mode_of_16_bits_keeps_the_values(tmp_path: Path) -> None:
     for last in (4095, 65535):
-        outcome = read(tmp_path, tiff(ramp(last)), mode="I;16")
-        assert pixels(outcome).dtype == np.uint16
-        assert np.array_equal(pixels(outcome), ramp(last))
+        outcome = read_image(tmp_path, tiff(ramp(last)), mode="I;16")
+        assert pixels_of(outcome).dtype == np.uint16
+        assert np.array_equal(pixels_of(outcome), ramp(last))
         assert outcome.warnings == {}
-    scaled = pixels(read(tmp_path, tiff(ramp(4095)), mode="I;16", range=[0, 4095]))
+    scaled = pixels_of(read_image(tmp_path, tiff(ramp(4095)), mode="I;16", range=[0, 4095]))
     assert np.abs(scaled.astype(int) - ramp(65535)).max() <= 16
 
 
@@ -169,13 +157,15 @@ def test_mode_of_16_bits_converts_other_images(tmp_path: Path) -> None:
     gray = Image.fromarray(PHOTOGRAPH).convert("L")
     expected = np.asarray(gray).astype(np.uint16) * 257
     for image in (Image.fromarray(PHOTOGRAPH), gray):
-        assert np.array_equal(pixels(read(tmp_path, saved(image, "PNG"), mode="I;16")), expected)
+        assert np.array_equal(
+            pixels_of(read_image(tmp_path, saved(image, "PNG"), mode="I;16")), expected
+        )
     turned = saved(Image.fromarray(ramp(4095)), "PNG", exif=exif(6))
-    (small,) = read(tmp_path, turned, mode="I;16", size=[4, 2]).column("image")
+    (small,) = read_image(tmp_path, turned, mode="I;16", size=[4, 2]).column("image")
     assert (small.shape, small.dtype) == ((4, 2), np.uint16)
     assert small[0, 0] > small[0, 1]  # upright, the values increase from right to left
     colours = tiff(PHOTOGRAPH.astype(np.uint16) * 257, photometric="rgb")
-    found = pixels(read(tmp_path, colours, mode="I;16"))
+    found = pixels_of(read_image(tmp_path, colours, mode="I;16"))
     assert np.abs(found.astype(int) - expected).max() <= 257
 
 
@@ -194,5 +184,5 @@ def test_mode_of_16_bits_converts_other_images(tmp_path: Path) -> None:
 def test_other_colour_models_become_rgb(
     tmp_path: Path, image: Image.Image, file_format: str, expected: tuple[int, ...]
 ) -> None:
-    found = pixels(read(tmp_path, saved(image, file_format)))
+    found = pixels_of(read_image(tmp_path, saved(image, file_format)))
     assert np.abs(found[0, 0].astype(int) - expected).max() <= 12

@@ -15,7 +15,7 @@ from PIL import Image
 from batchinference.pipeline.input.readers import frames as reader
 from batchinference.pipeline.media import images
 from support.inputs.media_files import saved
-from support.inputs.read_files import Outcome, open_input, read_files
+from support.inputs.read_files import Outcome, open_input, read_image
 
 COLOURS = {"red": (255, 0, 0), "lime": (0, 255, 0), "blue": (0, 0, 255)}
 WRITERS: dict[str, dict[str, Any]] = {
@@ -44,12 +44,6 @@ def pages(writer: str = "TIFF", *others: Image.Image) -> bytes:
     )
 
 
-def read(folder: Path, content: bytes, **options: Any) -> Outcome:
-    path = folder / "a.any"
-    path.write_bytes(content)
-    return read_files("images", path, **options)
-
-
 def colours(outcome: Outcome) -> list[str]:
     """Return the names of the nearest colours of the pages."""
     return [
@@ -60,7 +54,7 @@ def colours(outcome: Outcome) -> list[str]:
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_first_page_is_read_and_the_others_are_counted(tmp_path: Path, writer: str) -> None:
-    outcome = read(tmp_path, pages(writer))
+    outcome = read_image(tmp_path, pages(writer))
     assert (colours(outcome), outcome.places) == (["red"], [(0, 0)])
     assert outcome.warnings == {(0, 0): {"PagesIgnored": 2}}
 
@@ -68,7 +62,7 @@ def test_first_page_is_read_and_the_others_are_counted(tmp_path: Path, writer: s
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("size", [None, [8, 9]], ids=["sizes kept", "one size"])
 def test_each_page_is_a_row(tmp_path: Path, writer: str, size: list[int] | None) -> None:
-    outcome = read(tmp_path, pages(writer), pages="all", size=size)
+    outcome = read_image(tmp_path, pages(writer), pages="all", size=size)
     assert colours(outcome) == list(COLOURS)
     assert outcome.column("page_index").tolist() == [0, 1, 2]
     assert outcome.column("image")[0].shape == (*(size or (30, 40)), 3)
@@ -92,11 +86,11 @@ def test_rows_of_several_files_are_pages(tmp_path: Path) -> None:
 
 def test_page_that_cannot_be_decoded_fails_its_row(tmp_path: Path) -> None:
     content = pages("TIFF", Image.new("RGB", (60, 50)), Image.new("F", (4, 4)))
-    outcome = read(tmp_path, content, pages="all", max_pixels=1500)
+    outcome = read_image(tmp_path, content, pages="all", max_pixels=1500)
     assert colours(outcome) == list(COLOURS)
     assert "60 x 50" in outcome.bad[0, 3]
     assert "range" in outcome.bad[0, 4]
-    accepting = read(tmp_path, content, pages="all", max_pixels=1500, truncated="accept")
+    accepting = read_image(tmp_path, content, pages="all", max_pixels=1500, truncated="accept")
     assert accepting.bad == outcome.bad  # these pages are not damaged
 
 
@@ -106,7 +100,7 @@ def test_frames_of_animations_are_drawn_over_earlier_ones(tmp_path: Path) -> Non
     second.paste((0, 255, 0, 255), (10, 10, 20, 20))
     for disposal, corner in ((1, [255, 0, 0]), (2, [255, 255, 255])):
         content = saved(first, "GIF", save_all=True, append_images=[second], disposal=disposal)
-        outcome = read(tmp_path, content, pages="all")
+        outcome = read_image(tmp_path, content, pages="all")
         _, frame = outcome.column("image")
         assert frame[0, 0].tolist() == corner
         assert frame[15, 15].tolist() == [0, 255, 0]
@@ -134,10 +128,10 @@ def pyramid(*types: int) -> bytes:
 def test_smaller_versions_and_masks_are_no_pages(
     tmp_path: Path, types: tuple[int, ...], first: int, others: int
 ) -> None:
-    outcome = read(tmp_path, pyramid(*types))
+    outcome = read_image(tmp_path, pyramid(*types))
     assert outcome.column("image")[0][0, 0, 0] == first
     assert outcome.warnings == ({(0, 0): {"PagesIgnored": others}} if others else {})
-    assert len(read(tmp_path, pyramid(*types), pages="all").places) == 1 + others
+    assert len(read_image(tmp_path, pyramid(*types), pages="all").places) == 1 + others
 
 
 def test_previews_in_mpo_files_are_no_pages(tmp_path: Path) -> None:
@@ -145,18 +139,18 @@ def test_previews_in_mpo_files_are_no_pages(tmp_path: Path) -> None:
     index = content.find(b"MPF\0")
     first = content.rfind(struct.pack("<L", 0x030000), index, index + 90)
     struct.pack_into("<L", content, first + 16, 0x010002)  # the second image is a thumbnail
-    outcome = read(tmp_path, bytes(content))
+    outcome = read_image(tmp_path, bytes(content))
     assert outcome.warnings == {(0, 0): {"PagesIgnored": 1}}
-    assert colours(read(tmp_path, bytes(content), pages="all")) == ["red", "blue"]
+    assert colours(read_image(tmp_path, bytes(content), pages="all")) == ["red", "blue"]
 
 
 def test_damaged_list_of_pages_fails_the_rest(tmp_path: Path) -> None:
     content = pages()
     cut = content[: len(content) * 2 // 3]
-    assert colours(read(tmp_path, cut)) == ["red"]
-    outcome = read(tmp_path, cut, pages="all")
+    assert colours(read_image(tmp_path, cut)) == ["red"]
+    outcome = read_image(tmp_path, cut, pages="all")
     assert (colours(outcome), list(outcome.bad)) == (["red", "lime"], [(0, 2)])
-    accepted = read(tmp_path, cut, pages="all", truncated="accept")
+    accepted = read_image(tmp_path, cut, pages="all", truncated="accept")
     assert (colours(accepted), accepted.bad) == (["red", "lime"], {})
     assert accepted.warnings == {(0, 1): {"Truncated": 0}}
 
@@ -165,14 +159,14 @@ def test_damaged_list_of_pages_fails_the_rest(tmp_path: Path) -> None:
 def test_missing_frames_of_a_cut_animation_are_counted(tmp_path: Path, writer: str) -> None:
     content = pages(writer)
     cut = content[: len(content) * 2 // 3]
-    outcome = read(tmp_path, cut, pages="all")
+    outcome = read_image(tmp_path, cut, pages="all")
     assert list(outcome.bad) == [(0, len(outcome.places))]
-    accepted = read(tmp_path, cut, pages="all", truncated="accept")
+    accepted = read_image(tmp_path, cut, pages="all", truncated="accept")
     assert (accepted.places, accepted.bad) == (outcome.places, {})
     assert [*accepted.warnings.values()] == [{"Truncated": 0}]
 
 
 def test_many_pages_are_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "CHUNK_BYTES", 5000)
-    outcome = read(tmp_path, pages(), pages="all")
+    outcome = read_image(tmp_path, pages(), pages="all")
     assert [batch.table.num_rows for batch in outcome.batches if batch.table.num_rows] == [2, 1]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from batchinference.pipeline.media import images
 from support.inputs.media_files import png, saved
-from support.inputs.read_files import Outcome, read_files
+from support.inputs.read_files import pixels_of, read_image
 
 HIDDEN = [(0, 0, 0), (240, 30, 10), (255, 255, 255)]
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
@@ -25,25 +25,13 @@ def layered(hidden: tuple[int, int, int]) -> Image.Image:
     return image
 
 
-def read(folder: Path, content: bytes, **options: object) -> Outcome:
-    path = folder / "a.any"
-    path.write_bytes(content)
-    return read_files("images", path, **options)
-
-
-def pixels(outcome: Outcome) -> np.ndarray:
-    (found,) = outcome.column("image")
-    result: np.ndarray = found
-    return result
-
-
 @pytest.mark.parametrize("file_format", ["PNG", "WEBP", "TIFF"])
 def test_images_that_look_equal_give_equal_pixels(tmp_path: Path, file_format: str) -> None:
     options = {"lossless": True, "exact": True} if file_format == "WEBP" else {}
     for hidden in HIDDEN:
-        outcome = read(tmp_path, saved(layered(hidden), file_format, **options))
-        assert pixels(outcome)[0, 0].tolist() == [255, 255, 255]
-        assert pixels(outcome)[4, 4].tolist() == [0, 0, 255]
+        outcome = read_image(tmp_path, saved(layered(hidden), file_format, **options))
+        assert pixels_of(outcome)[0, 0].tolist() == [255, 255, 255]
+        assert pixels_of(outcome)[4, 4].tolist() == [0, 0, 255]
         assert outcome.warnings == {(0, 0): {"Composited": 0}}
 
 
@@ -53,8 +41,8 @@ def test_images_that_look_equal_give_equal_pixels(tmp_path: Path, file_format: s
 )
 def test_background_is_the_colour_behind(tmp_path: Path, background: str, colour: object) -> None:
     expected = np.broadcast_to((51, 102, 153) if colour is None else colour, 3)
-    outcome = read(tmp_path, saved(layered((1, 2, 3)), "PNG"), background=background)
-    assert pixels(outcome)[0, 0].tolist() == expected.tolist()
+    outcome = read_image(tmp_path, saved(layered((1, 2, 3)), "PNG"), background=background)
+    assert pixels_of(outcome)[0, 0].tolist() == expected.tolist()
 
 
 def test_half_transparent_pixels_equal_those_of_pillow(tmp_path: Path) -> None:
@@ -63,28 +51,28 @@ def test_half_transparent_pixels_equal_those_of_pillow(tmp_path: Path) -> None:
     ground = Image.new("RGBA", layer.size, "#102030")
     expected = Image.alpha_composite(ground, layer)
     for mode in ("RGB", "L"):
-        outcome = read(tmp_path, saved(layer, "PNG"), background="#102030", mode=mode)
-        assert np.array_equal(pixels(outcome), np.asarray(expected.convert(mode)))
+        outcome = read_image(tmp_path, saved(layer, "PNG"), background="#102030", mode=mode)
+        assert np.array_equal(pixels_of(outcome), np.asarray(expected.convert(mode)))
 
 
 def test_mode_rgba_keeps_transparency(tmp_path: Path) -> None:
     random = np.random.default_rng(0).integers(0, 256, (6, 5, 4), dtype=np.uint8)
-    outcome = read(tmp_path, saved(Image.fromarray(random), "PNG"), mode="RGBA")
-    assert np.array_equal(pixels(outcome), random)
+    outcome = read_image(tmp_path, saved(Image.fromarray(random), "PNG"), mode="RGBA")
+    assert np.array_equal(pixels_of(outcome), random)
     assert outcome.warnings == {}
 
 
 def test_opaque_images_have_no_warning(tmp_path: Path) -> None:
-    outcome = read(tmp_path, saved(Image.new("RGBA", (2, 2), (9, 8, 7, 255)), "PNG"))
-    assert pixels(outcome)[0, 0].tolist() == [9, 8, 7]
+    outcome = read_image(tmp_path, saved(Image.new("RGBA", (2, 2), (9, 8, 7, 255)), "PNG"))
+    assert pixels_of(outcome)[0, 0].tolist() == [9, 8, 7]
     assert outcome.warnings == {}
 
 
 def test_size_mixes_no_hidden_colours(tmp_path: Path) -> None:
     layer = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
     layer.paste((255, 255, 255, 255), (0, 0, 4, 8))
-    outcome = read(tmp_path, saved(layer, "PNG"), size=[4, 4])
-    assert (pixels(outcome) == 255).all()
+    outcome = read_image(tmp_path, saved(layer, "PNG"), size=[4, 4])
+    assert (pixels_of(outcome) == 255).all()
 
 
 @pytest.mark.parametrize(
@@ -110,8 +98,8 @@ def test_size_mixes_no_hidden_colours(tmp_path: Path) -> None:
 def test_every_kind_of_transparency_in_png_files(
     tmp_path: Path, content: bytes, second: list[int]
 ) -> None:
-    outcome = read(tmp_path, content, background="#00ff7f")
-    assert pixels(outcome)[0].tolist() == [[0, 255, 127], second]
+    outcome = read_image(tmp_path, content, background="#00ff7f")
+    assert pixels_of(outcome)[0].tolist() == [[0, 255, 127], second]
     assert "Composited" in outcome.warnings[0, 0]
 
 
@@ -120,8 +108,8 @@ def test_palettes_have_transparent_colours(tmp_path: Path, file_format: str) -> 
     image = Image.new("P", (2, 1), 1)
     image.putpixel((1, 0), 2)
     image.putpalette([0, 0, 0, 240, 30, 10, 9, 8, 7])
-    outcome = read(tmp_path, saved(image, file_format, transparency=1))
-    assert pixels(outcome).tolist() == [[[255, 255, 255], [9, 8, 7]]]
+    outcome = read_image(tmp_path, saved(image, file_format, transparency=1))
+    assert pixels_of(outcome).tolist() == [[[255, 255, 255], [9, 8, 7]]]
     assert outcome.warnings == {(0, 0): {"Composited": 0}}
 
 

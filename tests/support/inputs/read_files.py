@@ -138,6 +138,20 @@ def read_files(format_: str, *paths: Path | str, **options: Any) -> Outcome:
     return open_input(format_, *paths, **options).read()
 
 
+def read_image(directory: Path, content: bytes, **options: Any) -> Outcome:
+    """Write an image file into a directory, and read it."""
+    path = directory / "a.any"
+    path.write_bytes(content)
+    return read_files("images", path, **options)
+
+
+def pixels_of(outcome: Outcome) -> np.ndarray:
+    """Return the pixels of the only image of an outcome."""
+    (image,) = outcome.column("image")
+    result: np.ndarray = image
+    return result
+
+
 def read_csv(directory: Path, *contents: bytes | str, **options: Any) -> Outcome:
     """Write a CSV file for each content into a directory, and read all of them."""
     for number, content in enumerate(contents):

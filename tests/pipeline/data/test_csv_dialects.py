@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import csv_text
 from batchinference.pipeline.row_warnings import ROW_WARNINGS
 from batchinference.spec.warnings import WarningName
@@ -115,7 +116,14 @@ def test_column_without_a_name_is_named_after_its_position(tmp_path: Path) -> No
 def test_lines_that_options_leave_out_are_counted(tmp_path: Path) -> None:
     content = "made by\ni,t\n# x\n# y\n1,a\n2,b\n# z\n3,c\n# end\n"
     assert _skipped(read_csv(tmp_path, content, skipLines=1, comment="#")) == {0: 3, 2: 2}
-    assert _skipped(read_csv(tmp_path, "# made by\nsep=,\ni,t\n1,a\n", comment="#")) == {}
+    assert _skipped(read_csv(tmp_path, "# made by\nsep=,\ni,t\n1,a\n", comment="#")) == {0: 1}
+
+
+def test_control_characters_of_hive_are_delimiters(tmp_path: Path) -> None:
+    content = "i\x01t\n1\x01a,b\n"
+    with pytest.raises(BadInput, match=r"delimiter.*\\x01"):
+        read_csv(tmp_path, content)
+    assert read_csv(tmp_path, content, delimiter="\x01").good == [{"i": 1, "t": "a,b"}]
 
 
 def test_comments_are_found_at_the_border_of_blocks(

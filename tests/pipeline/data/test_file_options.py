@@ -190,12 +190,13 @@ def test_partition_values_are_decoded_text_or_null(tmp_path: Path) -> None:
         (["a.parquet"], "has no part such as 'class=cat/'"),
         (["kind=a/a.parquet", "z.parquet"], "does not have the parts"),
         (["kind=a/a.parquet", "sort=b/b.parquet"], "does not have the parts"),
+        (["kind=a/kind=b/a.parquet"], "has a part twice"),
         (["path=7/a.parquet"], "has a part 'path='.*Set read.options.pathColumn"),
     ],
 )
 def test_unusable_partitions_are_rejected(tmp_path: Path, files: list[str], reason: str) -> None:
     for name in files:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"id": [1]}), tmp_path / name)
     with pytest.raises(BadInput, match=reason):
         open_input("parquet", tmp_path, partitioning="hive", include_paths=True)

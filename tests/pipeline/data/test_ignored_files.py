@@ -147,6 +147,12 @@ class TestHiddenFiles:
         assert "hidden" in ignored.text
         assert ignored.total == 4
 
+    def test_data_in_directories_named_as_files_of_programs_is_counted(
+        self, tmp_path: Path
+    ) -> None:
+        make(tmp_path, "a.jpg", "_metadata/b.jpg", "_logs/c.jpg", "_tmp_v2/d.jpg", "_tmp")
+        assert reasons(listed(tmp_path).ignored)["jpg"] == (Reason.HIDDEN, 3)
+
     def test_hidden_files_that_would_be_examined_are_counted(self, tmp_path: Path) -> None:
         make(tmp_path, "a.parquet", "_hive/000000_0", "_hive/b.dat", "_hive/c.txt")
         ignored = listed(tmp_path, file_format="parquet").ignored

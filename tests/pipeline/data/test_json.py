@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.json_rows import JsonRows
 from batchinference.pipeline.input.readers import json as json_reader
 from batchinference.pipeline.input.readers import records
@@ -334,6 +335,11 @@ def test_declared_column_that_no_row_has_is_null(tmp_path: Path) -> None:
     outcome = read(tmp_path, b'{"a": 1}\n', types={"b": "list<date>"})
     assert outcome.good == [{"a": 1, "b": None}]
     assert outcome.schema.field("b").type == pa.list_(pa.date32())
+
+
+def test_declared_column_in_another_case_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"types\.ID.*'id'"):
+        read(tmp_path, b'{"id": 1}\n', types={"ID": "string"})
 
 
 def test_values_of_a_file_that_is_an_array_are_not_changed(tmp_path: Path) -> None:

@@ -127,6 +127,16 @@ def test_timestamps_without_a_zone_get_the_assumed_one(tmp_path: Path) -> None:
         assert hours == [hour, 10], zone
 
 
+def test_timestamps_in_lists_and_structs_get_the_assumed_zone(tmp_path: Path) -> None:
+    moment = datetime(2024, 7, 1, 10)
+    values = [[{"t": moment, "n": 1}, None], None, [], [{"t": None, "n": 2}]]
+    kind = pa.list_(pa.struct({"t": pa.timestamp("us"), "n": pa.int64()}))
+    write(tmp_path / "a.parquet", {"v": pa.array(values, kind)})
+    outcome = read_files("parquet", tmp_path, assumeTimezone="Europe/Berlin")
+    assert outcome.good[0]["v"][0]["t"].astimezone(UTC).hour == 8
+    assert [row["v"] for row in outcome.good][1:] == values[1:]
+
+
 def test_local_time_that_does_not_exist_or_exists_twice_is_a_failed_row(tmp_path: Path) -> None:
     times = ["2024-03-31T02:30:00", "2024-07-01T10:00:00", "2024-10-27T02:30:00"]
     write(tmp_path / "a.parquet", {"t": pa.array(times).cast(pa.timestamp("us"))})

@@ -59,7 +59,7 @@ def test_directory_of_a_table_is_refused(
 ) -> None:
     (tmp_path / make_in).parent.mkdir(exist_ok=True)
     TABLES[name](tmp_path / make_in)
-    with pytest.raises(BadInput, match=rf"read\.paths\[0\].*/{make_in}' is a {name}.*\. Export"):
+    with pytest.raises(BadInput, match=rf"read\.paths\[0\].*/{make_in}' .*{name}.*\. Export"):
         open_input("parquet", f"{tmp_path}/{path}")
 
 
@@ -93,7 +93,7 @@ def test_files_that_are_named_are_read(tmp_path: Path) -> None:
 def test_lance_is_read_with_its_format(tmp_path: Path) -> None:
     lance.write_dataset(TABLE, tmp_path / "in" / "t.lance")
     for path in ("in/t.lance", "in", "in/*"):
-        with pytest.raises(BadInput, match=r"/t.lance' is a Lance table.*read\.format to lance"):
+        with pytest.raises(BadInput, match=r"/t.lance' .*Lance.*read\.format to lance"):
             open_input("parquet", f"{tmp_path}/{path}")
     pq.write_table(TABLE, tmp_path / "in" / "a.parquet")
     opened = open_input("parquet", tmp_path / "in")

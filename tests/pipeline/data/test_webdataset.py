@@ -331,6 +331,22 @@ def test_rest_of_a_damaged_archive_is_one_failed_row(
     assert (1, 0) in outcome.places
 
 
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_archives_after_the_end_mark_of_another_are_read(tmp_path: Path, suffix: str) -> None:
+    parts = [shard(tmp_path / f"{n}.{suffix}", {f"{n}.txt": b"x"}).read_bytes() for n in range(3)]
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / f"a.{suffix}").write_bytes(b"".join(parts))
+    outcome = read_files("webdataset", tmp_path / "all")
+    assert ([row["__key__"] for row in outcome.good], outcome.bad) == (["0", "1", "2"], {})
+
+
+def test_archive_that_is_cut_between_members_has_one_failed_row(tmp_path: Path) -> None:
+    path = shard(tmp_path / "a.tar", captions(9))
+    path.write_bytes(path.read_bytes()[: 5 * 1024])
+    outcome = read_files("webdataset", tmp_path)
+    assert (outcome.places, list(outcome.bad)) == ([(0, n) for n in range(4)], [(0, 4)])
+
+
 def test_damaged_gzip_is_one_failed_row(tmp_path: Path) -> None:
     path = shard(tmp_path / "a.tar.gz", captions(500))
     path.write_bytes(path.read_bytes()[:-500])

@@ -75,7 +75,7 @@ class WarningName(StrEnum):
     )
     LINES_SKIPPED = (
         "LinesSkipped",
-        "lines before the header of a file, or comments after it, were left out",
+        "lines before the header of a file, or comments, were left out",
         "Nothing, if read.options.skipLines and comment are as intended",
         "row",
         "lines",

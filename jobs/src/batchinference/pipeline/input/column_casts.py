@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,8 +44,9 @@ class ColumnCasts:
         """Return a table with the declared types, and with time zones."""
         for index, field in enumerate(table.schema if self._declared or self._zone else ()):
             column = table.column(index)
-            if self._zone and pa.types.is_timestamp(field.type) and field.type.tz is None:
-                column = pc.assume_timezone(column, self._zone)
+            if self._zone and _zoned_type(field.type, self._zone) != field.type:
+                column = column.chunks or [column.combine_chunks()]
+                column = pa.chunked_array([_zoned(chunk, self._zone) for chunk in column])
             if (kind := self._declared.get(field.name)) is not None:
                 try:
                     column = cast_column(column, kind)
@@ -55,3 +57,32 @@ class ColumnCasts:
             if column.type != field.type:
                 table = table.set_column(index, field.name, column)
         return table
+
+
+def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:
+    """Return a type with a time zone for all timestamps without one, also in lists and structs."""
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz else pa.timestamp(kind.unit, zone)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_zoned_type(field.type, zone)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_zoned_type(kind.value_type, zone)))
+    return kind
+
+
+def _zoned(array: pa.Array, zone: str) -> pa.Array:
+    """Return an array with the type of `_zoned_type`. Raises ArrowInvalid for a time that does not
+    exist or is ambiguous, because clocks were changed."""
+    kind = _zoned_type(array.type, zone)
+    if kind == array.type:
+        return array
+    if pa.types.is_timestamp(kind):
+        return pc.assume_timezone(array, zone)
+    if pa.types.is_struct(kind):
+        fields = [_zoned(array.field(index), zone) for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy()
+    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+    return pa.ListArray.from_arrays(
+        offsets, _zoned(array.flatten(), zone), kind, mask=array.is_null()
+    )

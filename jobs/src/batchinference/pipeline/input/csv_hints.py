@@ -15,7 +15,7 @@ from batchinference.pipeline.input.csv_dialect import Dialect
 
 COMPARED_LINES = 20
 """Lines from the header on whose numbers of fields are compared."""
-_DELIMITERS = (b";", b"\t", b"|", b",")
+_DELIMITERS = (b";", b"\t", b"|", b",", b"\1")
 _DOUBLED = re.compile(rb'[^,;\t|\r\n]""[^,;\t|\r\n]')
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
@@ -71,7 +71,7 @@ def _delimiter_hint(sample: CsvSample) -> Hint | None:
     for delimiter in _DELIMITERS:
         numbers = sample.fields(delimiter)
         if len(numbers) > 1 and len(set(numbers)) == 1 and numbers[0] > 1:
-            shown = delimiter.decode().replace("\t", "\\t")
+            shown = delimiter.decode().encode("unicode_escape").decode()
             return Hint(
                 "delimiter", f'has "{shown}" in each line, and one column. Set it to "{shown}"'
             )

@@ -53,7 +53,7 @@ class CsvText:
     def __init__(self, source: BufferedIOBase, dialect: Dialect, row_bytes: int) -> None:
         self.dialect = dialect
         self.skipped_lines = 0
-        """The number of lines that `begin` has left out on demand."""
+        """The number of lines that `begin` has left out: those to skip, and comments."""
         self._source, self._row_bytes = source, row_bytes
         self._store = bytearray(2 * BLOCK_BYTES)
         self._begin = self._end = self._moved = 0
@@ -81,8 +81,9 @@ class CsvText:
         self.skipped_lines = max(0, skip_lines - bool(named))
         for _ in range(max(skip_lines, 1 if named else 0)):
             self._skip_line()
-        ignored = (b"\r", b"\n", self.dialect.comment)
-        while self._load(BLOCK_BYTES) and self._store[self._begin : self._begin + 1] in ignored:
+        ignored = b"\r\n" + self.dialect.comment
+        while self._load(BLOCK_BYTES) and self._store[self._begin] in ignored:
+            self.skipped_lines += self._store[self._begin] in self.dialect.comment
             self._skip_line()
 
     def header(self) -> bytes | Damage:

@@ -29,12 +29,14 @@ EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
 are not opened. MAX_EXAMINED is the maximum number of files that are opened for a path."""
 THREADS = 32
 _MARKER = re.compile(
-    r"_success|_temporary|_(committed|started)_.*|_(common_)?metadata|_spark_metadata|_delta_log"
-    r"|_change_data|_logs|_tmp.*|_batchinference|__macosx|__pycache__|\._.*|\.ds_store|\.hoodie.*"
-    r"|\.git.*|\.ipynb_checkpoints|\.trash.*|\.thumbnails|.*\.crc|.*\.sw[op]",
+    r"_success|_temporary|_(committed|started)_.*|_spark_metadata|_delta_log|_change_data"
+    r"|_batchinference|__macosx|__pycache__|\._.*|\.ds_store|\.hoodie.*|\.git.*"
+    r"|\.ipynb_checkpoints|\.trash.*|\.thumbnails|.*\.crc|.*\.sw[op]",
     re.IGNORECASE,
 )
 """Matches hidden names that programs give to what is not data."""
+_MARKER_FILE = re.compile("_(common_)?metadata|_logs|_tmp.*", re.IGNORECASE)
+"""Matches further names of such files. Directories with these names may hold data."""
 _SYSTEM_FILES = frozenset(("thumbs.db", "desktop.ini"))
 
 Decision: TypeAlias = Literal["read"] | Reason
@@ -132,4 +134,7 @@ class FileRule:
 
 
 def _is_marker(parts: Sequence[str]) -> bool:
-    return any(_MARKER.fullmatch(part) for part in parts if is_hidden(part))
+    """Return whether a hidden file is not data, by the parts of its path."""
+    return bool(_MARKER_FILE.fullmatch(parts[-1])) or any(
+        _MARKER.fullmatch(part) for part in parts if is_hidden(part)
+    )

@@ -25,6 +25,7 @@ from batchinference.pipeline.column_types import (
     is_time,
     misfit,
 )
+from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.json_lines import NULL_ROW, begins_with_null, has_null
 from batchinference.pipeline.input.json_shapes import Shape, types_of
 from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
@@ -174,10 +175,12 @@ class JsonRows:
 
 
 def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -> JsonRows:
-    """Return a parser with the types that the rows in samples of files have in common."""
+    """Return a parser with the types that the rows in samples of files have in common. Raises
+    BadInput for a declared column that no sampled row has if one has its name in another case."""
     agreed = Shape()
     for sample in samples:
         agreed.merge(_shape_of(sample))
+    _check_cases(declared, agreed.fields)
     types, several = types_of(agreed)
     if several := [path for path in several if path.split(".")[0] not in declared]:
         _LOGGER.warning(
@@ -187,6 +190,14 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
         )
     sampled = dict(list(types.items())[:MAX_FIELDS])
     return JsonRows(declared, sampled, several_shapes=bool(several))
+
+
+def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
+    columns = {name.casefold(): name for name in present}
+    for name in declared:
+        column = columns.get(name.casefold(), name)
+        if column != name and column not in declared and name not in columns.values():
+            raise BadInput(f"read.options.types.{name}: the column is '{column}'. Correct the name")
 
 
 def _shape_of(rows: bytes) -> Shape:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.column_types import cast_column, cast_texts, name_of
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.storage.partitions import partition_values
+from batchinference.pipeline.storage.partitions import partition_parts, partition_values
 from batchinference.spec.column_types import ColumnType, parse_types
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ def _check_keys(keys: list[str], partitions: list[dict[str, str | None]], paths:
     if not keys:
         raise BadInput(f"read.options.partitioning: {paths[0]} has no part such as 'class=cat/'")
     for values, path in zip(partitions, paths, strict=True):
+        if len(values) != partition_parts(path):
+            raise BadInput(f"read.options.partitioning: {path} has a part twice. Rename one of them")
         if list(values) != keys:
             raise BadInput(
                 f"read.options.partitioning: {path} does not have the parts {', '.join(keys)}, as "

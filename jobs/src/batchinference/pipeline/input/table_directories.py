@@ -39,7 +39,7 @@ class TableDirectory:
     fix: str
 
     def __str__(self) -> str:
-        return f"'{self.path}' is a {self.format} table. {self.fix}"
+        return f"'{self.path}' is a table of the format {self.format}. {self.fix}"
 
 
 def tables_in(infos: Sequence[pafs.FileInfo], address: Location) -> Iterator[TableDirectory]:

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO, cast
+from typing import BinaryIO, Literal, cast
 
 import numpy as np
 
@@ -69,6 +69,12 @@ class Sample:
     stored next to this one."""
 
 
+class _Archive(tarfile.TarFile):
+    """An archive. `has_end` is True once its end mark was read."""
+
+    has_end = False
+
+
 class _TarInfo(tarfile.TarInfo):
     """A TarInfo that raises ReadError for a damaged header. tarfile treats such a header as the end
     of the archive, which would lose rows."""
@@ -77,6 +83,9 @@ class _TarInfo(tarfile.TarInfo):
     def fromtarfile(cls, archive: tarfile.TarFile) -> _TarInfo:
         try:
             return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            cast(_Archive, archive).has_end = True
+            raise
         except (
             tarfile.InvalidHeaderError,  # type: ignore[attr-defined]
             tarfile.TruncatedHeaderError,  # type: ignore[attr-defined]
@@ -122,7 +131,7 @@ def adjacent_samples(source: BinaryIO, suffixes: list[str] | None, most: int) ->
 
     Raises tarfile.TarError, or an error of the decompressor, if the archive is damaged."""
     limited = cast(BinaryIO, _LimitedArchive(source))
-    with tarfile.open(fileobj=limited, mode="r|", tarinfo=_TarInfo) as archive:
+    with _opened(limited, "r|") as archive:
         yield from _grouped(archive, _members(archive), suffixes, most)
 
 
@@ -133,13 +142,19 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Itera
     Raises ValueError if members of a large compressed archive are not adjacent."""
     is_file = isinstance(source, io.BufferedReader)
     bounded = cast(BinaryIO, _BoundedFile(source)) if is_file else source
-    with tarfile.open(fileobj=bounded, mode="r:", tarinfo=_TarInfo) as archive:
+    with _opened(bounded, "r:") as archive:
         offsets, damage = _offsets(archive)
         if (np.diff(offsets) < 0).any():
             if damage is not None:
                 raise damage  # of any sample, the rest may be missing
             archive.fileobj = _random_access(source)
         yield from _grouped(archive, _members_at(archive, offsets, damage), suffixes, most)
+
+
+def _opened(source: BinaryIO, mode: Literal["r|", "r:"]) -> _Archive:
+    """Open an archive. Archives that were written one after the other are read as one."""
+    archive = _Archive.open(fileobj=source, mode=mode, tarinfo=_TarInfo, ignore_zeros=True)
+    return cast(_Archive, archive)
 
 
 def in_memory(decompressor: BinaryIO, most: int) -> BinaryIO:
@@ -158,14 +173,19 @@ def in_memory(decompressor: BinaryIO, most: int) -> BinaryIO:
     return decompressor
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _members(archive: _Archive) -> Iterator[tarfile.TarInfo]:
+    """Yield the members. Raises ReadError after them if the archive has no end mark."""
     for member in archive:
         archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
         if not member.isdir():
             yield member
+    if not archive.has_end:
+        raise tarfile.ReadError(
+            "the archive has no end mark, so members may be missing. Copy or pack it again"
+        )
 
 
-def _offsets(archive: tarfile.TarFile) -> tuple[np.ndarray, Exception | None]:
+def _offsets(archive: _Archive) -> tuple[np.ndarray, Exception | None]:
     """Return the offset of the header of each member, and the error if the archive is damaged. The
     samples are in the order of their first members, and the members of a sample are adjacent. A
     member that belongs to no sample follows the member before it."""

@@ -10,8 +10,17 @@ NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
 def partition_values(path: str) -> dict[str, str | None]:
     """Return the `key=value` parts of the directories in a path; None for a null value."""
-    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    pairs = (part.split("=", 1) for part in _parts(path))
     return {unquote(key): _value(text) for key, text in pairs}
+
+
+def partition_parts(path: str) -> int:
+    """Return the number of `key=value` parts of the directories in a path."""
+    return len(_parts(path))
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/")[:-1] if "=" in part]
 
 
 def _value(text: str) -> str | None:

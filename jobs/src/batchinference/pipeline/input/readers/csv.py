@@ -162,7 +162,7 @@ class CsvReader(Reader):
                     table = _with_skipped(table, skipped, errors)
                     skipped.clear()
                 yield from _in_order(table, errors, rejected)
-            if not names and text.skipped_lines:
+            if not names and self._options.skip_lines and text.skipped_lines:
                 problem = f"it leaves out all {text.skipped_lines} lines of the file"
                 yield BadRow(ValueError(f"read.options.skipLines: {problem}. Use a smaller number"))
 

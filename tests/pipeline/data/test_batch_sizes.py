@@ -19,7 +19,12 @@ from hypothesis import strategies as st
 from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import step_runner
-from batchinference.pipeline.execution.batch_size import FIRST_SIZE, MAX_SMALLER, BatchSize
+from batchinference.pipeline.execution.batch_size import (
+    FIRST_SIZE,
+    GROWTH_BATCHES,
+    MAX_SMALLER,
+    BatchSize,
+)
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
@@ -91,6 +96,17 @@ def test_halved_size_is_kept() -> None:
     device.sizes.clear()
     assert notes_of(step(batch(*range(32)))) == []
     assert device.sizes == [8, 8, 8, 8]
+
+
+def test_halved_size_grows_again_if_memory_ran_out_with_fewer_rows() -> None:
+    """The last three rows of a block were large; others are not."""
+    size = BatchSize("step", 64)
+    size.record_out_of_memory(3, OutOfMemoryError())
+    reached = [size.size]
+    for _ in range(7 * GROWTH_BATCHES):
+        size.record_success(size.size, 1.0)
+        reached.append(size.size)
+    assert list(dict.fromkeys(reached)) == [1, 2, 4, 8, 16, 32, 64]
 
 
 class Tensor:

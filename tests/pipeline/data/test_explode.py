@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, load_step
+from batchinference.pipeline.steps import TransformResult, load_step, relational
 from batchinference.spec.steps import Step
 
 LISTS = [["a", "b"], [], None, ["c"]]
@@ -50,6 +50,18 @@ def test_tensors_are_exploded_along_the_first_axis(lengths: tuple[int, int]) -> 
     assert images.shape == (4, 4, 4, 3)
     assert images[:, 0, 0, 0].tolist() == [0] * lengths[0] + [1] * lengths[1]
     assert changed.parents.tolist() == [0] * lengths[0] + [1] * lengths[1]
+
+
+def test_large_results_are_those_of_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relational, "RESULT_BYTES", 5000)
+    table = pa.table({"list": [[1, 2], [3], [4, 5, 6]], "text": ["x" * 1000] * 3})
+    done, parents = 0, []
+    while done < table.num_rows:
+        changed = explode(table.slice(done))
+        parents += (changed.parents + done).tolist()
+        done += changed.rows or table.num_rows - done
+    assert parents == [0, 0, 1, 2, 2, 2]
+    assert explode(table).rows == 2
 
 
 def test_rows_without_lists_fail() -> None:

@@ -128,7 +128,7 @@ def test_timestamps_without_a_zone_get_the_assumed_one(tmp_path: Path) -> None:
 
 
 def test_timestamps_in_lists_and_structs_get_the_assumed_zone(tmp_path: Path) -> None:
-    moment = datetime(2024, 7, 1, 10)
+    moment = datetime(2024, 7, 1, 10, tzinfo=UTC).replace(tzinfo=None)
     values = [[{"t": moment, "n": 1}, None], None, [], [{"t": None, "n": 2}]]
     kind = pa.list_(pa.struct({"t": pa.timestamp("us"), "n": pa.int64()}))
     write(tmp_path / "a.parquet", {"v": pa.array(values, kind)})

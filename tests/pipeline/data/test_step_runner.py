@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,14 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import step_time
 from batchinference.pipeline.arrow import to_table
-from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.errors import JobFailure, ModelLoad, TooManyErrors
+from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
     WAITS,
     ErrorHandling,
     StageRunner,
+    StepRunner,
 )
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
@@ -180,6 +183,37 @@ def test_connection_errors_are_retried(
     else:
         assert outcomes(run(batch("a", "b"))) == {0: "good", 1: "good"}
     assert slept == list(WAITS)[:times]
+
+
+def test_batch_with_too_many_failed_rows_ends_with_their_records() -> None:
+    calls: list[int] = []
+
+    def refuse(rows: pa.Table) -> pa.Table:
+        calls.append(rows.num_rows)
+        raise ValueError("no")
+
+    step = Step.model_validate(PICKY)
+    run = StepRunner(step, refuse, replace(TOLERANT, max_rows=3))
+    results = run(batch(*"x" * 1000))
+    assert set(errors_of(next(results))) == set(range(4))
+    with pytest.raises(TooManyErrors, match=r"maxRows \(3\).*ValueError: no"):
+        next(results)
+    assert len(calls) < 30
+
+
+def test_stop_is_noticed_between_the_parts_of_a_batch() -> None:
+    stopping, parts = Event(), list[int]()
+
+    def slow(rows: pa.Table) -> pa.Table:
+        parts.append(rows.num_rows)
+        stopping.set()
+        return rows
+
+    step = Step.model_validate({**PICKY, "batchSize": 2})
+    run = StepRunner(step, slow, TOLERANT)
+    with patch.object(step_runner, "STOP_SECONDS", 0.0):
+        (result,) = run(batch(*"abcdef"), stopping)
+    assert (parts, outcomes(result)) == ([2], {0: "good", 1: "good"})
 
 
 def test_job_failure_and_load_error_are_raised() -> None:

@@ -81,7 +81,14 @@ def test_what_follows_the_death_of_a_process(
 
 
 @pytest.mark.parametrize(
-    ("rows", "goes_on"), [((5, 6, 8, 7), False), ((5, 6, 8, 9), True), ((1, 5, 6, 7, 8), False)]
+    ("rows", "goes_on"),
+    [
+        *(((5, 6, 8, 7), False), ((5, 6, 8, 9), True), ((1, 5, 6, 7, 8), False)),
+        (tuple(pack_id(file, 0) for file in (7, 9, 8, 10)), False),
+        (tuple(pack_id(file, 0) for file in (7, 8, 9, 11)), True),
+        (tuple(pack_id(file, 1) for file in (7, 8, 9, 10)), True),
+    ],
+    ids=str,
 )
 def test_crashes_of_adjacent_rows_are_not_the_fault_of_the_rows(
     rows: tuple[int, ...], goes_on: bool

@@ -127,6 +127,14 @@ def test_one_failed_row_is_the_example(example: Example, tmp_path: Path) -> None
     assert raised.value.message.endswith(f"One of them: {expected}")
 
 
+def test_example_that_cannot_be_read_does_not_replace_the_cause() -> None:
+    def unreadable() -> str:
+        raise FileNotFoundError("errors/part-0.parquet")
+
+    with pytest.raises(TooManyErrors, match="1 row"):
+        judge(unreadable, {}, 1, 100)
+
+
 def test_missing_example_is_ignored(tmp_path: Path) -> None:
     nothing = partial(bad_row, layout_of(tmp_path / "out"), [])
     with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer, counts_of_group
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
-from batchinference.pipeline.errors import BadOutput, JobFailure
+from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
 from batchinference.pipeline.execution import batch_size, fused, resources
 from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, Steps, StopRequest
 from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
@@ -198,7 +198,9 @@ class TestChunks:
     def test_commits_have_the_notes_of_their_batches_and_of_the_process(
         self, committer: Committer
     ) -> None:
-        batch = replace(good(0, 0, [1]), notes=(("own", '{"batch_size": 8}'),))
+        batch = replace(
+            good(0, 0, [1]), notes=(("own", '{"batch_size": 8, "out_of_memory_at": 9}'),)
+        )
         task_of(committer, lambda: [batch])(retried=False)
         (manifest,) = committer.attempt.manifests()
         assert [step for step, _ in manifest.notes] == ["own", "read", "write", "write"]
@@ -328,14 +330,14 @@ class TestEndOfATask:
         task_of(committer, read, stop=stop)(retried=False)
         assert commits(committer.attempt) == [(0, 0, 8), (1, 8, 12)]
 
-    def test_failed_task_keeps_the_commits_that_it_has_begun(self, committer: Committer) -> None:
+    def test_failed_task_commits_the_rows_that_it_has_computed(self, committer: Committer) -> None:
         def read() -> Iterator[RowBatch]:
             yield from batches_of_four_rows()[:3]
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
             task_of(committer, read)(retried=False)
-        assert commits(committer.attempt) == [(0, 0, 8)]
+        assert commits(committer.attempt) == [(0, 0, 8), (1, 8, 12)]
 
     def test_task_that_starts_after_the_stop_reads_nothing(self, committer: Committer) -> None:
         task_of(committer, unread, stop=Stop(requested=True))(retried=False)
@@ -376,6 +378,15 @@ class TestRetriedTask:
         task_of(committer)(retried=True)
         assert counted_rows(committer.attempt) == [(0, ROWS)]
         assert [commit[:2] for commit in commits(committer.attempt)[:3]] == [(0, 0), (1, 4), (2, 6)]
+
+    def test_file_that_is_read_less_far_than_before_is_no_changed_file(
+        self, committer: Committer
+    ) -> None:
+        committer.put(good(0, 0, range(8)), TASK)
+        ends = [good(0, 0, range(4)), failed(0, 4, "read", MemoryError("no memory")), end(0, 5)]
+        with pytest.raises(Incomplete, match=r"up to row 5.*no memory"):
+            task_of(committer, lambda: ends)(retried=True)
+        assert counted_rows(committer.attempt) == [(0, 8)]
 
     def test_numbers_continue_after_a_damaged_commit(self, committer: Committer) -> None:
         for number, batch in enumerate(batches_of_four_rows()[:3]):

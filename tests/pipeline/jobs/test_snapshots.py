@@ -20,7 +20,7 @@ from batchinference.pipeline.storage.location import Location
 from support.documents.minimal import Document
 from support.outputs.builders import OURS, THEIRS, entry
 
-DATA = DataFile("part-aaaaaaaa-0001-00000000-9c4e21ab-0000.parquet", 17, 99)
+DATA = DataFile("part-aaaaaaaaaaaaaaaa-0001-00000000-9c4e21ab-0000.parquet", 17, 99)
 FULL = Snapshot(
     OURS,
     "0" * 64,
@@ -98,8 +98,8 @@ def test_snapshot_with_a_changed_number_is_refused(place: Location, digit: int) 
 
 
 WRONG_FILES = [
-    *({"name": f"{start}part-aaaaaaaa-1"} for start in ("../", "/", "x/../../", "x\\")),
-    *({"name": name} for name in ("", "part-bbbbbbbb-1", "notes.txt", 3)),
+    *({"name": f"{start}part-aaaaaaaaaaaaaaaa-1"} for start in ("../", "/", "x/../../", "x\\")),
+    *({"name": name} for name in ("", "part-bbbbbbbbbbbbbbbb-1", "notes.txt", 3)),
     *({"bytes": size} for size in (-1, "17", True, 1.5)),
     *({"crc32": value} for value in (-1, 1 << 32, None)),
     {"more": 1},
@@ -108,7 +108,8 @@ WRONG_ENTRIES = [
     *({"row_ranges": [wrong]} for wrong in ([0, 5, 5], [-1, 0, 1], [0, 1], ["0", 0, 1])),
     {"shares": [[0, 0, FULL_SHARE + 1]]}, {"shares": 3},
     *({"columns": wrong} for wrong in ([["a"]], [[1, "a"]], -1, 2, "0", True, None)),
-    {"counts": {"read": -1}}, {"counts": {"rows": 1}}, {"errors": "part-aaaaaaaa-1"}, {"more": 1},
+    {"counts": {"read": -1}}, {"counts": {"rows": 1}}, {"errors": "part-aaaaaaaaaaaaaaaa-1"},
+    {"more": 1},
 ]  # fmt: skip
 
 

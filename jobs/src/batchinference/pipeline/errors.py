@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sysconfig
 import traceback
+from functools import lru_cache
 
 from batchinference.credentials import without_credentials
 from batchinference.text import without_controls
@@ -31,6 +32,11 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
     """Return a text in a form that is safe and short enough for reports and error records.
 
     Secrets are removed. A long text is cut to its beginning and its end."""
+    return (_shown if len(text) <= MARGIN else _shown.__wrapped__)(text, most)
+
+
+@lru_cache(maxsize=256)  # many rows may fail with the same error, and masking takes time
+def _shown(text: str, most: int) -> str:
     half, length = (most - 40) // 2, len(text)
     if length > 2 * (half + 2 * MARGIN):  # masking takes time
         beginning = mask_secrets(text[: half + 2 * MARGIN])[:-MARGIN]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -84,6 +84,10 @@ class JobRun:
     _plan: Plan | None = field(default=None, init=False)
     _entries: Sequence[ManifestEntry] = ()
     """The manifest entries of this attempt that were fetched."""
+    _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
+    """The notes of the attempts at this output that have ended."""
+    _has_ended: bool = field(default=False, init=False)
+    """Whether the attempt in progress has ended, and its notes were collected."""
 
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
@@ -93,7 +97,7 @@ class JobRun:
     def _run(self) -> Report:
         self._reports = ReportBuilder(self.job.metadata.name, Layout.of(self.job.spec))
         try:
-            self.publish(self._reports.build())
+            self._publish_first()
             reports = [self._run_output(target) for target in plan_outputs(self.job.spec)]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
@@ -102,7 +106,8 @@ class JobRun:
     def _run_output(self, target: OutputTarget) -> Report:
         """Run the job for one output and return its final report, which is not published yet."""
         self.stop.check()
-        self._attempt = None
+        self._attempt, self._has_ended = None, False
+        self._notes.clear()
         self._reports.begin_output(target.layout)
         try:
             identity = identity_of(self.job)
@@ -145,7 +150,7 @@ class JobRun:
 
     def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
-        self._attempt = run
+        self._attempt, self._has_ended = run, False
         self._entries = ()
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
@@ -154,8 +159,14 @@ class JobRun:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
-        self._reports.add_notes(collect_notes(end.notes), spilled_bytes())
+        self._add_notes(end.notes)
         return end
+
+    def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
+        """Add the notes of the attempt in progress, which has ended, to the report."""
+        self._notes += notes
+        self._has_ended = True
+        self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
     def _observe(self, run: AttemptRun, executor: Executor) -> None:
         """Update the progress and publish it.
@@ -215,11 +226,10 @@ class JobRun:
             if run is not None:
                 run.attempt.close()  # no task commits after the report
                 self._reports.read(run.counts())
-                if self._reports.notes is None:
+                if not self._has_ended:
                     manifests = run.attempt.manifests()
-                    notes = [note for manifest in manifests for note in manifest.notes]
                     self._entries = [entry for manifest in manifests for entry in manifest.entries]
-                    self._reports.add_notes(collect_notes(notes), spilled_bytes())
+                    self._add_notes(note for manifest in manifests for note in manifest.notes)
                     self._reports.warnings = run.final_warnings(run.start.with_commits(manifests))
         self._reports.cost = cost_so_far(self.prices, self._start)
         self._reports.enter(JobState.FAILED)
@@ -243,6 +253,16 @@ class JobRun:
         if not location:
             return failure
         return type(failure)(f"{failure.message}. The process died in {location}")
+
+    def _publish_first(self) -> None:
+        """Publish the first report. Raises PermissionError, because later reports would be refused,
+        too."""
+        try:
+            self.publish(self._reports.build())
+        except PermissionError:
+            raise
+        except OSError:
+            return
 
     def _publish(self, report: Report) -> Report:
         """Publish a report, merged with the reports of earlier outputs of this run, and return it.
@@ -272,7 +292,10 @@ def check_errors(
         limit = "0, because spec.errors allows none"
     else:
         return
-    raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")
+    message = f"{counts.failed} row(s) failed, limit: {limit}"
+    with suppress(Exception):  # storage that cannot be read must not replace the cause
+        message += f". One of them: {example()}"
+    raise TooManyErrors(message)
 
 
 def check_warnings(

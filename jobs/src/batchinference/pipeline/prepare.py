@@ -5,9 +5,10 @@ A job that cannot succeed is refused before rows are read and before the output 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
@@ -67,6 +68,9 @@ from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write, WriteOrdered
 
+PARTS_AT_ONCE = 10_000
+"""Parts of an input that are Python objects at the same time."""
+
 
 @dataclass(frozen=True)
 class NothingToDo:
@@ -125,7 +129,7 @@ def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
     """Return the number of input files of earlier appends, from which row numbers continue."""
     if not (isinstance(spec.write, WriteOrdered) and spec.write.row_number):
         return 0
-    return sum(len(_part_identities(file.read())) for file in target.earlier)
+    return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)
 
 
 def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[OutputState, Action]:
@@ -244,12 +248,14 @@ def _check_may_start_over(spec: BatchInferenceSpec, state: OutputState) -> None:
 def _describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
     """Return a remark if the input differs from the input of the complete output, else empty."""
     contents = [layout.input.read() for layout in complete if layout.input.exists()]
+    if not contents:
+        return ""
     try:
-        before = {part for content in contents for part in _part_identities(content)}
+        before = np.unique(np.concatenate([_hashes_of_parts(content) for content in contents]))
     except pa.ArrowInvalid:
         return "its input.parquet is damaged, so it is unknown whether the input has changed"
-    now = _part_identities(source.serialized())
-    if not contents or before == set(now):
+    now = np.unique(_hashes_of_parts(source.serialized()))
+    if np.array_equal(before, now):
         return ""
     return (
         f"the input has changed since ({len(before)} parts then, {len(now)} now), and its new "
@@ -257,20 +263,26 @@ def _describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
     )
 
 
-def _part_identities(content: bytes) -> list[tuple[object, ...]]:
-    """Return the identity of each part of an input: its values, without statistics."""
+def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
+    """Yield the identity of each part of an input: its values, without statistics."""
     table = read_table(pa.BufferReader(content))
     table = table.drop_columns([name for name in STATS.names if name in table.column_names])
-    return list(zip(*table.to_pydict().values(), strict=True))
+    for batch in table.to_batches(max_chunksize=PARTS_AT_ONCE):
+        yield from zip(*batch.to_pydict().values(), strict=True)
+
+
+def _hashes_of_parts(content: bytes) -> np.ndarray:
+    """Return a hash of each part of an input, because millions of parts take gigabytes."""
+    return np.fromiter(map(hash, _parts(content)), np.int64)
 
 
 def _check_previous_versions(spec: BatchInferenceSpec, source: JobInput, job: str) -> None:
     """Raise BadOutput if this job, before its spec changed, added rows of the same files."""
     with storage_errors_as_bad_output(spec.write):
         previous = [(other, other.input.read()) for other in previous_versions_of(spec, job)]
-    paths = {part[0] for part in _part_identities(source.serialized())} if previous else set()
+    paths = {part[0] for part in _parts(source.serialized())} if previous else set()
     for other, content in previous:
-        known = (part[0] for part in _part_identities(content))
+        known = (part[0] for part in _parts(content))
         if (path := next((path for path in known if path in paths), None)) is not None:
             raise BadOutput(
                 f"spec.write.path: '{other.output.uri}' holds rows of '{path}' by this job as it "

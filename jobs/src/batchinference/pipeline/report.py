@@ -84,10 +84,10 @@ class ReportBuilder:
         self.enter(JobState.RUNNING)
 
     def begin_attempt(self, number: int) -> None:
-        self._attempt, self._stage, self.notes, self._capacity = number, None, None, None
+        self._attempt, self._stage, self._capacity = number, None, None
 
     def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
-        """Report the notes of an attempt that has ended, and the bytes that Ray has spilled."""
+        """Report the notes of all attempts that have ended, and the bytes that Ray has spilled."""
         self.notes, self._spilled_bytes = notes, spilled_bytes
 
     def add_capacity(self, capacity: Capacity | None) -> None:
@@ -283,9 +283,9 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     for step, text in notes:
         note = json.loads(text)
         peak = max(peak, note.get("peak_bytes", 0))
-        if "retries" in note:
+        if {"retries", "task"} <= note.keys():
             retries[note["task"]] = max(retries.get(note["task"], 0), int(note["retries"]))
-        if "cpu_seconds" in note:
+        if {"cpu_seconds", "rows", "seconds"} <= note.keys():
             times[step].append(note)
         if "batch_size" in note:
             sizes[step].append(note["batch_size"])
@@ -314,6 +314,8 @@ def _note_text(step: str, note: dict[str, float]) -> str:
     size = f"{note['batch_size']:g} rows a batch"
     if "out_of_memory_at" in note:
         return f"step '{step}': memory ran out with {note['out_of_memory_at']:g} rows, now {size}"
+    if "rows_per_second" not in note:
+        return f"step '{step}': {size}"
     return f"step '{step}': {size} was the fastest, {note['rows_per_second']:g} rows/s"
 
 

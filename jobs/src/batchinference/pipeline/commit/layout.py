@@ -67,8 +67,9 @@ def work_key(spec: BatchInferenceSpec) -> str:
 
 
 def part_prefix(key: str) -> str:
-    """Return the prefix of the names of all data and error files of the work with this key."""
-    return f"part-{key[:8]}-"
+    """Return the prefix of the names of all data and error files of the work with this key. Many
+    jobs may store their error records in one directory, so it has 64 bits of the key."""
+    return f"part-{key[:16]}-"
 
 
 def renamed_part(name: str, unique: str) -> str:

@@ -137,6 +137,11 @@ class RowSet:
         held: np.ndarray = ids < stops[places]
         return held
 
+    def has_rows_from(self, file: int, row: int) -> bool:
+        """Return whether the set has this row of a file, or a later one."""
+        at = np.searchsorted(self.stops, pack_id(file, row), side="right")
+        return bool(at < len(self.starts) and self.starts[at] < pack_id(file + 1, 0))
+
     def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
         """Raise Incomplete if there are rows beyond the end of their file. The arguments are those
         of `missing`."""

@@ -21,6 +21,8 @@ UNLIMITED = 1 << 40
 FIRST_SIZE = 8
 RUNS = 2
 """Number of timed batches per size. The first one may include warm-up."""
+GROWTH_BATCHES = 16
+"""Number of successful batches of a halved size after which the size is doubled again."""
 MAX_SMALLER = 16
 """Number of consecutive batches with fewer rows than the size after which the search ends."""
 GAIN = 1.05
@@ -47,6 +49,10 @@ class BatchSize:
     _rates: dict[int, list[float]] = field(default_factory=dict)
     _smaller: int = 0
     """The number of consecutive batches with fewer rows than the size."""
+    _limit: int = 0
+    """The size up to which a halved size may grow again: memory did not run out with it."""
+    _successes: int = 0
+    """The number of batches of the current, halved size."""
 
     @classmethod
     def of(cls, step: Step) -> BatchSize:
@@ -61,6 +67,7 @@ class BatchSize:
         """Record the duration of a successful batch and update the size. The search also ends if
         batches stay smaller than the size, because larger ones would take too long."""
         if self.most is None:
+            self._grow_again(rows)
             return
         self._smaller = self._smaller + 1 if rows < self.size else 0
         ends = self._smaller == MAX_SMALLER
@@ -80,6 +87,15 @@ class BatchSize:
             self.size, self.most = best, None
             self._add_note(rows_per_second=round(max(self._rates[best]), 1))
 
+    def _grow_again(self, rows: int) -> None:
+        """Double a halved size after enough batches. If memory ran out with the few rows at the end
+        of a block, these rows were larger than others."""
+        if rows < self.size or self.size >= self._limit:
+            return
+        self._successes += 1
+        if self._successes == GROWTH_BATCHES:
+            self.size, self._successes = min(2 * self.size, self._limit), 0
+
     def record_out_of_memory(self, rows: int, error: BaseException) -> None:
         """Halve the batch size. Raises JobFailure if the batch had only one row."""
         if rows <= 1:
@@ -87,8 +103,9 @@ class BatchSize:
                 f"step '{self.step}': memory runs out with one row a batch: the model needs a "
                 f"device with more memory, several of them, or smaller rows: {error}"
             ) from error
-        self.size = max(1, rows // 2)
-        self.most = None
+        half = max(1, rows // 2)
+        self._limit = half if rows >= self.size else max(self._limit, self.size)
+        self.size, self.most, self._successes = half, None, 0
         self._add_note(out_of_memory_at=rows)
 
     def take_notes(self) -> list[str]:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from batchinference.pipeline.ray_compat import put_note, read_note, remove_note
-from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 
 MAX_RUNS, MAX_REPEATS = 50, 10
 """Maximum number of isolated runs of a task, of which a row takes up to five, and of runs that are
@@ -87,9 +87,14 @@ class Isolation:
 
     @property
     def is_systemic(self) -> bool:
-        """Whether the last crashed rows are adjacent, so that their values are not the cause."""
-        rows = [note.first for note in self.crashed[-ADJACENT_ROWS:]]
-        return len(rows) == ADJACENT_ROWS and bool(np.all(np.diff(np.sort(rows)) == 1))
+        """Whether the last crashed rows are adjacent, so that their values are not the cause. The
+        first rows of consecutive files are adjacent, too: each file may be one row."""
+        last = self.crashed[-ADJACENT_ROWS:]
+        rows = np.sort(np.array([note.first for note in last], np.int64))
+        files, numbers = unpack_ids(rows)
+        in_file = np.diff(rows) == 1
+        in_files = (np.diff(files) == 1) & (numbers[1:] == 0) & (numbers[:-1] == 0)
+        return len(rows) == ADJACENT_ROWS and bool(np.all(in_file | in_files))
 
     def divided(self, batch: RowBatch) -> tuple[Iterator[RowBatch], RowBatch]:
         """Return the suspects in a batch that was read, in small parts, and the other rows."""

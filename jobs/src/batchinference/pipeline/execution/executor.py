@@ -138,9 +138,10 @@ class AttemptRun:
         )
 
     def next_attempt(self, end: AttemptEnd) -> AttemptRun:
-        """Open the next attempt, for the rows that are still missing, and return it."""
+        """Begin the next attempt, for the rows that are still missing, and return it. Raises
+        BadOutput if another run has begun in the output."""
         lease = self.attempt.lease
-        attempt = Attempt.open(self.attempt.layout, lease.attempt + 1, end.snapshot, lease.job)
+        attempt = Attempt.begin(self.attempt.layout, lease, end.snapshot, lease.job)
         return replace(self, attempt=attempt, start=end.snapshot, missing=end.missing)
 
 
@@ -246,7 +247,8 @@ class Executor:
     def _errors(self) -> ErrorHandling:
         errors = self._spec.errors
         frozen = self._prepared.attempt.layout.input
-        return ErrorHandling(errors.tolerant, frozen, errors.values, errors.failing_warnings)
+        failing = errors.failing_warnings
+        return ErrorHandling(errors.tolerant, frozen, errors.values, failing, errors.max_rows)
 
     def rewrite_files(self, end: Snapshot) -> Snapshot:
         """Rewrite the files of a finished output, and return the new snapshot.

@@ -28,7 +28,7 @@ from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
-from batchinference.pipeline.errors import JobFailure, WorkerCrashed
+from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure, WorkerCrashed
 from batchinference.pipeline.execution.batch_size import (
     BATCH_SECONDS,
     UNLIMITED,
@@ -198,7 +198,8 @@ class Steps:
         for batch in read:
             suspects, others = isolation.divided(self._without_crashed(batch, isolation.crashed))
             stages = _stages_of_process(self.pickled)
-            results = [result for part in suspects for result in _run_stages(stages, part)]
+            parts = (_run_stages(stages, part, stopping) for part in suspects)
+            results = list(itertools.chain.from_iterable(parts))
             if results:
                 yield merged(results)
             yield from self.applied_to(iter([others]), stopping)
@@ -235,8 +236,9 @@ class Steps:
             return
         done: list[RowBatch] = []
         since = time.monotonic()
-        results = itertools.chain.from_iterable(map(self._run_before_model, rows.cut(window)))
-        for result in self._detect_texts(results, rows):
+        batches = (self._run_before_model(batch, stopping) for batch in rows.cut(window))
+        results = UntilError(itertools.chain.from_iterable(batches))
+        for result in self._detect_texts(iter(results), rows):
             done.append(result)
             seconds = time.monotonic() - since
             is_large = sum(batch.nbytes for batch in done) >= self._window_bytes
@@ -245,6 +247,7 @@ class Steps:
                 done, since = [], time.monotonic()
         if done:
             yield PreparedRows(merged(done), time.monotonic() - since)
+        results.check()
 
     def _computed(
         self, prepared: PreparedRows, rows: BatchRows, stopping: Event
@@ -255,13 +258,17 @@ class Steps:
         since = time.monotonic() - prepared.seconds
         for batch, inputs in rows.cut_prepared(ordered):
             began, waited = time.monotonic(), 0.0
-            for result in self._run_from_model(batch):
+            results = UntilError(self._run_from_model(batch, stopping))
+            for result in results:
                 done.append(result)
                 if sum(part.nbytes for part in done) >= FILE_BYTES:
                     paused = time.monotonic()
                     yield merged(done)
                     done = []
                     waited += time.monotonic() - paused  # perhaps for the previous commit
+            if results.error is not None:
+                yield from [merged(done)] if done else []
+                results.check()
             now = time.monotonic()
             rows.record_batch(inputs, now - began - waited + prepared.seconds_of(batch))
             if stopping.is_set() or now - since >= WINDOW_SECONDS:
@@ -281,19 +288,39 @@ class Steps:
         for stage in _stages_of_process(self.pickled):
             yield from stage.take_notes()
 
-    def _run_before_model(self, batch: RowBatch) -> Iterator[RowBatch]:
+    def _run_before_model(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of the stages before the stage of the first model."""
-        return _run_stages(_stages_of_process(self.pickled)[: self.before], batch)
+        return _run_stages(_stages_of_process(self.pickled)[: self.before], batch, stopping)
 
-    def _run_from_model(self, batch: RowBatch) -> Iterator[RowBatch]:
+    def _run_from_model(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of the stage of the first model and the stages after it."""
-        return _run_stages(_stages_of_process(self.pickled)[self.before :], batch)
+        return _run_stages(_stages_of_process(self.pickled)[self.before :], batch, stopping)
 
 
-def _run_stages(stages: list[StageRunner], batch: RowBatch) -> Iterator[RowBatch]:
+class UntilError:
+    """Yields items up to an error, so that the items before it can be used. `error` is the error
+    after the last item, if any."""
+
+    def __init__(self, items: Iterator[RowBatch]) -> None:
+        self._items = items
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[RowBatch]:
+        try:
+            yield from self._items
+        except Exception as error:  # noqa: BLE001 - `check` raises it
+            self.error = error
+
+    def check(self) -> None:
+        """Raise the error, if any."""
+        if self.error is not None:
+            raise self.error
+
+
+def _run_stages(stages: list[StageRunner], batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
     batches = iter([batch])
     for stage in stages:
-        batches = itertools.chain.from_iterable(map(stage, batches))
+        batches = itertools.chain.from_iterable(map(partial(stage, stopping=stopping), batches))
     return batches
 
 
@@ -344,18 +371,27 @@ class FusedTask:
             commits = ChunkCommits(self, pool, number)
             read = commits.read_time.of(self.read(), lambda batch: len(batch.source))
             read = _without_committed(read, earlier)
-            for batch in self._results(read, stopping):
-                commits.add(batch)
-                if self.isolation is not None:
-                    commits.flush()  # a death during the next rows must not cost these
-                    commits.wait()  # and must not be the fault of the commit
-                if stopping.is_set():
-                    commits.flush()  # do not wait until the reader has ended its requests
-                    break
-            commits.flush()
-            commits.wait()
+            try:
+                self._commit_all(self._results(read, stopping), commits, stopping)
+            except BadOutput:  # another run has the output
+                raise
+            except Exception:
+                with suppress(Exception):  # the cause is more important
+                    commits.finish()
+                raise
         if self.isolation is not None:
             self.steps.end_isolated_run()
+
+    def _commit_all(
+        self, results: Iterator[RowBatch], commits: ChunkCommits, stopping: Event
+    ) -> None:
+        for batch in results:
+            commits.add(batch)
+            if self.isolation is not None:
+                commits.finish()  # the death of the process must cost no rows, and not be its fault
+            if stopping.is_set():
+                break  # do not wait until the reader has ended its requests
+        commits.finish()
 
     def _results(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         if self.isolation is None:
@@ -391,7 +427,17 @@ def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Ite
         return
     entries = [entry for manifest in earlier for entry in manifest.entries]
     held = RowSet.of(resolve_overlaps(entries))
+    problem = "its end was reached"
     for batch in read:
+        if batch.errors.num_rows:
+            problem = batch.errors.column("error")[-1].as_py()
+        for file, end in batch.ends:
+            if held.has_rows_from(file, end):
+                raise Incomplete(
+                    f"file {file} of the input could be read only up to row {end}, although later "
+                    f"rows were committed before: {problem}. Run the job again to compute the "
+                    "missing rows"
+                )
         yield batch.only(batch.source[~held.holds(batch.source)])
 
 
@@ -448,6 +494,11 @@ class ChunkCommits:
         """Yield notes of the measurements since the last notes."""
         yield from self.read_time.take_rest()
         yield from self._task.steps.take_notes()
+
+    def finish(self) -> None:
+        """Commit the chunk, and wait until it is committed. Raises the error of a commit."""
+        self.flush()
+        self.wait()
 
     def wait(self) -> None:
         """Wait for the running commit. Raises its error."""

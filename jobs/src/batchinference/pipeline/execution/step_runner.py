@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from batchinference.pipeline.error_attribution import (
     is_out_of_memory,
     may_be_transient,
 )
-from batchinference.pipeline.errors import JobFailure, describe, shown
+from batchinference.pipeline.errors import JobFailure, TooManyErrors, describe, shown
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crashed_rows import (
     CrashNote,
@@ -36,15 +37,21 @@ from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, with
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.step_time import StepTime
-from batchinference.pipeline.steps import Transform, TransformResult, checked, load_step
+from batchinference.pipeline.steps import (
+    RESULT_BYTES,
+    Transform,
+    TransformResult,
+    checked,
+    load_step,
+)
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
-RESULT_BYTES = 64 << 20
-"""Results of this size are passed on before the rest of the batch is computed."""
+STOP_SECONDS = 2.0
+"""When a job stops, rows that take longer are not computed any more."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
 
@@ -61,13 +68,15 @@ class ErrorHandling:
 
     `input` is the address of the input snapshot, which error messages use to name a row. With
     `values`, the failed row keeps its values. `failing` are the names of the warnings that make
-    their rows failed rows.
+    their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if there is
+    one: a batch with more of them is not computed to its end.
     """
 
     tolerant: bool
     input: Location
     values: bool = False
     failing: Collection[str] = ()
+    max_rows: int | None = None
 
     def note_start(self, step: str, ids: np.ndarray) -> None:
         """Store the step and the rows that this process computes next, for the error message and
@@ -98,6 +107,10 @@ class ErrorHandling:
         columns = [row_id], [step], [describe(error)], [shown("".join(lines))], [values]
         return pa.table(list(columns), schema=ERRORS)
 
+    def has_too_many(self, failed: int) -> bool:
+        """Return whether so many failed rows of one batch are more than the job may have."""
+        return self.max_rows is not None and failed > self.max_rows
+
     def failed_rows(
         self, step: str, batch: RowBatch, errors: Mapping[int, Exception]
     ) -> list[tuple[int, pa.Table]]:
@@ -117,11 +130,12 @@ class StageRunner:
         device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
         self._steps = [StepRunner(step, load_step(step, device), errors) for step in stage.steps]
 
-    def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
-        """Yield the batch after the steps, in several batches if a step makes large results."""
+    def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
+        """Yield the batch after the steps, in several batches if a step makes large results. Once
+        `stopping` is set, the results of slow steps are only those of the first rows."""
         batches = iter([batch])
         for step in self._steps:
-            batches = itertools.chain.from_iterable(map(step, batches))
+            batches = itertools.chain.from_iterable(map(partial(step, stopping=stopping), batches))
         yield from batches
 
     def add_wait(self, seconds: float) -> None:
@@ -144,10 +158,14 @@ class StepRunner:
         self._batch = BatchSize.of(step)
         self._time = StepTime(step.name)
         self._waits = list(WAITS)
+        self._stopping: Event | None = None
+        self._row_seconds = 0.0
 
-    def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
+    def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
         """Yield the batch after the step, in several batches of about RESULT_BYTES if its results
-        are larger. All rows of an input row are in the same batch."""
+        are larger. All rows of an input row are in the same batch. Once `stopping` is set, rows
+        that would take more than STOP_SECONDS are left out."""
+        self._stopping = stopping
         rest: RowBatch | None = batch
         while rest is not None:
             if not len(rest.ids):
@@ -167,6 +185,14 @@ class StepRunner:
             if not (len(after.ids) or after.table.num_columns):
                 after = replace(after, table=self._no_rows(batch.table))
             yield replace(after, notes=notes)
+            if self._errors.has_too_many(len(results.failed)):
+                # the results up to here are committed, with the error records
+                raise TooManyErrors(
+                    f"more than errors.maxRows ({self._errors.max_rows}) rows failed in step "
+                    f"'{self.name}'. One of them: {results.last_error}"
+                )
+            if rest is not None and self._must_end(len(rest.ids)):
+                return
 
     def add_wait(self, seconds: float) -> None:
         """Record that this process waited for rows."""
@@ -176,6 +202,11 @@ class StepRunner:
         """Return notes of the measurements since the last notes."""
         return self._time.take_rest()
 
+    def _must_end(self, rows: int) -> bool:
+        """Return whether the job stops, and more rows would take too long."""
+        stops = self._stopping is not None and self._stopping.is_set()
+        return stops and rows * self._row_seconds > STOP_SECONDS
+
     def _results(self, batch: RowBatch) -> StepResults:
         """Return the results of the batch, or of its first rows if these are large."""
         results = StepResults()
@@ -184,6 +215,10 @@ class StepRunner:
                 part = batch.table.slice(results.rows, wanted)
                 if not self._run(part, batch.ids, results):
                     empty_caches()  # not earlier: the error referenced the tensors of the batch
+                elif self._must_end(len(batch.ids) - results.rows) or self._errors.has_too_many(
+                    len(results.failed)
+                ):
+                    results.is_full = True
         return results
 
     def _run(self, part: pa.Table, ids: np.ndarray, results: StepResults) -> bool:
@@ -204,7 +239,9 @@ class StepRunner:
             message = f"step '{self.name}' cannot continue: {describe(error)}"
             raise JobFailure(message) from error
         results.add(isolated)
-        self._batch.record_success(isolated.rows, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._row_seconds = seconds / max(1, isolated.rows)
+        self._batch.record_success(isolated.rows, seconds)
         self._waits = list(WAITS)
         return True
 
@@ -227,7 +264,7 @@ class StepRunner:
                     ]
                 case error:
                     found.failed.append((start, self._failed(rows, part.start, offset, ids, error)))
-            if found.nbytes >= RESULT_BYTES:
+            if found.nbytes >= RESULT_BYTES or self._errors.has_too_many(len(found.failed)):
                 break
         return found
 
@@ -252,16 +289,23 @@ class StepResults:
     """The number of rows of the batch that have results."""
     nbytes: int = 0
     """The memory of the tables in bytes."""
+    is_full: bool = False
+    """Whether no rows are wanted except those that complete an input row."""
 
     def rows_wanted(self, ids: np.ndarray, most: int) -> int:
         """Return the number of rows to compute next, at most `most`. `ids` are the ids of the input
-        rows. After large results, only the rows up to the last row whose input row already has
-        results are wanted. Ray may have put rows of other input rows between them."""
+        rows. If the results are large or full, only the rows up to the last row whose input row
+        already has results are wanted. Ray may have put rows of other input rows between them."""
         rest = ids[self.rows :]
-        if self.nbytes < RESULT_BYTES:
+        if self.nbytes < RESULT_BYTES and not self.is_full:
             return min(len(rest), most)
         begun = np.flatnonzero(np.isin(rest, ids[: self.rows]))
         return min(int(begun[-1]) + 1 if len(begun) else 0, most)
+
+    @property
+    def last_error(self) -> str:
+        """The message of the last failed row."""
+        return str(self.failed[-1][1].column("error")[0])
 
     def add_table(self, table: pa.Table, parents: np.ndarray) -> None:
         """Add a table, with the index of the row that each of its rows was made from."""

@@ -328,6 +328,8 @@ def _rows_up_to(most: int, file: InputFile, rows: FileRows, known: Mapping[int, 
     """Return the number of rows of a file. If it must be read, count at most `most` rows."""
     if file.number in known:
         return known[file.number].rows
+    if (each := _rows_each(rows.reader)) is not None:
+        return each
     return sum(size_of(chunk) for chunk in first(most, rows.chunks(file)))
 
 

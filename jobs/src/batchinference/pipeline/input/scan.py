@@ -83,12 +83,14 @@ class FileRows:
         """Yield the chunks of a file. If the file is damaged, its remaining rows are one BadRow.
 
         After a transient storage error, reading continues at the row where the error occurred.
-        Raises JobFailure if the storage error is not transient or occurs too often."""
+        Raises JobFailure if the storage error is not transient, or occurs too often at the same
+        row."""
         done, failures = file.start, 0
         while True:
             try:
                 for chunk in self._rows_from(done, file):
                     done += size_of(chunk)
+                    failures = 0  # errors that retries have passed do not add up
                     yield chunk
                 return
             except Exception as error:

@@ -41,7 +41,7 @@ DAMAGE = (
     *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
     *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
 )
-_NAME = re.compile(r"^(?:\./+)*((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
+_NAME = re.compile(r"^(?:\./+)*+((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
 """Matches the name of a member: its key up to the first dot, and its suffix."""
 _METADATA = re.compile(
     r"(?:^|/)(?:__MACOSX/|PaxHeaders?(?:\.\d+)?/|(?:\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini)$)"
@@ -153,8 +153,7 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Itera
 
 def _opened(source: BinaryIO, mode: Literal["r|", "r:"]) -> _Archive:
     """Open an archive. Archives that were written one after the other are read as one."""
-    archive = _Archive.open(fileobj=source, mode=mode, tarinfo=_TarInfo, ignore_zeros=True)
-    return cast(_Archive, archive)
+    return _Archive.open(fileobj=source, mode=mode, tarinfo=_TarInfo, ignore_zeros=True)
 
 
 def in_memory(decompressor: BinaryIO, most: int) -> BinaryIO:

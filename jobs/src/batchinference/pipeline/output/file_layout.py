@@ -6,12 +6,12 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.storage.partitions import NULL_DIRECTORY
@@ -107,9 +107,13 @@ def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str,
     if not columns:
         yield "", table
         return
-    directories = pa.array(_directories(table, columns))
-    for directory in pc.unique(directories):
-        yield directory.as_py(), table.filter(pc.equal(directories, directory))
+    directories = pa.array(_directories(table, columns), pa.string()).dictionary_encode()
+    codes = directories.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ordered = table.take(pa.array(order))
+    starts = np.searchsorted(codes[order], np.arange(len(directories.dictionary) + 1))
+    for directory, (start, stop) in zip(directories.dictionary, pairwise(starts), strict=True):
+        yield directory.as_py(), ordered.slice(start, stop - start)
 
 
 def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:

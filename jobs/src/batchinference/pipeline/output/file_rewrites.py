@@ -35,7 +35,7 @@ from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import unify_field
-from batchinference.pipeline.storage.arrow_files import parquet_schema
+from batchinference.pipeline.storage.arrow_files import checked, parquet_footer
 from batchinference.pipeline.storage.location import Location
 
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
@@ -65,7 +65,8 @@ class OutputSchema:
         names = tuple(dict.fromkeys(name for entry in ordered for name, _ in entry.columns))
         if writer.typed:
             return cls(names, _types(place, entries), typed=True)
-        absent = {name for entry in entries for name in names if name not in dict(entry.columns)}
+        present = [{name for name, _ in entry.columns} for entry in entries]
+        absent = set(names).difference(set(names).intersection(*present))
         texts = pa.schema([(name, TEXT) for name in names if name in absent])
         return cls(names, texts, typed=False)
 
@@ -307,7 +308,9 @@ def _types(place: Location, entries: list[ManifestEntry]) -> pa.Schema:
     for entry in entries:
         new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
         if new:
-            schema = parquet_schema(pa.BufferReader((place / entry.data[0].name).read()))
+            file = entry.data[0]
+            footer = parquet_footer(place / file.name, file.bytes)
+            schema = checked(footer.schema.to_arrow_schema())
             type_names = dict(entry.columns)
             for name in new:
                 kinds[name][type_names[name]] = schema.field(name)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from batchinference.pipeline.runtimes.device import Device
     from batchinference.spec.steps import Step
 
+RESULT_BYTES = 64 << 20
+"""Approximate maximum bytes of the results that a step makes at a time. They are passed on before
+the rest of the batch is computed."""
+
 
 @dataclass(frozen=True)
 class TransformResult:

@@ -10,13 +10,11 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import PIPELINE_EXTRA, JobFailure, ModelLoad, require_package
 from batchinference.pipeline.runtimes.model_files import WEIGHTS, resolve, resolve_place
-from batchinference.pipeline.steps import TransformResult, all_failed, of_first_rows
+from batchinference.pipeline.steps import RESULT_BYTES, TransformResult, all_failed, of_first_rows
 from batchinference.pipeline.text_spans import Span, Splitter, Units, characters, tokens_of, words
 from batchinference.spec.addresses import is_local
 from batchinference.spec.chunk import END, INDEX, START, Chunk
 
-RESULT_BYTES = 64 << 20
-"""Approximate maximum bytes of the rows that are made at a time."""
 _NULL = Span(0, 0, 0)
 
 

@@ -13,7 +13,7 @@ from batchinference.pipeline.column_types import arrow_type, fitting, parse_decl
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.row_warnings import warnings_of_row
-from batchinference.pipeline.steps import TransformResult, of_first_rows
+from batchinference.pipeline.steps import RESULT_BYTES, TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.column_types import ColumnType, parse_types
 from batchinference.spec.decode import (
@@ -72,8 +72,6 @@ class JsonDecoder:
         return width
 
 
-RESULT_BYTES = 64 << 20
-"""Approximate maximum bytes of the values that are decoded at a time."""
 JSON_GROWTH, CELL_BYTES = 16, 8
 """The memory of a JSON document: a multiple of its length, and a number of bytes per field."""
 

@@ -13,7 +13,7 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.schema import is_list
-from batchinference.pipeline.steps import TransformResult, all_failed
+from batchinference.pipeline.steps import RESULT_BYTES, TransformResult, all_failed, of_first_rows
 from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ class Filter:
 
 
 class ExplodeList:
-    """Repeats each row once per element of a list. Rows without elements are filtered."""
+    """Repeats each row once per element of a list. Rows without elements are filtered.
+
+    If the rows would take too much memory, the result covers only the first rows of the batch."""
 
     def __init__(self, step: str, explode: Explode) -> None:
         self._step = step
@@ -138,6 +140,9 @@ class ExplodeList:
             elements, parents = self._elements(batch.column(self._column))
         except UnsuitableTypes as error:  # other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
+        rows = _rows_that_fit(batch, parents)
+        if rows < batch.num_rows:
+            return of_first_rows(self(batch.slice(0, rows)), rows)
         columns = {
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
@@ -159,6 +164,14 @@ class ExplodeList:
         # null lists may refer to elements, which flattening skips
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)
+
+
+def _rows_that_fit(batch: pa.Table, parents: np.ndarray) -> int:
+    """Return how many of the first rows take about RESULT_BYTES if each is repeated for each of its
+    elements, at least one."""
+    copies = np.cumsum(np.bincount(parents, minlength=batch.num_rows))
+    row_bytes = batch.nbytes / max(1, batch.num_rows)
+    return max(1, int(np.searchsorted(copies * row_bytes, RESULT_BYTES, side="right")))
 
 
 def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:

@@ -42,7 +42,7 @@ from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, WriteTable
 
-_PART = re.compile(r"part-[0-9a-f]{8}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
+_PART = re.compile(r"part-[0-9a-f]{8,16}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """The file names of any job. Several jobs may store their error records in one directory."""
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 

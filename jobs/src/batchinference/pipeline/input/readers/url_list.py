@@ -103,14 +103,20 @@ class ManifestReader(DivisibleReader):
         return self.read_part(file, 0, None)
 
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        chunks = after(start, self._table(file).read(file))
-        if stop is not None:
-            chunks = first(stop - start, chunks)
+        chunks = self._listed_rows(file, start, stop)
         pool = ThreadPoolExecutor(THREADS)
         try:
             yield from self._filled(self._in_order(self._started(pool, chunks, file)))
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def _listed_rows(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
+        """Return rows of a manifest. Only Parquet can be read from a row on."""
+        table = self._table(file)
+        if isinstance(table, DivisibleReader):
+            return table.read_part(file, start, stop)
+        chunks = after(start, table.read(file))
+        return chunks if stop is None else first(stop - start, chunks)
 
     def _started(
         self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location

@@ -1,0 +1,249 @@
+"""The cost of failures: CPU seconds without failures, with one, and with twice as many.
+
+Each case is a function of a number of rows and a number of failures. It makes the input, and
+returns the work to measure. `python -m support.failure_costs` prints the table of
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, RowCounts
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_rewrites import OutputSchema
+from batchinference.pipeline.output.writers.json import JsonWriter
+from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Stage
+from batchinference.spec.steps import Step
+from support.inputs.read_files import open_input
+
+ROUNDS = 2
+Work = Callable[[], None]
+Make = Callable[[Path, int, int], Work]
+"""Makes the input of a case in a directory, with so many rows and failures."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What fails, the number of rows, and the number of failures that is doubled."""
+
+    name: str
+    make: Make
+    rows: int
+    failures: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The CPU seconds of a case."""
+
+    clean: float
+    one: float
+    many: float
+    twice: float
+    """With twice the rows and twice the failures of `many`."""
+
+
+def measure(case: Case, rounds: int = ROUNDS) -> Cost:
+    """Return the lowest CPU seconds of several rounds."""
+    sizes = [(case.rows, 0), (case.rows, 1), (case.rows, case.failures)]
+    sizes.append((2 * case.rows, 2 * case.failures))
+    with tempfile.TemporaryDirectory() as directory:
+        works = []
+        for number, (rows, failures) in enumerate(sizes):
+            place = Path(directory) / str(number)
+            place.mkdir()
+            works.append(case.make(place, rows, failures))
+        works[0]()  # imports and caches
+        runs = [[_seconds(work) for work in works] for _ in range(rounds)]
+    return Cost(*(min(seconds) for seconds in zip(*runs, strict=True)))
+
+
+def _seconds(work: Work) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def _bad(rows: int, failures: int) -> Callable[[int], bool]:
+    """Return whether a row is bad. The failures are spread over all rows."""
+    bad = {(number * rows) // max(1, failures) + rows // 2 // max(1, failures)
+           for number in range(failures)}  # fmt: skip
+    return bad.__contains__
+
+
+def _reading(file_format: str, place: Path, **options: Any) -> Work:
+    def work() -> None:
+        opened = open_input(file_format, place, **options)
+        for batch in opened.file_rows.read(opened.frozen.files()):
+            assert batch.nbytes >= 0
+
+    return work
+
+
+def _csv(bad: str) -> Make:
+    def make(place: Path, rows: int, failures: int) -> Work:
+        is_bad = _bad(rows, failures)
+        columns = range(12)
+        header = ",".join(f"c{number}" for number in columns)
+        good = ",".join("123456" for _ in columns)
+        lines = (bad if is_bad(row) else good for row in range(rows))
+        (place / "a.csv").write_text("\n".join([header, *lines, ""]))
+        types = {f"c{number}": "int64" for number in columns}
+        return _reading("csv", place, types=types)
+
+    return make
+
+
+def _json(bad: str) -> Make:
+    def make(place: Path, rows: int, failures: int) -> Work:
+        is_bad = _bad(rows, failures)
+        good = json.dumps({f"c{number}": number for number in range(12)})
+        lines = (bad if is_bad(row) else good for row in range(rows))
+        (place / "a.jsonl").write_text("\n".join([*lines, ""]))
+        return _reading("json", place, types={"c1": "int64"})
+
+    return make
+
+
+def _parquet_types(place: Path, rows: int, failures: int) -> Work:
+    is_bad = _bad(rows, failures)
+    values = ["x" if is_bad(row) else "1" for row in range(rows)]
+    pq.write_table(pa.table({"n": values, "m": values}), place / "a.parquet")
+    return _reading("parquet", place, types={"n": "int64"})
+
+
+def _tar(suffix: str, bad: bytes) -> Make:
+    def make(place: Path, rows: int, failures: int) -> Work:
+        is_bad = _bad(rows, failures)
+        with tarfile.open(place / "a.tar", "w") as archive:
+            for row in range(rows):
+                content = bad if is_bad(row) else b'{"a": 1}'
+                member = tarfile.TarInfo(f"{row:06}.{suffix}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        return _reading("webdataset", place)
+
+    return make
+
+
+def _tar_names(place: Path, rows: int, failures: int) -> Work:
+    """A name of slashes, as long as the number of failures."""
+    with tarfile.open(place / "a.tar", "w") as archive:
+        for name in (*(f"{row:06}.txt" for row in range(rows)), f"./{'./' * failures}x.txt"):
+            member = tarfile.TarInfo(name)
+            archive.addfile(member, io.BytesIO(b""))
+    return _reading("webdataset", place)
+
+
+def numbers_of(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"n": [int(text) for text in batch["text"]]}
+
+
+def _step(place: Path, rows: int, failures: int) -> Work:
+    """A step that raises for some rows."""
+    is_bad = _bad(rows, failures)
+    texts = ["x" if is_bad(row) else "1" for row in range(rows)]
+    step = Step.model_validate(
+        {"name": "own", "python": {"callable": "support.failure_costs:numbers_of"}}
+    )
+    return _running(step, pa.table({"text": texts}))
+
+
+def _decode(place: Path, rows: int, failures: int) -> Work:
+    is_bad = _bad(rows, failures)
+    texts = ["{" if is_bad(row) else '{"a": 1}' for row in range(rows)]
+    step = Step.model_validate(
+        {"name": "decode", "decode": {"column": "text", "format": "json", "fields": {"a": "int64"}}}
+    )
+    return _running(step, pa.table({"text": texts}))
+
+
+def _running(step: Step, table: pa.Table) -> Work:
+    handling = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
+    run = StageRunner(Stage("stage", (step,)), handling)
+    batch = RowBatch.read(table, consecutive_ids(0, 0, table.num_rows))
+
+    def work() -> None:
+        assert sum(len(result.source) for result in run(batch)) == table.num_rows
+
+    return work
+
+
+def _partitions(place: Path, rows: int, failures: int) -> Work:
+    """Each value of the column of partitions is a directory."""
+    table = pa.table({"n": range(rows), "day": [str(row % (failures + 1)) for row in range(rows)]})
+    layout = FileLayout(partition_by=("day",))
+
+    def work() -> None:
+        assert sum(len(part) for _, part in layout.split(table)) == rows
+        assert sum(map(len, layout.indexes(table))) == rows
+
+    return work
+
+
+def _columns(place: Path, rows: int, failures: int) -> Work:
+    """Commits whose files lack some of the columns of others."""
+
+    def entry(number: int) -> ManifestEntry:
+        names = [f"c{column}" for column in range(100) if failures == 0 or column != number % 100]
+        data = [DataFile(f"part-{number}", 1, 1)]
+        columns = [(name, "int64") for name in names]
+        return ManifestEntry(RowCounts(1, 1), [(number, 0, 1)], [], data, columns, None)
+
+    entries = [entry(number) for number in range(rows)]
+
+    def work() -> None:
+        schema = OutputSchema.of(Location(str(place)), entries, JsonWriter("none"))
+        assert len(schema.names) == 100
+
+    return work
+
+
+CASES = [
+    Case("a number that is no number in CSV", _csv("1,2,n/a-ish,4,5,6,7,8,9,10,11,12"), 40_000, 40),
+    Case("a line with too few fields in CSV", _csv("1,2"), 40_000, 400),
+    Case("an open quote in CSV", _csv('1,2,"3,4,5,6,7,8,9,10,11,12'), 40_000, 400),
+    Case("a value of another type in JSON", _json('{"c1": "x"}'), 20_000, 200),
+    Case("a line that is no JSON", _json('{"c1": 1'), 20_000, 200),
+    Case("a value of another type in Parquet", _parquet_types, 100_000, 100),
+    Case("a member that is no JSON in WebDataset", _tar("json", b"{"), 1_000, 100),
+    Case("a long name in WebDataset", _tar_names, 500, 40_000),
+    Case("a row for which a step raises", _step, 4_000, 200),
+    Case("a row that a decode step cannot decode", _decode, 20_000, 200),
+    Case("values of the column of partitionBy", _partitions, 20_000, 4_000),
+    Case("commits that lack a column", _columns, 1_000, 1),
+]
+BY_NAME = {case.name: case for case in CASES}
+
+
+def rows_of_table() -> Iterator[str]:
+    """Yield the lines of the table in Markdown."""
+    yield "| failure | rows | clean | one failure | failures | ratio | twice of both |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for case in CASES:
+        cost = measure(case)
+        yield (
+            f"| {case.name} | {case.rows:,} | {cost.clean:.2f} s | {cost.one / cost.clean:.2f} x "
+            f"| {case.failures:,} | {cost.many / cost.clean:.2f} x "
+            f"| {cost.twice / cost.many:.2f} x |"
+        )
+
+
+if __name__ == "__main__":
+    for line in rows_of_table():
+        print(line, flush=True)

@@ -309,6 +309,9 @@ DECLARED: dict[str, list[tuple[str, Any]]] = {
     "json": [('{"b": 1.50, "a": ["\\u00e9"]}', '{"b": 1.50, "a": ["\\u00e9"]}'), ('"x"', '"x"')],
     "string": [("007", None), ("1e400", "1e400"), ('"x"', "x"), ("null", None), ("[1]", "[1]")],
     "decimal<22, 19>": [("0.1234567890123456789", Decimal("0.1234567890123456789"))],
+    "decimal<4, 2>": [("12.5", Decimal("12.50")), ('"12"', Decimal(12)), ("1000", None),
+                      ("1e3", None), ("1.005", None), ("true", None)],
+    "list<struct<d: decimal<4, 2>>>": [('[{"d": 1000}]', None)],
     "date": [('"2024-02-29"', date(2024, 2, 29)), ('"2024-02-30"', None), ("19000", None)],
     "timestamp": [('"2024-01-01T00:00:00Z"', None)],
     "timestamp<UTC>": [('"2024-01-01T00:00:00"', None)],
@@ -316,7 +319,9 @@ DECLARED: dict[str, list[tuple[str, Any]]] = {
     "float32": [("1.5", 1.5), ("1e39", None), ("16777217", None)],
     "int8": [("127", 127), ("128", None), ("1.0", None)],
     "struct<content: json>": [('{"content": [1]}', {"content": "[1]"})],
-}
+    "struct<when: date>": [('{"when": "2024-02-29", "x": 1.50}',
+                            {"when": date(2024, 2, 29), "x": "1.50"})],
+}  # fmt: skip
 """The JSON of values, and the values as they are read: None for null and for failed rows."""
 
 
@@ -329,6 +334,17 @@ def test_declared_type_is_used_and_no_value_is_changed(declared: str, tmp_path: 
             assert [row["a"] for row in outcome.good] in ([expected], []), text
             assert bool(outcome.good) == (expected is not None or text == "null"), text
             assert all("column 'a'" in each for each in outcome.bad.values() if text != "007")
+
+
+def test_row_with_half_a_surrogate_pair_in_a_name_is_a_failed_row(tmp_path: Path) -> None:
+    for row in (b'{"\\ud800": 1}', b'{"a": {"\\udfff": 1}}'):
+        outcome = read(tmp_path, b'{"a": 1}\n' + row + b'\n{"a": 2}\n')
+        assert (outcome.good, list(outcome.bad)) == ([{"a": 1}, {"a": 2}], [(0, 1)])
+
+
+def test_number_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    message = read(tmp_path, b'{"a": 1.0}\n', types={"a": "int64"}).bad[0, 0]
+    assert "column 'a': 1.0 is not int64" in message
 
 
 def test_declared_column_that_no_row_has_is_null(tmp_path: Path) -> None:

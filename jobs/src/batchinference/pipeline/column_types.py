@@ -84,7 +84,8 @@ def misfit(
 
 def shown(value: object) -> str:
     """Return a value for messages, as JSON of limited length."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    number = isinstance(value, Decimal)  # json.dumps would add quotes
+    text = str(value) if number else json.dumps(value, ensure_ascii=False, default=float)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 

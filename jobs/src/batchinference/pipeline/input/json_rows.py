@@ -7,6 +7,7 @@ time zone of a timestamp, and convert texts that look like timestamps.
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,6 +47,7 @@ _NOT_TEXT = re.compile("changed from string to|Number too big")
 _SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
 MAX_ATTEMPTS = 8
 """How often rows are parsed, each time with further fields as text."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
 """An integer that `float64` may not hold."""
 
@@ -104,8 +106,8 @@ class JsonRows:
         several_shapes: bool = False,
     ) -> None:
         self._declared, self._types = declared, {**sampled, **declared}
-        self._read_types = {name: _without_times(kind) for name, kind in self._types.items()}
-        self._quotes_first = several_shapes or any(map(has_json, declared.values()))
+        self._read_types = {name: _as_read(kind) for name, kind in self._types.items()}
+        self._quotes_first = several_shapes or any(map(_needs_quotes, declared.values()))
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -137,12 +139,12 @@ class JsonRows:
         for index, field in enumerate(table.schema):
             kind = self._types.get(field.name)
             if kind is not None and kind != self._read_types[field.name]:
-                column = table.column(index).cast(arrow_type(kind))
+                column = table.column(index).cast(_declared_within(field.type, kind))
                 table = table.set_column(index, field.name, column)
         return table
 
     def _table(self, chunk: bytes) -> pa.Table:
-        """Return the rows, with times as texts."""
+        """Return the rows, with times and decimals as texts."""
         types, quotes = self._read_types, self._quotes_first
         for _ in range(MAX_ATTEMPTS):
             content = with_texts(chunk.decode(), types).encode() if quotes else chunk
@@ -207,8 +209,20 @@ def _shape_of(rows: bytes) -> Shape:
         rows = b"\n".join(line for line in rows.splitlines() if _is_shallow(line))
     documents = documents_in(rows.decode(errors="replace"))
     shape = Shape()
-    shape.add([row for row in documents if isinstance(row, dict)])
+    surrogates = _SURROGATE.search(rows)
+    shape.add(
+        [row for row in documents if isinstance(row, dict) and not (surrogates and _is_no_text(row))]
+    )
     return shape if shape.count_fields() <= MAX_FIELDS else Shape()
+
+
+def _is_no_text(row: dict[str, Any]) -> bool:
+    """Return whether a name or a text of a row has one half of a surrogate pair."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _is_shallow(rows: bytes) -> bool:
@@ -235,13 +249,33 @@ def check_names(rows: bytes) -> None:
         raise TooManyFields
 
 
-def _without_times(kind: ColumnType) -> ColumnType:
-    """Return a type with texts in place of dates and timestamps."""
+def _as_read(kind: ColumnType) -> ColumnType:
+    """Return a type with texts in place of dates, timestamps and decimals. pyarrow checks the
+    digits of a decimal before it adds zeros for the scale."""
     if isinstance(kind, dict):
-        return {name: _without_times(inner) for name, inner in kind.items()}
+        return {name: _as_read(inner) for name, inner in kind.items()}
     if isinstance(kind, list):
-        return [_without_times(kind[0])]
-    return "string" if is_time(kind) else kind
+        return [_as_read(kind[0])]
+    return "string" if is_time(kind) or kind.startswith("decimal") else kind
+
+
+def _needs_quotes(kind: ColumnType) -> bool:
+    return has_json(kind) or "decimal" in str(kind)
+
+
+def _declared_within(found: pa.DataType, kind: ColumnType) -> pa.DataType:
+    """Return the type of parsed values, with the declared types of what was read as text. Further
+    fields stay."""
+    if isinstance(kind, dict):
+        return pa.struct(
+            field.with_type(_declared_within(field.type, kind[field.name]))
+            if field.name in kind
+            else field
+            for field in found
+        )
+    if isinstance(kind, list):
+        return pa.list_(_declared_within(found.value_type, kind[0]))
+    return arrow_type(kind)
 
 
 def _schema_of(types: Mapping[str, ColumnType]) -> pa.Schema:

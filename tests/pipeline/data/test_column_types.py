@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline import column_types
-from batchinference.pipeline.column_types import arrow_type, cast_texts
+from batchinference.pipeline.column_types import arrow_type, cast_column, cast_texts
+from batchinference.pipeline.schema import exact_cast
 from batchinference.spec.column_types import INTEGERS, parse_type
 
 FITTING: dict[str, dict[str, Any]] = {
@@ -26,7 +27,7 @@ FITTING: dict[str, dict[str, Any]] = {
     "timestamp<UTC>": {"2024-01-02T03:00:00+02:00": datetime(2024, 1, 2, 1, tzinfo=UTC)},
     "decimal<20, 2>": {"123456789012345678.90": Decimal("123456789012345678.90")},
     "list<int64>": {"[1, null]": [1, None]},
-    "struct<a: decimal<4, 3>>": {'{"a": 1.500, "b": 2}': {"a": Decimal("1.500")}},
+    "struct<a: decimal<4, 3>>": {'{"a": 1.500}': {"a": Decimal("1.500")}},
     "json": {'{"b": 1.50, "a": [1]}': '{"b": 1.50, "a": [1]}', '"text"': '"text"'},
 }
 MISFITS = {
@@ -42,7 +43,8 @@ MISFITS = {
     "decimal<4, 2>": ["1.005", "100.00"],
     "list<int64>": ["1", "[1.5]", "[1"],
     "list<float64>": ["[9007199254740993]", "[1e400]"],
-    "struct<a: string>": ['{"a": 1}', '{"a": "x", "a": "y"}'],
+    "struct<a: string>": ['{"a": 1}', '{"a": "x", "a": "y"}', '{"b": "x"}'],
+    "list<struct<a: struct<b: int64>>>": ['[{"a": {"c": 1}}]'],
     "json": ["text", "{", '{"a": 1} 2'],
 }
 
@@ -62,6 +64,59 @@ def test_value_that_a_type_cannot_hold_is_the_only_misfit(declared: str) -> None
     column, misfits = cast_texts(texts, parse_type(declared))
     assert misfits.tolist() == [False, *(True for _ in MISFITS[declared]), False]
     assert (column.null_count, column.type) == (len(texts), arrow_type(parse_type(declared)))
+
+
+NAN, INF = float("nan"), float("inf")
+KEPT: list[tuple[pa.Array, str, list[Any]]] = [
+    (pa.array([0.5, 2.0**20, NAN, INF, None]), "float32", [0.5, 2.0**20, NAN, INF, None]),
+    (pa.array([1.5, NAN], pa.float32()), "float64", [1.5, NAN]),
+    (pa.array([Decimal(1), None], pa.decimal128(38, 0)), "int64", [1, None]),
+    (pa.array([Decimal("1.10")]), "float64", [1.1]),
+    (pa.array([1.25, 1.1]), "decimal<10, 2>", [Decimal("1.25"), Decimal("1.10")]),
+    (pa.array([0, 1]), "bool", [False, True]),
+    (pa.array([datetime(2024, 1, 1)]), "date", [date(2024, 1, 1)]),  # noqa: DTZ001 - no zone
+    (pa.array([date(2024, 1, 1)]), "timestamp", [datetime(2024, 1, 1)]),  # noqa: DTZ001 - no zone
+    (pa.array([{"x": 1}]), "struct<x: float64, y: string>", [{"x": 1.0, "y": None}]),
+    (pa.array(["7", None]).dictionary_encode(), "int64", [7, None]),
+]
+CHANGED: list[tuple[Any, str]] = [
+    (1e300, "float32"), (16777217.0, "float32"), ([1e300], "list<float32>"),
+    (2**53 + 1, "float64"), (Decimal("12345678901234567890.12"), "float64"),
+    (1.25, "decimal<10, 1>"), (1.5, "int64"), (5, "bool"), (0.5, "bool"), ([5], "list<bool>"),
+    (["1e400"], "list<float64>"), (5, "date"), (1704103200, "timestamp"), (1.5, "timestamp"),
+    (datetime(2024, 1, 1, 10), "date"),  # noqa: DTZ001 - no zone
+    (date(2024, 1, 1), "timestamp<Europe/Berlin>"),
+    ([datetime(2024, 1, 1)], "list<timestamp<UTC>>"),  # noqa: DTZ001 - no zone
+    ({"x": 1, "y": 2}, "struct<x: int64>"), ([{"x": {"y": 2}}], "list<struct<x: struct<z: int8>>>"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("array", "declared", "expected"), KEPT)
+def test_column_is_cast_without_a_change(array: pa.Array, declared: str, expected: Any) -> None:
+    cast = cast_column(pa.chunked_array([array]), parse_type(declared))
+    assert cast.type == arrow_type(parse_type(declared))
+    assert repr(cast.to_pylist()) == repr(expected)
+
+
+@pytest.mark.parametrize(("value", "declared"), CHANGED)
+def test_column_with_a_value_that_a_cast_would_change_is_rejected(
+    value: Any, declared: str
+) -> None:
+    with pytest.raises((ValueError, NotImplementedError)):
+        cast_column(pa.chunked_array([[value]]), parse_type(declared))
+
+
+def test_cast_names_a_field_that_the_type_lacks() -> None:
+    for column in (pa.array([{"x": 1, "year": 2}]), pa.array(['{"x": 1, "year": 2}'])):
+        with pytest.raises(ValueError, match="'year'"):
+            cast_column(pa.chunked_array([column]), {"x": "int64"})
+
+
+@pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.float32()), pa.null()])
+def test_types_of_files_are_widened_for_maps_and_nulls(kind: pa.DataType) -> None:
+    wide = pa.map_(pa.string(), pa.float64())
+    column = pa.chunked_array([pa.array([None, None, None], kind)]).slice(1)
+    assert exact_cast(column, wide).to_pylist() == [None, None]
 
 
 @pytest.mark.parametrize("name", INTEGERS)

@@ -204,6 +204,13 @@ def test_value_that_does_not_fit_its_declared_type_fails_its_row(tmp_path: Path)
     assert "its declared type" in outcome.bad[0, 1]
 
 
+def test_field_that_a_declared_struct_lacks_fails_its_row(tmp_path: Path) -> None:
+    content = """s\n'{"x": 1, "y": 2}'\n'{"x": 1}'\n"""
+    outcome = read_csv(tmp_path, content, quote="'", types={"s": "struct<x: int64>"})
+    assert outcome.good == [{"s": {"x": 1}}]
+    assert "'y'" in outcome.bad[0, 0]
+
+
 def test_declared_type_of_an_unknown_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"read\.options\.types\.nr: .*id, text"):
         read_csv(tmp_path, "id,text\n1,a\n", types={"id": "string", "nr": "int64"})

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.json_texts import as_text, has_json, load_exact, with_texts
-from batchinference.pipeline.schema import exact_cast
+from batchinference.pipeline.schema import exact_cast, plain_type
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
 EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}
@@ -108,23 +108,14 @@ def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.Chunked
 def cast_column(column: pa.ChunkedArray, declared: ColumnType) -> pa.ChunkedArray:
     """Return a column of any type with a declared type. Raises ValueError if a value does not fit,
     and NotImplementedError if no value does."""
-    kind = arrow_type(declared)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if plain_type(column.type) in (pa.string(), pa.large_string()):
         texts = column.cast(pa.string())
         cast, misfits = cast_texts(texts, declared)
         if misfits.any():
-            raise ValueError(shown(texts.filter(pa.array(misfits))[0].as_py()))
+            text = texts.filter(pa.array(misfits))[0].as_py()
+            raise ValueError(json_problem(text, declared) or shown(text))
         return cast
-    if is_time(declared) and pa.types.is_timestamp(column.type) and column.type != kind:
-        _check_zone(column.type, kind)
-    return exact_cast(column, kind)
-
-
-def _check_zone(stored: pa.DataType, declared: pa.DataType) -> None:
-    """Raise ValueError if a cast would add or remove a time zone."""
-    if pa.types.is_timestamp(declared) and (stored.tz is None) != (declared.tz is None):
-        fix = "assumeTimezone" if stored.tz is None else "a type with a time zone"
-        raise ValueError(f"it is {stored}. Set {fix}")
+    return exact_cast(column, arrow_type(declared))
 
 
 def _halved(
@@ -167,11 +158,43 @@ def _parsed(
     misfits = np.zeros(len(texts), bool)
     for row, text in enumerate(texts.to_pylist()):
         try:
-            value = None if text is None else fitting(parse_declared(text, declared), declared)
+            value = None if text is None else _value_in(text, declared)
         except (ValueError, TypeError):
             value, misfits[row] = None, True
         values.append(value if value is None or declared != "json" else text)
     return pa.chunked_array([pa.array(values, kind)]), misfits
+
+
+def _value_in(text: str, declared: ColumnType) -> Any:
+    """Return the value of a JSON text. Raises TypeError or ValueError if it does not fit."""
+    value = parse_declared(text, declared)
+    _check_fields(value, declared)
+    return fitting(value, declared)
+
+
+def _check_fields(value: Any, kind: ColumnType, path: str = "") -> None:
+    """Raise ValueError if a value has a field that is not declared."""
+    if isinstance(kind, dict) and isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in kind:
+                raise ValueError(f"a value with a field '{path}{name}' is not struct")
+            _check_fields(inner, kind[name], f"{path}{name}.")
+    elif isinstance(kind, list) and isinstance(value, list):
+        for element in value:
+            _check_fields(element, kind[0], path)
+
+
+def json_problem(text: str, declared: ColumnType) -> str:
+    """Return why a text of JSON does not fit a list or a struct; empty for other types, and for
+    texts that are no JSON."""
+    try:
+        if not isinstance(declared, str):
+            _value_in(text, declared)
+    except json.JSONDecodeError:
+        return ""
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return ""
 
 
 def parse_declared(document: bytes | str, kind: ColumnType) -> Any:

@@ -9,9 +9,10 @@ type holds all of int64 and uint64, or all integers of 64 bits and fractions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as kinds
 from ray.data.extensions import get_arrow_extension_tensor_types
 
@@ -46,7 +47,7 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if isinstance(one, tensors) or isinstance(other, tensors):
         both = isinstance(one, tensors) and isinstance(other, tensors)  # Ray does not check this
         return _by_schema(unify_tensors, one, other, promote_types=True) if both else None
-    wider = _wider(_plain(one), _plain(other))
+    wider = _wider(plain_type(one), plain_type(other))
     return (
         wider if wider is not None and _castable(one, wider) and _castable(other, wider) else None
     )
@@ -98,7 +99,7 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same values without a dictionary or views."""
     values = kind.value_type if kinds.is_dictionary(kind) else kind
     return _VIEWS.get(values, values)
@@ -286,15 +287,71 @@ def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column cast to a type. Raises ArrowInvalid for a value that the type cannot hold, or
-    for a decimal that has more digits than a floating-point number, and ArrowNotImplementedError if
-    there is no such cast."""
-    cast = column.cast(kind)
-    if _has_decimals(column.type) and cast.cast(column.type) != column:
-        raise pa.ArrowInvalid(f"a decimal has more digits than {kind}")
+    """Return a column cast to a type. A fraction may become the nearest floating-point number; all
+    other values stay the same.
+
+    Raises ArrowInvalid for a value that would change, for a field of a struct that the type lacks,
+    and for a time zone that would be added or removed, and ArrowNotImplementedError if there is no
+    such cast."""
+    arrays = column.chunks or [column.combine_chunks()]
+    return pa.chunked_array([_exact_array(array, kind) for array in arrays], kind)
+
+
+def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    cast = array.cast(kind)
+    for one, other in _leaves(array, cast):
+        if one.type != other.type and not kinds.is_null(one.type):
+            _check_meaning(one.type, other.type)
+            if not _is_kept(one, other):
+                raise pa.ArrowInvalid(f"a value of {one.type} would be changed as {other.type}")
     return cast
 
 
-def _has_decimals(kind: pa.DataType) -> bool:
-    inner = (kind.field(index).type for index in range(kind.num_fields))
-    return bool(kinds.is_decimal(kind)) or any(map(_has_decimals, inner))
+def _leaves(array: pa.Array, cast: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Yield the values that are not nested, and the same values after a cast. Raises ArrowInvalid
+    for a field that the cast has dropped."""
+    if kinds.is_struct(array.type):
+        fields = dict(zip(cast.type.names, cast.flatten(), strict=True))
+        for name, values in zip(array.type.names, array.flatten(), strict=True):
+            if name not in fields:
+                raise pa.ArrowInvalid(f"it has a field '{name}', which the type lacks")
+            yield from _leaves(values, fields[name])
+    elif kinds.is_map(array.type):
+        for part in ("keys", "items"):
+            yield from _leaves(_in_maps(array, part), _in_maps(cast, part))
+    elif is_list(array.type):
+        yield from _leaves(array.flatten(), cast.flatten())
+    else:
+        yield array.cast(plain_type(array.type)), cast
+
+
+def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
+    """Return the keys or the items of maps. Those of a slice would be those of the whole array."""
+    return pa.ListArray.from_arrays(maps.offsets, getattr(maps, part)).flatten()
+
+
+def _check_meaning(one: pa.DataType, other: pa.DataType) -> None:
+    """Raise an error if a cast would make a time of a number, or add or remove a time zone."""
+    if _is_number(one) and kinds.is_temporal(other):
+        raise pa.ArrowNotImplementedError(f"{one} is no {other}")
+    if kinds.is_timestamp(other) and kinds.is_date(one) and other.tz:
+        raise pa.ArrowInvalid(f"it is {one}, without a time zone. Declare date")
+    if kinds.is_timestamp(other) and kinds.is_timestamp(one) and (not one.tz) != (not other.tz):
+        fix = "a type with a time zone" if one.tz else "assumeTimezone"
+        raise pa.ArrowInvalid(f"it is {one}. Set {fix}")
+
+
+def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
+    """Return whether a cast that Arrow allows has kept all values of simple types."""
+    one, other = array.type, cast.type
+    if kinds.is_floating(other) and kinds.is_floating(one):
+        if other.bit_width > one.bit_width:
+            return True
+        array = array.filter(pc.equal(pc.floor(array), array))  # fractions may be rounded
+        return bool(array.cast(other).cast(one).equals(array))
+    if kinds.is_floating(other) and (kinds.is_string(one) or kinds.is_large_string(one)):
+        largest = 2 ** (24 if kinds.is_float32(other) else 53)  # from here on, integers are rounded
+        return not pc.any(pc.greater_equal(pc.abs(cast), largest)).as_py()
+    if kinds.is_string(other) or (kinds.is_decimal(one) and not kinds.is_floating(other)):
+        return True  # Arrow has checked it
+    return bool(cast.cast(one).equals(array))

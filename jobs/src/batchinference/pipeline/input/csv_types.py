@@ -20,6 +20,7 @@ from batchinference.pipeline.column_types import (
     arrow_type,
     cast_texts,
     is_time,
+    json_problem,
     misfit,
 )
 from batchinference.pipeline.input.csv_dialect import NULL
@@ -127,7 +128,8 @@ class CsvTypes:
         misfits |= _changed(numbers, sampled)
         for row in np.flatnonzero(misfits).tolist():
             value = texts[row].as_py()
-            errors[row] = misfit(name, value, kind, sampled=sampled is not None)
+            problem = json_problem(value, kind)
+            errors[row] = misfit(name, value, kind, sampled=sampled is not None, problem=problem)
         return values, errors
 
     def _quickly_converted(

@@ -211,7 +211,11 @@ def _shape_of(rows: bytes) -> Shape:
     shape = Shape()
     surrogates = _SURROGATE.search(rows)
     shape.add(
-        [row for row in documents if isinstance(row, dict) and not (surrogates and _is_no_text(row))]
+        [
+            row
+            for row in documents
+            if isinstance(row, dict) and not (surrogates and _is_no_text(row))
+        ]
     )
     return shape if shape.count_fields() <= MAX_FIELDS else Shape()
 

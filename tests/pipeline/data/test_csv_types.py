@@ -147,11 +147,12 @@ def test_all_of_a_small_input_is_sampled(tmp_path: Path) -> None:
 LATE = {
     "int64": ("1", ["A12", "007", "+5", "1.5", "0x1F", "9223372036854775808", "N/A"]),
     "float64": ("1.5", ["A12", "007.5", "9007199254740993", "1e400", "12345678901234567.89"]),
+    "long float64": ("0.30000000000000004", ["1234567890123456.7", "1e-400"]),
     "bool": ("true", ["1", "yes"]),
     "date": ("2024-01-02", ["2024-02-30", "2024-01-02 03:04:05", "20240102"]),
     "timestamp": ("2024-01-02 03:04:05", ["2024-01-02T03:04:05Z", "2024-01-02 03:04:05.123456789"]),
 }
-"""A sampled value by type, and later values that the type cannot hold as they are written."""
+"""A sampled value of a type, and later values that the type cannot hold as they are written."""
 
 
 @pytest.mark.parametrize("kind", LATE)

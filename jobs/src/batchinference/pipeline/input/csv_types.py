@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,16 +45,6 @@ CHECKED_NUMBERS = 10_000
 """Maximum number of long numbers of a sample that are compared with how they are printed."""
 
 
-class Sampled(NamedTuple):
-    """The type of the first values of a column, and the number of bytes of the longest."""
-
-    kind: str
-    longest: int = 0
-
-
-TEXT = Sampled("string")
-
-
 @dataclass(frozen=True)
 class CsvTypes:
     """Converts the columns of CSV files, which were read as bytes, to their types.
@@ -63,7 +52,7 @@ class CsvTypes:
     A column without a type is text. `nulls` are texts that mean null in all columns."""
 
     declared: Mapping[str, ColumnType] = field(default_factory=dict)
-    sampled: Mapping[str, Sampled] = field(default_factory=dict)
+    sampled: Mapping[str, str] = field(default_factory=dict)
     nulls: tuple[str, ...] = ()
     decimal: str = "."
     encoding: str = "utf-8"
@@ -72,7 +61,7 @@ class CsvTypes:
     _slow: set[str] = field(default_factory=set, compare=False)
     """Columns with values that cannot be converted quickly: failing takes longer."""
 
-    def infer(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, Sampled]:
+    def infer(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, str]:
         """Return the types of sampled columns of bytes."""
         return {name: self._infer(column) for name, column in columns.items()}
 
@@ -88,10 +77,9 @@ class CsvTypes:
                 errors.setdefault(row, error)
         return pa.table(columns, table.column_names), errors
 
-    def _infer(self, column: pa.ChunkedArray) -> Sampled:
+    def _infer(self, column: pa.ChunkedArray) -> str:
         texts = _without_missing(self._texts(_as_utf8(column))[0]).drop_null()
-        kind = _inferred(texts, self.decimal) if len(texts) else "string"
-        return Sampled(kind, pc.max(pc.binary_length(texts)).as_py() or 0)
+        return _inferred(texts, self.decimal) if len(texts) else "string"
 
     def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
         """Return a column of bytes as text, and a mask of the values that are no text."""
@@ -106,8 +94,8 @@ class CsvTypes:
     def _cast(
         self, name: str, column: pa.ChunkedArray
     ) -> tuple[pa.ChunkedArray, dict[int, Exception]]:
-        sampled = None if name in self.declared else self.sampled.get(name, TEXT)
-        kind = sampled.kind if sampled else self.declared[name]
+        sampled = None if name in self.declared else self.sampled.get(name, "string")
+        kind = sampled or self.declared[name]
         if name not in self._slow:
             values = self._quickly_converted(column, kind, sampled)
             if values is not None:
@@ -125,7 +113,7 @@ class CsvTypes:
             return texts, errors
         numbers = _with_points(_without_missing(texts), kind, self.decimal)
         values, misfits = cast_texts(numbers, kind)
-        misfits |= _changed(numbers, sampled)
+        misfits |= _changed(numbers, values, sampled)
         for row in np.flatnonzero(misfits).tolist():
             value = texts[row].as_py()
             problem = json_problem(value, kind)
@@ -133,7 +121,7 @@ class CsvTypes:
         return values, errors
 
     def _quickly_converted(
-        self, column: pa.ChunkedArray, kind: ColumnType, sampled: Sampled | None
+        self, column: pa.ChunkedArray, kind: ColumnType, sampled: str | None
     ) -> pa.ChunkedArray | None:
         """Return the values of a column; None if one is missing, or may not fit."""
         if self.nulls or not _is_quick(kind) or (self.decimal != "." and kind in EXACT_INTEGERS):
@@ -147,7 +135,7 @@ class CsvTypes:
             limits = pc.min_max(values).as_py()
             if max(abs(limits["min"] or 0), abs(limits["max"] or 0)) >= EXACT_INTEGERS[kind]:
                 return None
-        return None if _changed(column, sampled).any() else values
+        return None if _changed(column, values, sampled).any() else values
 
 
 def _with_nulls(column: pa.BinaryArray) -> pa.ChunkedArray:
@@ -219,20 +207,22 @@ def _fits(texts: pa.ChunkedArray, kind: str) -> bool:
     return True
 
 
-def _changed(texts: pa.ChunkedArray, sampled: Sampled | None) -> np.ndarray:
-    """Return a mask of the values that the type of a sample holds, but not as they are written."""
-    if sampled is None or sampled.kind not in _CHANGING:
+def _changed(texts: pa.ChunkedArray, values: pa.ChunkedArray, sampled: str | None) -> np.ndarray:
+    """Return a mask of the texts whose value a type of the sample holds, but not as it is written."""
+    if sampled not in _CHANGING:
         return np.zeros(len(texts), bool)
     array = texts.combine_chunks()
     characters, limits = _buffers(array)
     lengths = np.diff(limits)
-    if sampled.kind == "bool":
+    if sampled == "bool":
         mask = lengths < len("true")  # 0 and 1
     else:
         mask = _have_leading_zeros(characters, limits)
-    if sampled.kind == "float64" and (long := lengths > max(SAFE_DIGITS, sampled.longest)).any():
-        long_texts = array.filter(pa.array(long)).to_pylist()
-        mask[long] |= [text is not None and not _is_exact(text) for text in long_texts]
+    if sampled == "float64":
+        doubtful = (lengths > SAFE_DIGITS) | _have_exponents(characters, limits)
+        if doubtful.any():
+            rows = pa.array(doubtful)
+            mask[doubtful] |= _rounded(texts.filter(rows), values.filter(rows))
     return mask & array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else mask
 
 
@@ -254,6 +244,24 @@ def _have_leading_zeros(characters: np.ndarray, limits: np.ndarray) -> np.ndarra
     return np.asarray(is_zero & digit & (zero + 1 < limits[1:]))
 
 
+def _have_exponents(characters: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return a mask of the texts with an `e`."""
+    mask = np.zeros(len(limits) - 1, bool)
+    text = characters[limits[0] : limits[-1]]
+    places = np.flatnonzero((text == ord("e")) | (text == ord("E"))) + limits[0]
+    mask[np.searchsorted(limits, places, side="right") - 1] = True
+    return mask
+
+
+def _rounded(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> np.ndarray:
+    """Return a mask of the texts whose digits float64 does not print again. Others are no numbers,
+    or null."""
+    differ = pc.not_equal(numbers.cast(pa.string()), texts).fill_null(False)
+    mask: np.ndarray = differ.to_numpy()
+    mask[mask] = [not _is_exact(text) for text in texts.filter(differ).to_pylist()]
+    return mask
+
+
 def _are_exact(texts: pa.ChunkedArray) -> bool:
     """Return whether float64 holds numbers so that their digits are printed again."""
     long = pc.greater(pc.binary_length(texts), SAFE_DIGITS)
@@ -263,11 +271,8 @@ def _are_exact(texts: pa.ChunkedArray) -> bool:
     return all(map(_is_exact, others.to_pylist()))
 
 
-def _is_exact(text: str | bytes) -> bool:
-    try:
-        written = Decimal(text if isinstance(text, str) else text.decode())
-    except (ArithmeticError, UnicodeDecodeError):
-        return True  # it does not fit
+def _is_exact(text: str) -> bool:
+    written = Decimal(text)
     digits = len(written.as_tuple().digits)
     if not written.is_finite() or digits > MAX_DIGITS:
         return not written.is_finite()

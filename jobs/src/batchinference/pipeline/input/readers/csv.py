@@ -173,8 +173,7 @@ class CsvReader(Reader):
         return list(self._types.sampled) or None
 
     def types(self) -> dict[str, pa.DataType]:
-        sampled = {name: sample.kind for name, sample in self._types.sampled.items()}
-        kinds = {**sampled, **self._types.declared}
+        kinds = {**self._types.sampled, **self._types.declared}
         return {name: arrow_type(kind) for name, kind in kinds.items()}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.errors import BadInput
-from support.inputs.read_files import read_csv, read_files
+from support.inputs.read_files import open_input, read_csv, read_files
 
 REFUSED: dict[str, tuple[str, str, str]] = {
     "semicolons": ("id;text\n1;a, b\n2;b\n", "delimiter", '";"'),
@@ -60,8 +63,11 @@ ENCODED: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "UTF-32": ("id,text\n1,ä\n".encode("utf-32"), {}, "utf-32"),
     "cp1252": ("id,text\n1,café\n2,grün\n".encode("cp1252"), {}, "cp1252"),
     "UTF-8 as cp1252": ("id,text\n1,café\n2,grün\n".encode(), {"encoding": "cp1252"}, "utf-8"),
+    "another code page": ("id,text\n1,kęs\n2,dęby\n".encode("cp1250"), {}, "cp1250"),
     "UTF-8 as UTF-16": (b"id,text\n1,a\n", {"encoding": "utf-16"}, "utf-8"),
-}
+    "UTF-16 that lacks the mark": ("id,text\n1,ä\n".encode("utf-16-be"), {"encoding": "utf-16"},
+                                   "utf-16-be"),
+}  # fmt: skip
 """Content, options, and the encoding to set."""
 
 
@@ -80,8 +86,45 @@ def test_file_in_another_encoding_is_refused(tmp_path: Path, case: str, format_:
         read_files(format_, file, **options)
     message = str(refused.value)
     assert message.startswith(f"read.options.encoding: {file} ")
-    assert message.endswith(f"Set it to {encoding}")
+    assert re.search(rf"Set it to (its encoding, such as .*)?{encoding}\b", message)
     assert read_files(format_, file, encoding=encoding).good
+
+
+def test_unsampled_file_without_a_mark_is_a_failed_row(tmp_path: Path) -> None:
+    for format_, row in (("csv", {"a": 1}), ("text", {"text": "a"})):
+        (tmp_path / "a").write_bytes("a\n1\n".encode("utf-16"))
+        (tmp_path / "b").write_bytes("a\n1\n".encode("utf-16-be"))
+        found = open_input(format_, tmp_path / "a", tmp_path / "b", sampled=1, encoding="utf-16")
+        outcome = found.read()
+        assert (outcome.good[0], list(outcome.bad)) == (row, [(1, 0)])
+        assert "utf-16-be" in outcome.bad[1, 0]
+
+
+PACKED = {
+    "gzip": (gzip.compress(b"a,b\n1,2\n"), r"end with \.gz"),
+    "bzip2": (bz2.compress(b"a,b\n1,2\n"), r"end with \.bz2"),
+    "xz": (lzma.compress(b"a,b\n1,2\n"), "Unpack"),
+    "zip": (b"PK\3\4\x14\0\0\0\n", "Unpack.*workbook"),
+    "Parquet": (b"PAR1\x15\4\n", "format parquet"),
+}
+"""Content that is no text, and the fix."""
+
+
+@pytest.mark.parametrize("case", PACKED)
+@pytest.mark.parametrize("format_", ["csv", "text", "json"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_packed_file_is_no_text(tmp_path: Path, case: str, format_: str, encoding: str) -> None:
+    content, fix = PACKED[case]
+    good, packed = tmp_path / "a", tmp_path / "b"
+    good.write_bytes(b'{"a": 1}\n')
+    packed.write_bytes(content)
+    options = {} if format_ == "json" else {"encoding": encoding}
+    outcome = open_input(format_, good, packed, sampled=1, **options).read()
+    assert list(outcome.bad) == [(1, 0)]
+    assert re.search(fix, outcome.bad[1, 0])
+    if options:
+        with pytest.raises(BadInput, match=rf"read\.paths: {packed} is .*{fix}"):
+            read_files(format_, packed, **options)
 
 
 ACCEPTED: dict[str, tuple[bytes, dict[str, Any], int]] = {
@@ -94,6 +137,7 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any], int]] = {
     "one line of another length": (b"id,text\n1\n", {}, 0),
     "one damaged character": (b"id,text\n1,a\n2,\xff\n3,c\n", {}, 2),
     "mostly UTF-8": ("1,ä\n2,ö\n3,ü\n".encode() + b"4,caf\xe9\n", {"column_names": ["a", "b"]}, 3),
+    "NUL characters only": (b"id\n" + b"\0" * 100, {}, 1),
     "NUL characters": (b"id,text\n1,a\0b\n", {}, 1),
     "cp1252": ("id,text\n1,Ã¼ber é\n".encode("cp1252"), {"encoding": "cp1252"}, 1),
 }
@@ -113,5 +157,10 @@ def test_conflict_with_the_separator_line_is_refused(tmp_path: Path) -> None:
 
 def test_manifest_is_refused_without_options_that_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("uri;id\nx;1\ny;2\n")
-    with pytest.raises(BadInput, match=r"read\.options\.column: .*no column 'uri'"):
+    with pytest.raises(BadInput, match=r"read\.options\.column: .*no column 'uri'.* commas"):
         read_files("manifest", tmp_path / "a.csv")
+    for content in ("uri,id\nx,1\n".encode("utf-16"), b"uri,\xff\nx,1\n", b"uri,n,n\nx,1,2\n"):
+        (tmp_path / "a.csv").write_bytes(content)
+        with pytest.raises(BadInput) as refused:
+            read_files("manifest", tmp_path / "a.csv")
+        assert "read.options" not in str(refused.value)

@@ -278,6 +278,13 @@ def test_objects_may_span_lines_and_chunks(
         assert (outcome.good, outcome.bad) == (rows, {}), content
 
 
+def test_line_end_within_a_text_is_a_failed_row(tmp_path: Path) -> None:
+    for end in (b"\n", b"\r\n"):
+        content = b'{\n"a": "x' + end + b'y"\n}\n{\n"a": "z"\n}\n'
+        outcome = read(tmp_path, content)
+        assert (outcome.good, list(outcome.bad)) == ([{"a": "z"}], [(0, 0)]), end
+
+
 ONE_DOCUMENT = [
     b'[\n  {"a": 1},\n  {"a": 2}\n]\n',
     b'[{"a": 1},\n{"a": 2}]',

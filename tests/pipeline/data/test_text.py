@@ -63,6 +63,12 @@ def test_lines_end_at_newlines(tmp_path: Path) -> None:
     }
 
 
+def test_lines_of_old_macs_end_at_carriage_returns(tmp_path: Path) -> None:
+    assert texts(read(tmp_path, b"a\rb\r", encoding="latin-1")) == ["a", "b"]
+    assert texts(read(tmp_path, b"a\rb\nc\n")) == ["a\rb", "c"]
+    assert list(read(tmp_path, b"a\rb\xff\rc\r").bad) == [(0, 1)]
+
+
 def test_python_encodings_can_be_read(tmp_path: Path) -> None:
     for encoding in ("latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "cp500"):
         for newline in ("\n", "\r\n"):

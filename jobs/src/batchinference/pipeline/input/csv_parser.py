@@ -33,9 +33,10 @@ class Rows(NamedTuple):
     rejected: list[Rejected]
 
 
-def read_header(text: CsvText, encoding: str) -> list[str] | Damage:
+def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
     """Read the header, and return the column names. A column without a name gets one from its
-    position. Raises ArrowInvalid if there are too many columns."""
+    position. `fix` says what to do if it is not in the encoding. Raises ArrowInvalid if there are
+    too many columns."""
     header = text.header()
     if isinstance(header, Damage) or not header:
         return header or []
@@ -47,7 +48,7 @@ def read_header(text: CsvText, encoding: str) -> list[str] | Damage:
         names = [column[0].as_py().decode() for column in table.columns]
     except UnicodeDecodeError:
         problem = f"the header is not valid in the encoding {encoding}"
-        return text.rest(problem, header, "Set read.options.encoding")
+        return text.rest(problem, header, fix)
     return [name or f"column_{number}" for number, name in enumerate(names, 1)]
 
 

@@ -56,6 +56,8 @@ class CsvTypes:
     nulls: tuple[str, ...] = ()
     decimal: str = "."
     encoding: str = "utf-8"
+    fix: str = ""
+    """What to do if a text is not valid in the encoding."""
     escaped: bool = False
     """Whether a value may be NULL, because the files have an escape character."""
     _slow: set[str] = field(default_factory=set, compare=False)
@@ -103,8 +105,8 @@ class CsvTypes:
             self._slow.add(name)
         texts, invalid = self._texts(column)
         not_text = (
-            f"column '{name}': its text is not valid in the encoding {self.encoding}. Correct it, "
-            "or set read.options.encoding"
+            f"column '{name}': its text is not valid in the encoding {self.encoding}. "
+            f"{self.fix}, or correct the text"
         )
         errors: dict[int, Exception] = {
             row: ValueError(not_text) for row in np.flatnonzero(invalid).tolist()
@@ -208,7 +210,7 @@ def _fits(texts: pa.ChunkedArray, kind: str) -> bool:
 
 
 def _changed(texts: pa.ChunkedArray, values: pa.ChunkedArray, sampled: str | None) -> np.ndarray:
-    """Return a mask of the texts whose value a type of the sample holds, but not as it is written."""
+    """Return a mask of the texts that a type of a sample holds, but not as they are written."""
     if sampled not in _CHANGING:
         return np.zeros(len(texts), bool)
     array = texts.combine_chunks()

@@ -6,6 +6,7 @@ import codecs
 import re
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.signatures import packed_as
 
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -15,7 +16,7 @@ _MARKS = {
 }
 """The encodings of byte order marks. That of UTF-32-LE begins with that of UTF-16-LE."""
 _BEGINNING, _LINES_BYTES = 1 << 12, 1 << 20
-_WESTERN_LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
+_LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
 _SURE_LINES = 2
 """One line that is not UTF-8 may be damaged; so many are text of another encoding."""
@@ -23,46 +24,76 @@ _SURE_BYTES = 2
 """So many continuation bytes of UTF-8, and no invalid byte, are no text of single bytes."""
 
 
-def check_encoding(uri: str, sample: bytes, encoding: str) -> None:
-    """Raise BadInput if the beginning of a file is in another encoding."""
-    if hint := _hint(sample, encoding):
-        raise BadInput(f"read.options.encoding: {uri} {hint}")
+def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool = True) -> None:
+    """Raise BadInput if the beginning of a file is no text, or in another encoding. `adjustable`
+    says whether the user can set the encoding."""
+    if found := packed_as(sample):
+        raise BadInput(f"read.paths: {uri} is {found}")
+    if problem := _problem(sample, encoding):
+        found, other = problem
+        if adjustable:
+            raise BadInput(f"read.options.encoding: {uri} {found}. Set it to {other}")
+        raise BadInput(f"read.paths: {uri} {found}. Convert it to UTF-8")
 
 
-def _hint(sample: bytes, encoding: str) -> str | None:
+def check_beginning(head: bytes, encoding: str) -> None:
+    """Raise ValueError if a file with these first bytes is no text, or lacks the byte order mark
+    that its encoding needs."""
+    if found := packed_as(head):
+        raise ValueError(f"the file is {found}")
+    if problem := _without_mark(head, encoding):
+        found, other = problem
+        raise ValueError(f"the file {found}. Set read.options.encoding to {other}")
+
+
+def _problem(sample: bytes, encoding: str) -> tuple[str, str] | None:
     """Return what is wrong, and the encoding to set; None if the encoding may be right."""
     name = codecs.lookup(encoding).name
     if name == "utf-8":
-        return _hint_of_marks(sample) or _hint_of_bytes(sample)
+        return _problem_of_marks(sample) or _problem_of_bytes(sample)
     beginning = sample[:_BEGINNING]
     wide = name.startswith(("utf-16", "utf-32")) and beginning and b"\0" not in beginning
     if wide and _is_utf8(beginning):
-        return f"is utf-8, and not {encoding}. Set it to utf-8"
+        return f"is utf-8, and not {encoding}", "utf-8"
     if name.startswith(_SINGLE_BYTES) and _is_utf8(sample):
         continued = len(sample) - len(sample.decode(errors="replace"))
         if continued >= _SURE_BYTES:
-            return f"is utf-8, and not {encoding}. Set it to utf-8"
-    return None
+            return f"is utf-8, and not {encoding}", "utf-8"
+    return _without_mark(sample, encoding)
 
 
-def _hint_of_marks(sample: bytes) -> str | None:
+def _without_mark(head: bytes, encoding: str) -> tuple[str, str] | None:
+    name = codecs.lookup(encoding).name
+    marks = tuple(mark for mark, of in _MARKS.items() if of == name)
+    if not marks or not head or head.startswith(marks):
+        return None
+    order = _byte_order(head[:_BEGINNING])
+    return "has no byte order mark", f"{name}-{order}" if order else f"{name}-le or {name}-be"
+
+
+def _byte_order(beginning: bytes) -> str | None:
+    """Return the byte order of UTF-16 in which many characters are ASCII."""
+    first, second = beginning[::2].count(0), beginning[1::2].count(0)
+    if max(first, second) * 3 <= len(beginning) or min(first, second) * 6 > len(beginning):
+        return None
+    return "be" if first > second else "le"
+
+
+def _problem_of_marks(sample: bytes) -> tuple[str, str] | None:
     for mark, encoding in _MARKS.items():
         if sample.startswith(mark):
-            return f"has the byte order mark of {encoding}. Set it to {encoding}"
-    beginning = sample[:_BEGINNING]
-    first, second = beginning[::2].count(0), beginning[1::2].count(0)
-    if max(first, second) * 3 > len(beginning):
-        encoding = "utf-16-be" if first > second else "utf-16-le"
-        return f"has zeros as every second byte. Set it to {encoding}"
+            return f"has the byte order mark of {encoding}", encoding
+    if order := _byte_order(sample[:_BEGINNING]):
+        return "has zeros as every second byte", f"utf-16-{order}"
     return None
 
 
-def _hint_of_bytes(sample: bytes) -> str | None:
+def _problem_of_bytes(sample: bytes) -> tuple[str, str] | None:
     lines = [line for line in sample[:_LINES_BYTES].split(b"\n") if not line.isascii()]
     invalid = [line for line in lines if not _is_utf8(line + b"\n")]
-    western = [line for line in invalid if _WESTERN_LETTER.search(line)]
-    if len(western) >= _SURE_LINES and 2 * len(western) > len(lines):
-        return f"is not utf-8, but probably cp1252 ({western[0][:40]!r}). Set it to cp1252"
+    foreign = [line for line in invalid if _LETTER.search(line)]
+    if len(foreign) >= _SURE_LINES and 2 * len(foreign) > len(lines):
+        return f"is not utf-8 ({foreign[0][:40]!r})", "its encoding, such as cp1252, cp1250 or gbk"
     return None
 
 

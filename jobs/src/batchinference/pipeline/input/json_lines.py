@@ -7,15 +7,13 @@ import json
 import re
 from contextlib import suppress
 
+from batchinference.pipeline.input.signatures import packed_as
+
 ARRAY = "a file that is one array is read with read.options.lines: false"
 NULL_ROW = "a row of the line is null, and must be an object"
-_OTHER_FILES = {
-    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16. Convert it to UTF-8"),
-    b"\x1f\x8b": "compressed with gzip. Let its name end with .gz",
-}
-"""What a file is that begins with these bytes, and what to do."""
 _NEXT_OBJECT = re.compile(rb"(?<=\})\s*\n\s*(?=\{)")
 """What separates two objects that are not on one line each. Within an object, there is a comma."""
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
 _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
 _MAYBE_NULL = re.compile(rb"[}\n][ \t\r]*null\b")
 """Matches what may be a row that is null, or the value null within a row or a text."""
@@ -27,10 +25,10 @@ _KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"
 def spans_lines(content: bytes) -> bool:
     """Return whether JSON begins with an array or an object that ends on a later line.
 
-    Raises ValueError if it is UTF-16 or gzip."""
-    for mark, found in _OTHER_FILES.items():
-        if content.startswith(mark):
-            raise ValueError(f"the file is {found}")
+    Raises ValueError if it is UTF-16, or compressed."""
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if found := "UTF-16. Convert it to UTF-8" if wide else packed_as(content):
+        raise ValueError(f"the file is {found}")
     first, _, rest = content.lstrip().partition(b"\n")
     first, next_mark = first.rstrip(), rest.lstrip()[:1]
     if not first.startswith(b"{"):
@@ -43,7 +41,13 @@ def as_lines(content: bytes) -> bytes:
     """Return objects that span lines as JSON Lines. Raises ValueError for an array."""
     if content.lstrip().startswith(b"["):
         raise ValueError(f"the file is one JSON array over several lines: {ARRAY}")
-    return b"\n".join(b" ".join(row.splitlines()) for row in _NEXT_OBJECT.split(content))
+    return b"\n".join(map(_as_line, _NEXT_OBJECT.split(content)))
+
+
+def _as_line(row: bytes) -> bytes:
+    # in a text, a line end is as invalid as a tab, and must not become a space
+    row = _TEXT.sub(lambda text: re.sub(rb"[\r\n]", b"\t", text[0]), row)
+    return b" ".join(row.splitlines())
 
 
 def explained(error: ValueError, line: str) -> ValueError:

@@ -15,6 +15,24 @@ def is_of(file_format: str, head: bytes) -> bool:
     return _SIGNATURES[file_format](head)
 
 
+def packed_as(head: bytes) -> str | None:
+    """Return what a file of lines with these first bytes really is, and what to do; None if it may
+    be text."""
+    return next((found for start, found in _PACKED.items() if re.match(start, head)), None)
+
+
+_PACKED = {
+    rb"\x1f\x8b\x08": "compressed with gzip. Let its name end with .gz",
+    rb"BZh[1-9]1AY&SY": "compressed with bzip2. Let its name end with .bz2",
+    rb"\x28\xb5\x2f\xfd": "compressed with Zstandard. Let its name end with .zst",
+    rb"\x04\x22\x4d\x18": "compressed with LZ4. Let its name end with .lz4",
+    rb"\xfd7zXZ\0": "compressed with xz. Unpack it",
+    rb"7z\xbc\xaf\x27\x1c": "a 7z archive. Unpack it",
+    rb"PK\x03\x04": "a zip archive or a workbook. Unpack it, or export the workbook as CSV",
+    rb"PAR1\x15": "a Parquet file. Read it with the format parquet",
+}
+
+
 def _is_image(head: bytes) -> bool:
     riff = head[:4] == b"RIFF" and head[8:12] == b"WEBP"
     bitmap = head[:2] == b"BM" and head[14:18] in _BITMAP_HEADERS

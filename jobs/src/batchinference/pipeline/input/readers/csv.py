@@ -25,11 +25,12 @@ from batchinference.pipeline.input.csv_parser import Rejected, parse_rows, parse
 from batchinference.pipeline.input.csv_structure import Damage
 from batchinference.pipeline.input.csv_text import CsvText
 from batchinference.pipeline.input.csv_types import CsvTypes
-from batchinference.pipeline.input.encoding_hints import check_encoding
+from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
 from batchinference.pipeline.input.file_kinds import extension_of
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, plain
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
+from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.column_types import parse_types
@@ -54,6 +55,7 @@ class CsvReader(Reader):
     def __init__(self, options: CsvOptions, *, adjustable: bool = True) -> None:
         """`adjustable` says whether the user can set the options."""
         self._options, self._adjustable = plain(options), adjustable
+        self._fix = "Set read.options.encoding" if adjustable else "Convert the file to UTF-8"
         self._encoding = None if is_utf8(options.encoding) else options.encoding
         self._limit = min(max(options.row_bytes, MIN_ROW_BYTES), MAX_BLOCK)
         self._types = CsvTypes(
@@ -61,6 +63,7 @@ class CsvReader(Reader):
             nulls=tuple(options.null_values),
             decimal=options.decimal,
             encoding=options.encoding,
+            fix=self._fix,
             escaped=bool(options.escape),
         )
 
@@ -87,8 +90,7 @@ class CsvReader(Reader):
     def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:
         """Return the columns of a sample as bytes, or the damage of its header. Raises BadInput if
         the file needs other options."""
-        if self._adjustable:
-            check_encoding(file.uri, lines, self._options.encoding)
+        check_encoding(file.uri, lines, self._options.encoding, adjustable=self._adjustable)
         content = Utf8Converter(self._encoding)(lines) if self._encoding else lines
         dialect = self._dialect(file)
         try:
@@ -102,7 +104,7 @@ class CsvReader(Reader):
             return {}  # the file becomes a failed row when it is read
         if isinstance(names, Damage):
             return names
-        check_names(names, file.uri, RENAME)
+        check_names(names, file.uri, *([RENAME] if self._adjustable else []))
         table, damages = parse_sample(text, len(names))
         sample = CsvSample(content, text.dialect, header, len(names), table.num_rows, damages)
 
@@ -137,15 +139,18 @@ class CsvReader(Reader):
 
     def _names(self, text: CsvText) -> list[str] | Damage:
         """Return the column names, and read the header if there is one."""
-        names = self._options.column_names or read_header(text, self._options.encoding)
+        names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names
         return unique_names(names)
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        with file.open_stream() as source:
-            content = Utf8Stream(source, self._encoding) if self._encoding else source
-            text = self._text(io.BufferedReader(content), self._dialect(file))
+        with file.open_stream() as stream:
+            source = io.BufferedReader(stream)
+            check_beginning(source.peek(HEAD_BYTES), self._options.encoding)
+            if self._encoding:
+                source = io.BufferedReader(Utf8Stream(source, self._encoding))
+            text = self._text(source, self._dialect(file))
             names = self._names(text)
             if isinstance(names, Damage):
                 yield from _bad_rows(names)

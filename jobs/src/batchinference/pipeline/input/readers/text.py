@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.input.encoding_hints import check_encoding
+from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
@@ -34,10 +34,16 @@ class TextReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         most = self._most
-        for chunk in line_chunks(file, most) if self._by_line else [whole(file, most)]:
-            if isinstance(chunk, BadRow):
-                yield chunk
+        chunks = line_chunks(file, most) if self._by_line else iter([whole(file, most)])
+        for number, content in enumerate(chunks):
+            if isinstance(content, BadRow):
+                yield content
                 continue
+            chunk = content
+            if number == 0:
+                check_beginning(chunk, self._encoding)
+                if self._by_line and b"\n" not in chunk:  # its lines may end as those of old Macs
+                    chunk = chunk.replace(b"\r", b"\n")
             try:
                 yield self._table(self._lines(chunk.decode(self._encoding)))
             except UnicodeDecodeError as error:

@@ -3,6 +3,7 @@ content becomes an additional column."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
+_OTHER_DELIMITER = re.compile(r"[;|\t]")
 CHUNK_ROWS = 32
 """Maximum number of rows of a table."""
 TABLE_BYTES = 64 << 20
@@ -89,9 +91,12 @@ class ManifestReader(DivisibleReader):
         self._csv.prepare([file for file in samples if file not in parquet])
         columns = self._listed()
         if columns and self._options.column not in columns:
+            fix = (
+                ". Separate the columns with commas" if _OTHER_DELIMITER.search(columns[0]) else ""
+            )
             raise BadInput(
                 f"read.options.column: the manifest has no column '{self._options.column}', "
-                f"only {', '.join(columns)}"
+                f"only {', '.join(columns)}{fix}"
             )
         if self._options.decode in columns:
             raise BadInput(

@@ -64,6 +64,7 @@ CALLS: dict[str, Call] = {
     "claim": lambda api: api.claim_cluster(NAMESPACE, WARM_CLUSTER, METADATA),
     "delete cluster": lambda api: api.delete_warm_cluster(NAMESPACE, WARM_CLUSTER),
     "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, Backstop(7200)),
+    "release pods": lambda api: api.release_pods(NAMESPACE, RAY_JOB, "2026-03-01T12:00:00Z"),
     "remove": lambda api: api.delete_ray_job(NAMESPACE, RAY_JOB),
     "delete job": lambda api: api.delete_job(NAMESPACE, "job", "uid-of-job", "41"),
     "patch status": lambda api: api.patch_status(NAMESPACE, "job", "41", PATCH),

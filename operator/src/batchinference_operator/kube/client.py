@@ -19,6 +19,7 @@ from batchinference.rendering import (
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
+    RELEASED,
     Backstop,
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
@@ -241,9 +242,15 @@ class KubeClient:
         await self._object("PATCH", path, patch, MERGE_PATCH)
 
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
-        patch = {"metadata": {"uid": ray_job.uid}, "spec": backstop.fields}
+        await self._patch(namespace, ray_job, {"spec": backstop.fields})
+
+    async def release_pods(self, namespace: str, ray_job: RayJobView, now: str) -> None:
+        await self._patch(namespace, ray_job, {"metadata": {"annotations": {RELEASED: now}}})
+
+    async def _patch(self, namespace: str, ray_job: RayJobView, patch: Object) -> None:
+        metadata = {**patch.get("metadata", {}), "uid": ray_job.uid}
         path = path_of(RAY_JOB, namespace, ray_job.name)
-        await self._object("PATCH", path, patch, MERGE_PATCH)
+        await self._object("PATCH", path, {**patch, "metadata": metadata}, MERGE_PATCH)
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
         await self._delete(path_of(RAY_JOB, namespace, ray_job.name), ray_job.uid)

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering import CLUSTER_LABEL, GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
+from batchinference.rendering import (
+    CLUSTER_LABEL,
+    GENERATION,
+    GPUS_LABEL,
+    QUEUE_LABEL,
+    RELEASED,
+    Backstop,
+)
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
@@ -138,6 +145,8 @@ class RayJobView:
     yet."""
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
+    released_at: str
+    """When Kueue was last asked to look at its gated pods; empty if it was not."""
     backstop: Backstop
     """The deadlines after which KubeRay ends it."""
     generation: int | None
@@ -178,6 +187,7 @@ class RayJobView:
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
+            released_at=_valid_time(body["metadata"].get("annotations") or {}, RELEASED),
             backstop=Backstop.in_spec(spec),
             suspend=bool(spec.get("suspend")) or _is_suspended(status),
             generation=_parse_number((body["metadata"].get("annotations") or {}).get(GENERATION)),

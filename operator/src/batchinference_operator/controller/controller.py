@@ -216,7 +216,7 @@ class Controller:
         self.first_status_deferred.discard(key)
         self.accepted_dry_runs.pop(key, None)
         for ray_job in self.cache.ray_jobs(key):
-            if not ray_job.deleting:
+            if not ray_job.deleting or ray_job.owner_uid is None:  # others may use the label
                 continue
             if seconds_since(ray_job.deleted_at, self.now()) >= ORPHAN_SECONDS:
                 await self.api.delete_ray_job(key[0], ray_job)

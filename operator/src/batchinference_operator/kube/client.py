@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from http import HTTPStatus
@@ -267,7 +268,7 @@ class KubeClient:
             return
         path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
         cluster = await self._object("GET", path)
-        if cluster is None:
+        if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
             return
         if owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job):
             await self._delete(path, cluster["metadata"]["uid"])
@@ -336,8 +337,18 @@ def _label_parameter(selector: str) -> str:
     return f"labelSelector={quote(selector)}" if selector else ""
 
 
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""Matches the names of objects, namespaces and subresources."""
+
+
 def path_of(kind: str, namespace: str, *name: str) -> str:
-    """Return the API path of a kind in a namespace, or of an object or subresource in `name`."""
+    """Return the API path of a kind in a namespace, or of an object or subresource in `name`.
+
+    Raises ValueError for a text that is no name: names in objects of users, such as `..`, must not
+    lead to another path."""
     root, plural = _COLLECTIONS[kind]
+    for part in (*([namespace] if namespace else []), *name):
+        if not _NAME.fullmatch(part):
+            raise ValueError(f"{kind}: {part[:64]!r} is no name")
     scope = ["namespaces", namespace] if namespace else []
     return "/".join([root, *scope, plural, *name])

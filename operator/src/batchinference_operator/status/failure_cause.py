@@ -162,8 +162,8 @@ def disruption_of(pod: Object) -> Disruption | None:
     cause, reason, at = found
     metadata, of_head = pod["metadata"], is_head(pod)
     group = HEAD_GROUP if of_head else metadata["labels"].get(POD_GROUP_LABEL, "")
-    pod = metadata.get("uid") or metadata["name"]
-    return Disruption(cause, f"pod {metadata['name']}: {reason}", of_head, at, group, pod)
+    message, uid = f"pod {metadata['name']}: {reason}", metadata.get("uid") or metadata["name"]
+    return Disruption(cause, message, of_head, at, group, uid)
 
 
 _CauseMessageTime = tuple[Cause, str, float | None]

@@ -112,7 +112,7 @@ def audio_rows(batch: Batch) -> list[Any]:
     rates = batch.inputs.get("sampling_rate")
     samples = audio_samples(batch.inputs["audio"], rates, extractor.sampling_rate)
     if batch.model.task != "automatic-speech-recognition":
-        warn_of_cut_audio(samples, extractor)
+        warn_of_cut_audio(samples, extractor, {})
     return samples
 
 

@@ -55,8 +55,8 @@ def images(values: Iterable[Any]) -> list[np.ndarray]:
 
 
 def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
-    """Return arrays of height x width x channels, uint8, as Pillow images in RGB. Transparent pixels
-    are drawn over white, with a warning."""
+    """Return arrays of height x width x channels as Pillow images in RGB. Transparent pixels are
+    drawn over white, with a warning. Raises TypeError for other values than uint8."""
     converted = []
     for row, image in enumerate(images(values)):
         if image.dtype != np.uint8:

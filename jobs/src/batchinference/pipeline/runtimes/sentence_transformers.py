@@ -130,9 +130,11 @@ def _reader(loaded: Any, source: str) -> Any:
     part = loaded[0]
     while isinstance(part, Router):
         try:
-            part = part.sub_modules[part._resolve_route(modality="text")][0]
+            route = part._resolve_route(modality="text")
         except ValueError as error:
             raise ModelLoad(f"source: '{source}' has no default route for texts") from error
+        modules: Any = part.sub_modules
+        part = modules[route][0]
     return part
 
 

@@ -24,8 +24,6 @@ _FULL_DEPTH = 16
 _WHITE_IS_ZERO = 0
 _GRAY = np.array([0.299, 0.587, 0.114], np.float32)
 """The shares of red, green and blue in the brightness, as Pillow computes it."""
-
-
 _ONLY_8_BITS = (
     "{}: only 8 bits per channel of this image can be read. Leave out the option, or store the "
     "image as PNG"

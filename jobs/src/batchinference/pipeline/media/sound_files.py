@@ -118,7 +118,8 @@ def _with_all_samples(content: bytes) -> tuple[bytes, str]:
     number, and the damage; else the same content and an empty text. Raises ValueError for a
     chain."""
     at = _RIFF_HEADER
-    while content.startswith(b"RIFF") and len(head := content[at : at + _CHUNK_HEADER]) == 8:
+    while content.startswith(b"RIFF") and at + _CHUNK_HEADER <= len(content):
+        head = content[at : at + _CHUNK_HEADER]
         size = int.from_bytes(head[4:], "little")
         begin, at = at + _CHUNK_HEADER, at + _CHUNK_HEADER + size + size % 2
         if not head.startswith(b"data"):
@@ -195,7 +196,7 @@ def _after_index(content: bytes) -> bytes:
     end of the file; empty if there is no index."""
     index, begin = _index_of(content)
     at = max(index.find(b"Xing"), index.find(b"Info"))
-    flags = index[at + 7] if len(index) == _MP3_HEAD else 0
+    flags = int.from_bytes(index[at + 4 : at + 8])
     if not flags & _HAS_BYTES:
         return b""
     stated = at + 8 + 4 * (flags & _HAS_FRAMES)
@@ -209,7 +210,7 @@ def _after_index(content: bytes) -> bytes:
 
 def _index_of(content: bytes) -> tuple[bytes, int]:
     """Return the beginning of an MP3 file if it has an index, which states the number of samples;
-    else empty bytes; and its offset."""
+    else empty bytes. Return also its offset, which is after a tag."""
     begin = 0
     if content.startswith(b"ID3"):
         sizes = content[6:_TAG_HEADER]

@@ -154,6 +154,7 @@ def _column(name: str, array: np.ndarray, types: Mapping[str, pa.DataType]) -> p
 
 
 def _in_arrow_dtype(name: str, array: np.ndarray) -> np.ndarray:
+    """Return an array in the type that Arrow has. Raises ValueError for a time that changes."""
     cast = array.astype(_arrow_dtype(array.dtype), copy=False)
     if cast.dtype.kind in "mM" and cast.dtype != array.dtype:
         back = cast.astype(array.dtype)

@@ -84,7 +84,8 @@ def misfit(
 
 def shown(value: object) -> str:
     """Return a value for messages, as JSON of limited length."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    is_fraction = isinstance(value, Decimal)
+    text = str(value) if is_fraction else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
@@ -173,10 +174,11 @@ def _parsed(
     return pa.chunked_array([pa.array(values, kind)]), misfits
 
 
-def parse_declared(document: bytes | str, kind: ColumnType) -> Any:
-    """Return a parsed JSON document for `fitting`. Raises ValueError if it is invalid."""
-    if has_json(kind):
-        document = with_texts(as_text(document), kind, others=False)
+def parse_declared(document: bytes | str, kind: ColumnType, *, others: bool = False) -> Any:
+    """Return a parsed JSON document for `fitting`. `others` says whether a `string` holds the JSON
+    of any other value. Raises ValueError if the document is invalid."""
+    if others or has_json(kind):
+        document = with_texts(as_text(document), kind, others=others)
     return load_exact(document)
 
 

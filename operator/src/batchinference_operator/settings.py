@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from math import log2
@@ -138,6 +139,8 @@ def _read_key(path: Path) -> bytes:
     if len(key) < MIN_KEY_BYTES:
         raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {fix}")
     frequencies = [count / len(key) for count in Counter(key).values()]
-    if -len(key) * sum(frequency * log2(frequency) for frequency in frequencies) < MIN_KEY_BITS:
+    bits = -len(key) * sum(frequency * log2(frequency) for frequency in frequencies)
+    repeats = len(zlib.compress(key, 9)) < MIN_KEY_BYTES  # such as a word several times
+    if bits < MIN_KEY_BITS or repeats:
         raise ValueError(f"{path} holds a key that is easy to guess; {fix}")
     return key

@@ -173,6 +173,73 @@ def test_mp3_of_varying_rate_without_an_index_is_complete(tmp_path: Path) -> Non
     assert amplitude(read(tmp_path, without)).shape[1] >= len(samples)
 
 
+MP3_TAGS = {
+    "no tag": b"",
+    "ID3v1": b"TAG" + bytes(125),
+    "APE": b"APETAGEX" + struct.pack("<IIII8x", 2000, 2032, 1, 1 << 31) + b"x" * 2000
+    + b"APETAGEX" + struct.pack("<IIII8x", 2000, 2032, 1, 1 << 31),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tag", MP3_TAGS)
+def test_tags_after_an_mp3_are_no_recording(tmp_path: Path, tag: str) -> None:
+    outcome = read(tmp_path, encoded(SOUND, "MP3") + MP3_TAGS[tag])
+    assert (amplitude(outcome).shape, outcome.warnings) == ((1, len(SOUND)), {})
+
+
+def test_joined_mp3_files_are_read(tmp_path: Path) -> None:
+    first, second = encoded(SOUND, "MP3"), encoded(TONE, "MP3")
+    length = amplitude(read(tmp_path, first + second)).shape[1]
+    assert length == pytest.approx(len(SOUND) + len(TONE), abs=5000)  # with silence between them
+
+
+@pytest.mark.parametrize("kind", [("FLAC", "PCM_16"), ("OGG", "OPUS"), ("WAV", "PCM_16")])
+def test_joined_recordings_are_a_failed_row(tmp_path: Path, kind: tuple[str, str]) -> None:
+    """Nothing is damaged, so that there is nothing to accept or to restore."""
+    content = encoded(SOUND, *kind) * 2
+    for truncated in ("fail", "accept"):
+        (error,) = read(tmp_path, content, truncated=truncated).bad.values()
+        assert "several recordings" in error
+        assert "accept" not in error
+
+
+def test_recording_that_changes_its_rate_is_a_failed_row(tmp_path: Path) -> None:
+    faster = io.BytesIO()
+    soundfile.write(faster, TONE, 24000, format="MP3")
+    adts = recorded(TONE, "adts", "aac")
+    other = recorded(TONE, "adts", "aac", rate=24000)
+    for content in (encoded(TONE, "MP3") + faster.getvalue(), adts + other):
+        (error,) = read(tmp_path, content).bad.values()
+        assert "Divide it" in error
+
+
+def test_flac_of_unknown_length_is_read(tmp_path: Path) -> None:
+    content = bytearray(encoded(TONE, "FLAC"))
+    (fields,) = struct.unpack_from(">Q", content, 18)
+    struct.pack_into(">Q", content, 18, fields >> 36 << 36)  # the last 36 bits are the length
+    outcome = read(tmp_path, bytes(content))
+    assert (amplitude(outcome).shape, outcome.warnings) == ((1, RATE), {})
+
+
+def test_wav_file_with_more_samples_than_it_states(tmp_path: Path) -> None:
+    content = bytearray(encoded(TONE, "WAV", "PCM_16"))
+    struct.pack_into("<I", content, content.find(b"data") + 4, 1000)
+    (error,) = read(tmp_path, bytes(content)).bad.values()
+    assert f"1000 of {2 * RATE} bytes" in error
+    outcome = read(tmp_path, bytes(content), truncated="accept")
+    assert amplitude(outcome).shape == (1, RATE)
+    assert outcome.warnings == {(0, 0): {"Truncated": 0}}
+
+
+@pytest.mark.parametrize(
+    "after", [b"LIST\4\0\0\0INFO", b"\1LIST\4\0\0\0INFO", b"TAG" + bytes(125), bytes(4000)]
+)
+def test_other_data_after_the_samples_of_a_wav_file(tmp_path: Path, after: bytes) -> None:
+    content = encoded(TONE[:-1], "WAV", "PCM_U8")
+    outcome = read(tmp_path, content[: content.find(b"data") + 8 + RATE - 1] + after)
+    assert (amplitude(outcome).shape, outcome.warnings) == ((1, RATE - 1), {})
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
 @pytest.mark.parametrize("rate", [8000, 16000, 96000])
 @pytest.mark.parametrize("mono", [True, False])

@@ -88,6 +88,8 @@ def test_audio_is_decoded() -> None:
 def test_text_and_json_are_decoded() -> None:
     assert decoded(["é".encode()], format="text") == ["é"]
     assert decoded(["é".encode("latin-1")], format="text", encoding="latin-1") == ["é"]
+    assert decoded(["\ufeffé".encode()], format="text") == ["é"]
+    assert decoded(["\ufeffé".encode("utf-16-le")], format="text", encoding="utf-16-le") == ["é"]
     values = [{"a": 1, "b": ["x"]}, {"a": 2, "b": []}]
     for raw in (list(map(json.dumps, values)), [json.dumps(value).encode() for value in values]):
         assert decoded(raw, format="json", fields={"a": "int64", "b": "list<string>"}) == values
@@ -177,15 +179,26 @@ def test_fields_have_the_types_of_columns() -> None:
         ]
 
 
+def test_string_is_the_json_of_any_other_value() -> None:
+    fields = {"a": "string", "b": "list<string>"}
+    documents = ['{"a": 1.50, "b": [1e5, "x", null]}', '{"a": {"c": true}}', '{"a": null, "b": []}']
+    for raw in (documents, [document.encode() for document in documents]):
+        assert decoded(raw, format="json", fields=fields) == [
+            {"a": "1.50", "b": ["1e5", "x", None]},
+            {"a": '{"c": true}', "b": None},
+            {"a": None, "b": []},
+        ]
+
+
 @pytest.mark.parametrize(
     ("declared", "value"),
     [
         ("float64", "9007199254740993"),
         ("float64", "1e400"),
         ("int8", "128"),
-        ("string", "1"),
         ("date", '"2024-02-30"'),
         ("decimal<4, 2>", "1.005"),
+        ("int64", "1.50"),
         ("int64", "true"),
         ("bool", "1"),
         ("json", '{"b": }'),
@@ -197,6 +210,7 @@ def test_value_that_would_be_changed_fails_its_row(declared: str, value: str) ->
     result = run([f'{{"a": {value}}}', "{}"], format="json", fields=fields)
     assert isinstance(result, TransformResult)
     assert (set(result.failed), result.table.num_rows) == ({0}, 1)
+    assert f'"{value}"' not in str(result.failed[0])
 
 
 def test_large_values_are_decoded_in_parts() -> None:

@@ -201,8 +201,22 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
         [pa.array([2**62 + 1, 3], kind) for kind in (pa.int64(), pa.uint64())],
         "T.  a > 3.5 ; a * 1.5 > 5",
     ),
+    "integers that float64 does not hold": (
+        [pa.array([2**53 + 1, 2**53], kind) for kind in (pa.int64(), pa.uint64())],
+        """
+            T.  a > 9007199254740992.0 ; a not in [9007199254740992.0, 0.5]
+            .T  a == 9007199254740992.0 ; a in [9007199254740992.0] ; a <= 9007199254740992.5
+        """,
+    ),
     "float16": ([pa.array([0.5, 1.5], pa.float16())], "T.  a * 2 == 1"),
-    "float32": ([pa.array([0.5, 1.5], pa.float32())], "T.  a / 2 == 0.25"),
+    "float32": (
+        [pa.array([0.5, 1.5], pa.float32()), pa.array([0.1, 0.2], pa.float32())],
+        "T.  a == 0.5 or a == 0.1 ; a in [0.5, 0.1]",
+    ),
+    "decimals with many digits": (
+        [pa.array([Decimal("9007199254740993.10"), Decimal("9007199254740993.20")])],
+        "T.  str(a) == '9007199254740993.10' ; (a if n == 1 else None) is not None",
+    ),
     "decimals": (
         [pa.array([Decimal("1.50"), Decimal("0.10"), None], kind)
          for kind in (pa.decimal128(5, 2), pa.decimal128(38, 2), pa.decimal256(50, 2))],
@@ -259,6 +273,18 @@ def test_duration_fails_the_job() -> None:
     for expression in ("a > 1", "a == '1 day'"):
         with pytest.raises(JobFailure, match="the filter cannot be computed"):
             mask(expression, pa.table({"a": [dt.timedelta(days=1)]}))
+
+
+def test_integers_are_not_rounded_to_compare_them_with_a_column_of_fractions() -> None:
+    floats = pa.array([2.0**53, 3.0])
+    assert mask("i == f", pa.table({"i": [4, 3], "f": floats})) == [False, True]
+    with pytest.raises(pa.ArrowInvalid, match="not in range"):
+        mask("i == f", pa.table({"i": [2**53 + 1, 3], "f": floats}))
+
+
+def test_texts_in_a_list_are_not_compared_with_numbers() -> None:
+    with pytest.raises(JobFailure, match="texts cannot be compared"):
+        mask("i in ['1']", pa.table({"i": [1]}))
 
 
 def test_uint64_above_the_largest_int64_fails() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import tifffile
@@ -130,6 +133,117 @@ def test_zero_is_white_if_the_file_says_so(tmp_path: Path) -> None:
     for options in ({}, {"compression": "zlib"}):
         content = tiff(65535 - ramp(65535), photometric="miniswhite", **options)
         assert np.array_equal(pixels_of(read_image(tmp_path, content, mode="L")), ramp(65535) >> 8)
+        for ends in (None, [0, 65535]):
+            found = pixels_of(read_image(tmp_path, content, mode="I;16", range=ends))
+            assert np.array_equal(found, ramp(65535))
+
+
+def test_numbers_of_tiff_files_keep_their_sign(tmp_path: Path) -> None:
+    for values in (
+        np.array([[-100, 0, 100]], np.int8),
+        np.array([[0, 1 << 31, (1 << 32) - 1]], np.uint32),
+    ):
+        (error,) = read_image(tmp_path, tiff(values), mode="L").bad.values()
+        assert "range" in error
+        ends = [float(values.min()), float(values.max())]
+        outcome = read_image(tmp_path, tiff(values), mode="L", range=ends)
+        assert (pixels_of(outcome).tolist(), outcome.warnings) == ([[0, 128, 255]], {})
+
+
+def jpeg2000(values: np.ndarray) -> bytes:
+    return encoded_picture(values, "jpeg2000", "rgb48le", "image2pipe")
+
+
+def avif(values: np.ndarray) -> bytes:
+    return encoded_picture(values, "libsvtav1", "yuv420p10le", "avif")
+
+
+def encoded_picture(values: np.ndarray, codec: str, pixel_format: str, container: str) -> bytes:
+    """Return a picture with 16 bits per channel as FFmpeg writes it."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=container) as output:
+        stream = output.add_stream(codec, rate=1)
+        stream.height, stream.width = values.shape[:2]
+        stream.pix_fmt = pixel_format
+        frame = av.VideoFrame.from_ndarray(values, "rgb48le").reformat(format=pixel_format)
+        output.mux([*stream.encode(frame), *stream.encode()])
+    return buffer.getvalue()
+
+
+def heic(values: np.ndarray) -> bytes:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    shape = (values.shape[1], values.shape[0])
+    buffer = io.BytesIO()
+    pillow_heif.encode("RGB;16", shape, values.tobytes(), buffer)
+    return buffer.getvalue()
+
+
+def with_alpha(values: np.ndarray) -> np.ndarray:
+    return np.dstack((values, np.full(values.shape[:2], 65535, np.uint16)))
+
+
+DEEP: dict[str, Callable[[np.ndarray], bytes]] = {
+    "JPEG 2000": jpeg2000,
+    "AVIF": avif,
+    "HEIC": heic,
+    "plain PPM": lambda values: b"P3 64 64 65535\n" + b" ".join(b"%d" % v for v in values.flat),
+    "TIFF, premultiplied": lambda values: tiff(
+        with_alpha(values), photometric="rgb", extrasamples=["assocalpha"]
+    ),
+    "TIFF, CMYK": lambda values: tiff(
+        np.dstack((65535 - values, np.zeros((64, 64), np.uint16))), photometric="separated"
+    ),
+}
+"""Files with more than 8 bits per channel, of which Pillow gives 8."""
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_reduced_depth_is_counted_and_fails_options_that_need_it(tmp_path: Path, kind: str) -> None:
+    expected = photograph("chelsea")[:64, :64]
+    content = DEEP[kind](expected.astype(np.uint16) * 257)
+    outcome = read_image(tmp_path, content)
+    assert np.abs(pixels_of(outcome).astype(int) - expected).mean() < 8
+    assert outcome.warnings == {(0, 0): {"DepthReduced": 0}}
+    for option, value in (("range", [0, 1000]), ("mode", "I;16")):
+        (error,) = read_image(tmp_path, content, **{option: value}).bad.values()
+        assert option in error
+        assert "only 8 bits" in error
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"", "empty"),
+        (b"no image", "first bytes"),
+        (tiff(np.zeros((4, 4), np.float64)), "sample format"),
+    ],
+    ids=["empty", "text", "TIFF of double precision"],
+)
+def test_unknown_image_is_a_failed_row_with_its_cause(
+    tmp_path: Path, content: bytes, cause: str
+) -> None:
+    (error,) = read_image(tmp_path, content).bad.values()
+    assert cause in error
+    assert "BytesIO" not in error
+
+
+def test_depth_of_a_cut_image_is_reduced(tmp_path: Path) -> None:
+    random = np.random.default_rng(0).integers(0, 65536, (200, 200, 3), np.uint16)
+    content = tiff(random, photometric="rgb")
+    cut = content[: len(content) * 3 // 4]
+    outcome = read_image(tmp_path, cut, truncated="accept")
+    assert outcome.warnings == {(0, 0): {"DepthReduced": 0, "Truncated": 0}}
+    (error,) = read_image(tmp_path, cut, truncated="accept", range=[0, 1000]).bad.values()
+    assert "only 8 bits" in error
+
+
+def test_16_bits_for_all_channels_are_not_deep(tmp_path: Path) -> None:
+    header = struct.pack("<IiiHHIIiiII3I", 40, 2, 1, 1, 16, 3, 4, 0, 0, 0, 0, 0xF800, 0x7E0, 0x1F)
+    offset = 14 + len(header)
+    pixels = struct.pack("<2H", 0xF800, 0x1F)
+    content = struct.pack("<2sIHHI", b"BM", offset + 4, 0, 0, offset) + header + pixels
+    outcome = read_image(tmp_path, content)
+    assert (pixels_of(outcome).tolist(), outcome.warnings) == ([[[255, 0, 0], [0, 0, 255]]], {})
 
 
 @pytest.mark.parametrize("magic", [b"P5", b"P6"])

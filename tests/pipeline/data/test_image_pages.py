@@ -134,6 +134,29 @@ def test_smaller_versions_and_masks_are_no_pages(
     assert len(read_image(tmp_path, pyramid(*types), pages="all").places) == 1 + others
 
 
+def test_thumbnail_is_not_read_instead_of_its_photograph(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tifffile.TiffWriter(buffer) as writer:
+        writer.write(np.zeros((8, 8), np.uint8), subfiletype=SMALLER, subifds=1)
+        writer.write(np.ones((64, 64), np.uint8))
+    for kept in ("first", "all"):
+        (error,) = read_image(tmp_path, buffer.getvalue(), pages=kept).bad.values()
+        assert "thumbnail" in error
+
+
+@pytest.mark.parametrize("kept", ["first", "all"])
+@pytest.mark.parametrize(
+    "image",
+    [b"P4 9 1\n12", b"P5\n# P5 1 1\n2 1 255\n12", b"P5 2 1 4095\n1234", b"P6 2 1 255\n123456"],
+    ids=["1 bit", "gray", "16 bits", "RGB"],
+)
+def test_further_images_of_ppm_files_are_counted(tmp_path: Path, image: bytes, kept: str) -> None:
+    outcome = read_image(tmp_path, image * 3, pages=kept)
+    assert outcome.warnings[0, 0]["PagesIgnored"] == 2
+    for complete in (image, image + b"P5 is no image"):
+        assert "PagesIgnored" not in str(read_image(tmp_path, complete, pages=kept).warnings)
+
+
 def test_previews_in_mpo_files_are_no_pages(tmp_path: Path) -> None:
     content = bytearray(pages("MPO"))
     index = content.find(b"MPF\0")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from batchinference.pipeline.media import images
@@ -111,6 +112,14 @@ def test_palettes_have_transparent_colours(tmp_path: Path, file_format: str) -> 
     outcome = read_image(tmp_path, saved(image, file_format, transparency=1))
     assert pixels_of(outcome).tolist() == [[[255, 255, 255], [9, 8, 7]]]
     assert outcome.warnings == {(0, 0): {"Composited": 0}}
+
+
+def test_gray_that_is_multiplied_by_its_opacity(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    values = np.array([[[64, 128], [200, 255]]], np.uint8)
+    tifffile.imwrite(buffer, values, photometric="minisblack", extrasamples=["assocalpha"])
+    outcome = read_image(tmp_path, buffer.getvalue(), background="black", mode="L")
+    assert pixels_of(outcome).tolist() == [[64, 200]]
 
 
 @pytest.mark.parametrize("given", ["pixels", "bytes"])

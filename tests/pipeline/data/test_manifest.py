@@ -97,6 +97,7 @@ def test_fetched_content_is_an_added_column(tmp_path: Path, web: Web) -> None:
     for options in ({}, {"decode": "bytes"}):
         outcome = read_files("manifest", tmp_path, **options)
         assert (outcome.good, outcome.ends) == (rows, {0: 2})
+    web.paths["/a"] = ["\ufefffirst".encode()]
     texts = read_files("manifest", tmp_path, decode="text")
     assert texts.column("text").tolist() == ["first", "grün"]
     assert "bytes" not in texts.schema.names

@@ -123,7 +123,10 @@ def test_address_outside_of_an_allowed_prefix_is_refused(tmp_path: Path) -> None
     with redirecting_server() as url:
         allow = [f"{url}/photos/", "http://intranet.example/photos/"]
         outside = [
-            *(f"{url}/photos/{dots}/secret" for dots in ("..", "%2e%2e", "..%2f..")),
+            *(
+                f"{url}/photos/{dots}/secret"
+                for dots in ("..", "%2e%2e", "..%2f..", "%252e%252e", "..;", "..;x=1")
+            ),
             *(f"{url}\\@intranet.example/photos/", f"{url}\\.intranet.example/photos/x"),
             url.replace("://", "://intranet.example@") + "/photos/x",
         ]

@@ -25,6 +25,10 @@ ARRAYS: dict[str, np.ndarray] = {
     "texts": np.array(["a", "längst", ""]),
     "bytes": np.array([b"a", b"bc"]),
     "times": np.array(["2026-01-01", "2026-02-03"], "datetime64[s]"),
+    "days": np.array(["2026-01-01", "1926-02-03"], "datetime64[D]"),
+    "months of two axes": np.array([["2026-01", "2026-02"]], ">M8[M]"),
+    "picoseconds": np.array([7000, -2000], "datetime64[ps]"),
+    "durations": np.array([7, -2], "timedelta64[W]"),
     "a single row": RANDOM.random((1, 2)),
     "a number alone": np.array(7.5),
 }
@@ -76,6 +80,8 @@ def test_unsupported_array_is_one_failed_row(tmp_path: Path) -> None:
         (np.array([1j]), "complex128"),
         (np.zeros(2, [("x", "i4")]), "[('x', '<i4')]"),
         (np.array([{"a": 1}], dtype=object), "object"),
+        (np.array([1], np.longdouble), str(np.dtype(np.longdouble))),
+        (np.array([1], "timedelta64[M]"), "timedelta64[M]"),
     ):
         np.save(tmp_path / "a.npy", array)
         np.save(tmp_path / "b.npy", np.arange(3))
@@ -86,6 +92,29 @@ def test_unsupported_array_is_one_failed_row(tmp_path: Path) -> None:
     assert read_files("numpy", tmp_path / "c.npz").bad == {
         (0, 0): "ValueError: the arrays have different numbers of rows: x 3, y 2"
     }
+
+
+def test_value_that_arrow_cannot_hold_fails_its_row(tmp_path: Path) -> None:
+    for array in (
+        np.array([0, 10**18, 1], "datetime64[Y]"),
+        np.array([0, 1, 1000], "datetime64[ps]"),
+        np.array(["a", "\ud800", "b"]),
+    ):
+        np.save(tmp_path / "a.npy", array)
+        outcome = read_files("numpy", tmp_path)
+        assert outcome.places == [(0, 0), (0, 2)]
+        assert str(array.dtype) in outcome.bad[0, 1]
+
+
+def test_file_with_two_arrays_is_one_failed_row(tmp_path: Path) -> None:
+    with (tmp_path / "a.npy").open("wb") as file:
+        for array in (np.arange(3), np.arange(4)):
+            np.save(file, array)
+    with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
+        archive.writestr("a.npy", _of_shape("(2,)"))
+    outcome = read_files("numpy", tmp_path)
+    assert (outcome.good, list(outcome.bad)) == ([], [(0, 0), (1, 0)])
+    assert all("second" in error for error in outcome.bad.values())
 
 
 def test_truncated_file_is_one_failed_row(tmp_path: Path) -> None:

@@ -93,14 +93,49 @@ def test_commit_counts_the_warnings_of_rows_that_have_not_failed(
     total = total_warnings(each for group in groups for each in warned_rows_of(group))
     left = [warning for warning in warnings if warning.row not in failing]
     assert {each.name: (each.rows, each.amount) for each in total} == {
-        name: (len(own), sum(warning.amount for warning in own))
+        name: (len({warning.row for warning in own}), sum(warning.amount for warning in own))
         for name in (CUT, ROTATED)
         if (own := [warning for warning in left if warning.name == name])
     }
-    assert sum(counts_of_group(group).warned for group in groups) == len(left)
+    warned = len({(warning.row, warning.name) for warning in left})
+    assert sum(counts_of_group(group).warned for group in groups) == warned
     for each in total:
         first = min(warning.row for warning in left if warning.name == each.name)
         assert each.example == (0, first)
+
+
+def commit(rows: RowBatch) -> list[tuple[str, int, int]]:
+    """Return the warnings that the commit of a batch counts: name, rows and amount."""
+    found = (each for group in commit_groups(rows) for each in warned_rows_of(group))
+    return [(each.name, each.rows, each.amount) for each in total_warnings(found)]
+
+
+def test_input_row_that_became_several_rows_counts_once() -> None:
+    rows = good(0, 0, [1, 2]).derived(pa.table({"n": range(4)}), np.array([0, 0, 0, 1]), [])
+    warnings = [RowWarning(0, CUT, 5), RowWarning(1, CUT, 7), RowWarning(3, CUT, 1)]
+    assert commit(rows.with_warnings(warning_table("embed", rows.ids, warnings))) == [
+        ("TextCut", 2, 13)
+    ]
+
+
+@pytest.mark.parametrize("left", [[1], []], ids=["written", "filtered"])
+def test_warning_remains_if_a_part_of_its_row_fails(left: list[int]) -> None:
+    rows = good(0, 0, [1]).derived(pa.table({"n": [1, 2]}), np.array([0, 0]), [])
+    rows = rows.with_warnings(warning_table("embed", rows.ids, [RowWarning(1, CUT, 5)]))
+    parents = np.array(left, dtype=np.int64)
+    after = rows.derived(rows.table.take(pa.array(parents)), parents, [(0, failed(0, 0).errors)])
+    assert commit(after) == [("TextCut", 1, 5)]
+    both = [(row, failed(0, 0).errors) for row in (0, 1)]
+    assert commit(rows.derived(rows.table.slice(0, 0), parents[:0], both)) == []
+
+
+@pytest.mark.parametrize(
+    "others", [RowBatch(), merged([good(0, 1, [1]), failed(0, 2)])], ids=["alone", "with others"]
+)
+def test_warning_counts_if_its_row_is_in_another_commit(others: RowBatch) -> None:
+    elsewhere = warning_table("embed", np.array([0]), [RowWarning(0, CUT, 5)])
+    rows = merged([others, RowBatch(warnings=elsewhere)])
+    assert commit(rows) == [("TextCut", 1, 5)]
 
 
 @given(

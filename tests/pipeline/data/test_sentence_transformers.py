@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,49 @@ def test_windows_are_averaged_by_their_tokens(minilm: str) -> None:
     assert warnings == []
     assert np.abs(found[1] - mean / np.linalg.norm(mean)).max() < 1e-5
     assert np.abs(found[0] - direct(minilm, ["a"])).max() < 1e-5
+
+
+def saved(folder: Path, *modules: Any) -> str:
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer(modules=list(modules), device="cpu").save(str(folder))
+    return str(folder)
+
+
+def test_cut_tokens_of_the_route_of_texts_are_counted(bert: str, tmp_path: Path) -> None:
+    from sentence_transformers.base.modules import Router, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    def routed(name: str, default: str | None) -> str:
+        query, document = ([Transformer(bert), Pooling(32)] for _ in range(2))
+        query[0].max_seq_length = 10
+        routes = Router.for_query_document(query, document, default, allow_empty_key=False)
+        return saved(tmp_path / name, routes)
+
+    letters = "a b " * 40
+    for default, cut in (("query", 82 - 10), ("document", 82 - 64)):
+        source = routed(default, default)
+        found, warnings = embedded_with_warnings(source, ["a", letters])
+        assert warnings == [(1, "TextCut", cut)]
+        assert np.abs(found - direct(source, ["a", letters])).max() < 1e-5
+        with pytest.raises(TextTooLong, match="82 tokens"):
+            embedded_with_warnings(source, [letters], tooLong="fail")
+    with pytest.raises(ModelLoad, match="no default route"):
+        runtime(routed("none", None))
+
+
+def test_limit_that_cannot_be_checked_is_rejected(tmp_path: Path) -> None:
+    from sentence_transformers.sentence_transformer.modules import Pooling, WordEmbeddings
+    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
+
+    def words(name: str, **fields: int) -> str:
+        vectors = np.eye(4, dtype=np.float32)
+        table = WordEmbeddings(WhitespaceTokenizer(list("abcd")), vectors, **fields)
+        return saved(tmp_path / name, table, Pooling(4))
+
+    assert embedded(runtime(words("unlimited")), ["b c"]).tolist() == [[0, 0.5, 0.5, 0]]
+    with pytest.raises(ModelLoad, match="cuts texts after 20 tokens"):
+        runtime(words("limited", max_seq_length=20))
 
 
 def test_unsupported_fields_are_rejected_at_load(minilm: str, clip: str) -> None:

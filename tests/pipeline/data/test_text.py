@@ -78,6 +78,12 @@ def test_python_encodings_can_be_read(tmp_path: Path) -> None:
             assert texts(kept) == ["grün", "", "weiß"], encoding
 
 
+def test_byte_order_mark_is_no_text_in_any_encoding(tmp_path: Path) -> None:
+    for encoding in ("utf-8", "utf-16-le", "utf-32-be", "gb18030"):
+        content = "\ufeffa\n\ufeffb\n".encode(encoding)
+        assert texts(read(tmp_path, content, encoding=encoding)) == ["a", "\ufeffb"], encoding
+
+
 def test_empty_file_has_no_rows_in_any_encoding(tmp_path: Path) -> None:
     for encoding in ("utf-8", "utf-16", "utf-32", "latin-1"):
         content = "".encode(encoding)

@@ -12,6 +12,7 @@ import torch
 import transformers as hf
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.text_limits import TextTooLong, max_tokens
 from support.models import tiny_transformers as tiny_models
 from support.models.run_transformers import alike, loaded, run
@@ -122,8 +123,41 @@ def test_pairs_are_cut_and_divided_together(tiny: Tiny) -> None:
     expected = np.average(scores, weights=[len(part) for part in parts])
     assert warnings == []
     assert found[0]["score"] == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(TextTooLong):
+    with pytest.raises(TextTooLong, match="shorter text of a pair"):
         run(divided, {"text": [LONG], "text_pair": [LONG]})
+
+
+def test_text_that_must_not_be_cut_is_named(tiny: Tiny) -> None:
+    pair = {"text": ["a b"], "text_pair": [LONG]}
+    options = {"truncation": "only_first"}
+    runtime = loaded("text-classification", tiny("regressor"), list(pair), options=options)
+    with pytest.raises(ValueError, match=r"options\.truncation: only_first"):
+        run(runtime, pair)
+    word = {"words": [["a"]], "boxes": [[[0, 0, 9, 9]]]}
+    asked = {"image": [np.zeros((8, 8, 3), np.uint8)], "question": [LONG], **word}
+    reader = loaded("document-question-answering", tiny("document_reader"), list(asked))
+    with pytest.raises(ValueError, match="such as a question"):
+        run(reader, asked)
+
+
+def test_as_many_texts_of_a_conversation_are_cut_as_needed() -> None:
+    def render(row: dict[str, Any]) -> str:
+        contents = [turn["content"] for turn in row["turns"]]
+        return "".join(text if isinstance(text, str) else text[0]["text"] for text in contents)
+
+    texts = [{"role": "user", "content": letter * 10} for letter in LETTERS]
+    part = {"role": "user", "content": [{"type": "text", "text": "1" * 5}, {"type": "image"}]}
+    limit = PromptLimit(tiny_models.characters(), 3, from_left=False)
+    turns = np.array([*texts, part], object)
+    row, prompt, cut = limit.fitted({"turns": turns}, render, special=False)
+    assert (prompt, cut) == ("111", 260 + 2)
+    assert row["turns"][-1]["content"] == [{"type": "text", "text": "111"}, {"type": "image"}]
+
+
+def test_prompt_that_is_too_long_without_its_values_is_named() -> None:
+    limit = PromptLimit(tiny_models.characters(), 7, from_left=False)
+    with pytest.raises(TextTooLong, match=r"prompt without its values has 8 tokens.*Shorten"):
+        limit.fitted({"text": "a"}, lambda row: "x" * 8 + row["text"], special=False)
 
 
 def test_entities_of_windows_have_places_in_the_whole_text(tiny: Tiny) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.readers.tfrecords import Example
 from support.inputs.read_files import open_input, read_files
 from support.inputs.tfrecords import example, record, write_examples
 
@@ -43,6 +45,32 @@ def test_feature_with_several_values_is_always_a_list(tmp_path: Path) -> None:
     write(tmp_path, {"tags": [b"a"]}, name="a.tfrecords")
     write(tmp_path, {"tags": [b"b", b"c"]}, name="b.tfrecords")
     assert read_files("tfrecords", tmp_path).good == [{"tags": [b"a"]}, {"tags": [b"b", b"c"]}]
+
+
+def with_empty(kind: str, row: dict[str, Any]) -> bytes:
+    """Return a record with these features, and a feature `tag` without values."""
+    message = Example.FromString(example(row))
+    getattr(message.features.feature["tag"], kind).SetInParent()
+    return record(message.SerializeToString())
+
+
+def test_feature_without_a_value_is_an_empty_list(tmp_path: Path) -> None:
+    empty = with_empty("bytes_list", {"id": 2})
+    path = write(tmp_path, {"id": 1, "tag": b"x"})
+    path.write_bytes(path.read_bytes() + empty + record(example({"id": 3})))
+    outcome = read_files("tfrecords", tmp_path)
+    assert [row["tag"] for row in outcome.good] == [[b"x"], [], None]
+    write(tmp_path, *({"tag": b"x"} for _ in range(100)))
+    path.write_bytes(path.read_bytes() + empty)
+    assert "list_columns" in read_files("tfrecords", tmp_path).bad[0, 100]
+
+
+def test_kind_of_a_feature_is_that_of_its_values(tmp_path: Path) -> None:
+    path = write(tmp_path, {"tag": 5}, {"tag": [6, 7]})
+    path.write_bytes(with_empty("bytes_list", {}) + path.read_bytes())
+    outcome = read_files("tfrecords", tmp_path)
+    assert [row["tag"] for row in outcome.good] == [[], [5], [6, 7]]
+    assert outcome.bad == {}
 
 
 def test_list_columns_are_lists(tmp_path: Path) -> None:
@@ -134,6 +162,14 @@ def test_damaged_gzip_is_one_failed_row(tmp_path: Path, damage: slice) -> None:
     outcome = read_files("tfrecords", tmp_path)
     assert len(outcome.bad) == 1
     assert outcome.ends == {0: len(outcome.good) + 1}
+
+
+def test_other_compressions_are_named(tmp_path: Path) -> None:
+    content = record(example({"id": 1}))
+    packed = {"ZLIB": zlib.compress(content), "zstd": pa.compress(content, "zstd", asbytes=True)}
+    for name, compressed in packed.items():
+        (tmp_path / "a.tfrecords").write_bytes(compressed)
+        assert name in read_files("tfrecords", tmp_path).bad[0, 0]
 
 
 def test_empty_file_has_no_rows(tmp_path: Path) -> None:

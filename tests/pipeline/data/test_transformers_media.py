@@ -15,6 +15,7 @@ import torch
 import transformers
 from PIL.Image import Resampling
 
+from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.transformers import inputs
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
@@ -25,6 +26,7 @@ from batchinference.pipeline.runtimes.transformers.inputs import (
 )
 from support.inputs.photographs import photograph
 from support.models.run_transformers import alike, loaded, objects, run
+from support.outputs.row_warnings import plain, run_with_warnings
 
 Tiny = Callable[[str], str]
 RATE = 16000
@@ -148,6 +150,51 @@ def test_images_of_one_or_four_channels_become_rgb() -> None:
     expected = [image, np.repeat(gray, 3, axis=2), image]
     for found, wanted in zip(pillow_images(objects([image, gray, opaque])), expected, strict=True):
         assert np.array_equal(np.asarray(found), wanted)
+
+
+def test_transparent_pixels_are_drawn_over_white_with_a_warning() -> None:
+    opaque = np.full((2, 2, 4), 255, np.uint8)
+    hidden = np.array([[[255, 0, 0, 0], [9, 8, 7, 255]]], np.uint8)
+    gray = np.array([[[9, 0], [8, 255]]], np.uint8)
+    with collect_warnings() as warnings:
+        _, *found = map(np.asarray, pillow_images(objects([opaque, hidden, gray])))
+    assert [pixels.tolist() for pixels in found] == [
+        [[[255] * 3, [9, 8, 7]]],
+        [[[255] * 3, [8] * 3]],
+    ]
+    assert plain(warnings) == [(1, "Composited", 0), (2, "Composited", 0)]
+
+
+def test_transparent_image_of_a_prompt_warns_about_its_row(tiny: Tiny) -> None:
+    runtime = loaded(
+        "image-text-to-text", tiny("captioner"), ["image"], images=["image"],
+        sampling={"max_new_tokens": 2},
+    )  # fmt: skip
+    images = objects([np.full((32, 32, 4), alpha, np.uint8) for alpha in (255, 0)])
+    _, warnings = run_with_warnings(runtime, {"image": images})
+    assert warnings == [(1, "Composited", 0)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.int32, bool])
+def test_pixels_of_another_type_are_not_clipped(dtype: Any) -> None:
+    for channels in (1, 3):
+        with pytest.raises(TypeError, match=r"uint8.*mode: RGB"):
+            pillow_images([np.ones((2, 2, channels), dtype)])
+
+
+def test_audio_that_options_cut_is_counted(tiny: Tiny) -> None:
+    columns = {"audio": [tone(1.0, RATE), tone(3.5, RATE)]}
+    for options, cut in (
+        ({}, []),
+        ({"max_length": RATE}, []),
+        ({"truncation": True, "max_length": RATE}, [(1, "AudioCut", 3)]),
+        ({"truncation": True, "max_length": RATE, "pad_to_multiple_of": 2 * RATE},
+         [(1, "AudioCut", 2)]),
+    ):  # fmt: skip
+        runtime = loaded(
+            "audio-classification", tiny("audio_classifier"), ["audio"], options=options
+        )
+        assert run_with_warnings(runtime, columns)[1] == cut, options
 
 
 def test_pipeline_rejects_other_values_than_images(tiny: Tiny) -> None:

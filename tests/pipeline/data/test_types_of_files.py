@@ -98,6 +98,49 @@ def test_arrays_of_two_types_get_the_wider_type(
     assert outcome.column("data").tolist() == [*np.zeros(shape).tolist(), *np.ones(shape).tolist()]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "shared", "bad"),
+    [
+        ([2**53 + 1, 1], [0.5], "float64", [0]),
+        (np.array([[1, 2**53 + 1], [1, 2]]), [[0.5, 1]], "float64", [0]),
+        ([5, -1], np.array([2**63], np.uint64), "uint64", [1]),
+        (np.array([0, 10**12], "M8[s]"), np.array([7], "M8[ns]"), "datetime64[ns]", [1]),
+        (np.array([[0, 1]], "m8[D]"), np.array([[7, 8]], "m8[ms]"), "timedelta64[ms]", []),
+        (np.array(["é"]), np.array([b"b"]), "object", []),
+    ],
+    ids=["integers", "vectors", "unsigned", "times", "vectors of times", "texts and bytes"],
+)
+def test_values_of_arrays_that_the_wider_type_cannot_hold_fail_their_rows(
+    tmp_path: Path, one: Any, other: Any, shared: str, bad: list[int]
+) -> None:
+    np.save(tmp_path / "0.npy", one)
+    np.save(tmp_path / "1.npy", other)
+    outcome = read_files("numpy", tmp_path)
+    assert list(outcome.bad) == [(0, row) for row in bad]
+    assert len({str(table.schema) for table in outcome.tables}) == 1
+    assert outcome.column("data").dtype == shared
+    kept = [row for row in range(len(one)) if row not in bad]
+    if shared != "object":
+        assert outcome.column("data").tolist() == [
+            *np.asarray(one)[kept].astype(shared).tolist(),
+            *np.asarray(other).tolist(),
+        ]
+
+
+def test_arrays_with_other_numbers_of_axes_are_rejected(tmp_path: Path) -> None:
+    np.save(tmp_path / "0.npy", np.zeros((1, 2)))
+    np.save(tmp_path / "1.npy", np.zeros((1, 3)))
+    opened = open_input("numpy", tmp_path)
+    for shape in ((3,), (1, 3, 2)):
+        np.save(tmp_path / "1.npy", np.zeros(shape))
+        with pytest.raises(BadInput, match=r"double.* in .*0\.npy and .*double.* in .*1\.npy"):
+            open_input("numpy", tmp_path)
+        outcome = opened.read()
+        assert (outcome.places, list(outcome.bad)) == ([(0, 0)], [(1, 0)])
+    np.save(tmp_path / "1.npy", np.zeros(0))
+    assert read_files("numpy", tmp_path).column("data").shape == (1, 2)
+
+
 def test_types_do_not_depend_on_errors_of_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

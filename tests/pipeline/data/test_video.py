@@ -19,7 +19,7 @@ HEIGHT, WIDTH = 48, 64
 
 def video(path: Path, frames: int = 30, rate: int = 10, scale: int = 1) -> Path:
     """Write a video of frames with increasing brightness."""
-    codec = CODECS[path.suffix[1:]]
+    codec = CODECS.get(path.suffix[1:], "libx264")
     with av.open(path, "w") as container:
         stream = container.add_stream(codec, rate=rate)
         stream.width, stream.height = WIDTH * scale, HEIGHT * scale
@@ -91,6 +91,13 @@ def test_fps_selects_frames(tmp_path: Path, ending: str) -> None:
         assert indexes(read_files("video", tmp_path, fps=fps)) == expected
 
 
+def test_fps_selects_frames_of_joined_videos(tmp_path: Path) -> None:
+    parts = [video(tmp_path / f"{name}.ts", frames=10) for name in "ab"]
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    assert indexes(read_files("video", joined, fps=5)) == list(range(0, 20, 2))
+
+
 def test_frames_keep_their_size_or_are_resized(tmp_path: Path) -> None:
     video(tmp_path / "a.mp4", frames=3)
     video(tmp_path / "b.mp4", frames=3, scale=2)
@@ -116,6 +123,7 @@ def test_file_without_frames_is_one_failed_row(tmp_path: Path) -> None:
     video(tmp_path / "d.mp4", frames=2)
     outcome = read_files("video", tmp_path)
     assert list(outcome.bad) == [(0, 0), (1, 0), (2, 0)]
+    assert "read.format: audio" in outcome.bad[2, 0]
     assert outcome.places == [(3, 0), (3, 1)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from av.video.reformatter import ColorRange, Colorspace
 
+from batchinference.pipeline.media.cut_files import missing_end, stated_size
 from support.inputs.media_files import HEIGHT, WIDTH, quarters, turn_film, write_film
 from support.inputs.read_files import Outcome, read_files
 
@@ -141,6 +144,27 @@ def test_missing_end_is_a_failed_row_or_counted(tmp_path: Path, ending: str) -> 
     accepted = read_files("video", film, truncated="accept")
     assert (accepted.places, accepted.bad) == (outcome.places, {})
     assert accepted.warnings == {accepted.places[-1]: {"Truncated": 0}}
+
+
+def test_end_of_a_video_of_many_fragments_is_not_missed(tmp_path: Path) -> None:
+    film = write_film(
+        tmp_path / "a.mp4", [quarters()] * 40, "libx264", "yuv420p",
+        movflags="+frag_every_frame+empty_moov",
+    )  # fmt: skip
+    content = film.read_bytes()
+    assert missing_end(io.BytesIO(content), len(content)) is None
+    box = content.rfind(b"moof") - 4
+    for size in (box + 4, box + 7, box + 12, box + 60, len(content) - 1):
+        assert missing_end(io.BytesIO(content[:size]), size) is not None, size
+    assert missing_end(io.BytesIO(content + b"\0\0\0\x08free"), len(content) + 8) is None
+    film.write_bytes(content[: box + 60])
+    assert "end of the file" in str(read_files("video", film).bad)
+
+
+def test_chunks_of_many_blocks_are_followed() -> None:
+    boxes = b"".join(struct.pack(">I4s", size, b"free") + bytes(size - 8) for size in range(8, 900))
+    assert stated_size(io.BytesIO(boxes), len(boxes)) == len(boxes)
+    assert stated_size(io.BytesIO(boxes[:-1]), len(boxes) - 1) == len(boxes)
 
 
 def test_video_without_its_list_of_frames_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from decimal import Decimal
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import webdataset
+from PIL import Image
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import tar_samples
@@ -61,6 +63,7 @@ def test_suffixes_select_members(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.seg.png": b"", "1.txt": b"a"})
     outcome = read_files("webdataset", tmp_path, suffixes=["txt"])
     assert outcome.good == [{"__key__": "1", "txt": "a"}]
+    assert read_files("webdataset", tmp_path, suffixes=["TXT"]).good == outcome.good
     refusal = "suffixes: 'jpg': no inspected sample has it, only png, seg.png, txt"
     with pytest.raises(BadInput, match=refusal):
         open_input("webdataset", tmp_path, suffixes=["txt", "jpg"])
@@ -120,6 +123,14 @@ def test_ignored_members_are_counted(tmp_path: Path) -> None:
     assert [row["__key__"] for row in outcome.good] == ["1", "2", "3"]
     assert set(outcome.good[0]) == {"__key__", "txt"}
     assert ignored_members(outcome) == [(0, len(NOT_READ) + 3 + 1), (2, 1)]
+
+
+def test_ignored_members_of_a_failed_row_are_counted(tmp_path: Path) -> None:
+    members = {"README": b"", "0.png": b"no picture", "LICENSE": b"", "1.json": b"{", "NOTICE": b""}
+    shard(tmp_path / "a.tar", members)
+    outcome = read_files("webdataset", tmp_path)
+    assert set(outcome.bad) == {(0, 0), (0, 1)}
+    assert ignored_members(outcome) == [(0, 2), (1, 1)]
 
 
 def test_sample_of_links_is_a_row(tmp_path: Path) -> None:
@@ -203,7 +214,8 @@ def test_too_many_members_fail_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 LABELS: dict[str, tuple[list[bytes], list[Any]]] = {
-    "words": ([b"cat\n", b"dog", b"3"], ["cat", "dog", "3"]),
+    "words": ([b"cat\n", b"dog\r\n", b"3"], ["cat", "dog", "3"]),
+    "spaces": ([b" cat \n", b"\tdog"], [" cat ", "\tdog"]),
     "integers": ([b"3\n", b"-1", b" 0 "], [3, -1, 0]),
     "leading zeros": ([b"007", b"1"], ["007", "1"]),
     "fractions": ([b"1.0", b"1"], ["1.0", "1"]),
@@ -292,6 +304,13 @@ def test_missing_members_are_null(tmp_path: Path) -> None:
         assert np.array_equal(last, PICTURES[1])
 
 
+def test_heic_pictures_are_decoded(tmp_path: Path) -> None:
+    heic = io.BytesIO()
+    Image.fromarray(PICTURES[0]).save(heic, "HEIF")
+    shard(tmp_path / "a.tar", {"1.heic": heic.getvalue()})
+    assert read_files("webdataset", tmp_path).column("heic")[0].shape == PICTURES[0].shape
+
+
 def test_undecodable_sample_fails_its_row(tmp_path: Path) -> None:
     bad = {"1.png": b"no picture", "3.json": b"{", "4.cls": b"\xff", "5.txt": b"\xff"}
     bad["6.index"] = b"\x80"
@@ -307,7 +326,7 @@ def test_duplicate_member_fails_its_row(tmp_path: Path) -> None:
         for name in ("1.txt", "1.TXT", "2.txt"):
             add_member(archive, name, b"a")
     outcome = read_files("webdataset", tmp_path)
-    assert outcome.bad == {(0, 0): "ValueError: sample '1' has two members 'txt'"}
+    assert "sample '1' has two members 'txt'" in outcome.bad[0, 0]
     assert [row["__key__"] for row in outcome.good] == ["2"]
 
 
@@ -338,6 +357,23 @@ def test_archives_after_the_end_mark_of_another_are_read(tmp_path: Path, suffix:
     (tmp_path / "all" / f"a.{suffix}").write_bytes(b"".join(parts))
     outcome = read_files("webdataset", tmp_path / "all")
     assert ([row["__key__"] for row in outcome.good], outcome.bad) == (["0", "1", "2"], {})
+
+
+def test_samples_of_joined_archives_with_the_same_names_are_failed_rows(tmp_path: Path) -> None:
+    path = shard(tmp_path / "a.tar", captions(2))
+    path.write_bytes(2 * path.read_bytes())
+    outcome = read_files("webdataset", tmp_path)
+    assert (outcome.good, list(outcome.bad)) == ([], [(0, 0), (0, 1)])
+    assert all("joined" in error for error in outcome.bad.values())
+
+
+def test_cut_of_a_joined_archive_between_members_is_one_failed_row(tmp_path: Path) -> None:
+    whole, cut = (shard(tmp_path / "a.tar", {f"{n}.txt": b"x", f"{n + 1}.txt": b"y"}).read_bytes()
+                  for n in (0, 2))  # fmt: skip
+    (tmp_path / "a.tar").write_bytes(whole + cut[:1024])
+    outcome = read_files("webdataset", tmp_path)
+    assert [row["__key__"] for row in outcome.good] == ["0", "1"]
+    assert "no end mark" in outcome.bad[0, 2]
 
 
 def test_archive_that_is_cut_between_members_has_one_failed_row(tmp_path: Path) -> None:

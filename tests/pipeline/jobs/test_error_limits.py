@@ -13,9 +13,10 @@ import pytest
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.job import check_errors
+from batchinference.pipeline.job import check_errors, check_warnings
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.job import ErrorPolicy
+from batchinference.spec.warnings import WarningCount
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import failed
 from support.outputs.builders import begin_attempt, close_attempt, commit_rows, layout_of
@@ -139,3 +140,18 @@ def test_missing_example_is_ignored(tmp_path: Path) -> None:
     nothing = partial(bad_row, layout_of(tmp_path / "out"), [])
     with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):
         judge(nothing, {}, 1, 100)
+
+
+@pytest.mark.parametrize("limit", [{"maxRows": 6}, {"maxPercent": 60.0}], ids=str)
+def test_limit_of_a_warning_is_for_each_step(limit: dict[str, Any]) -> None:
+    def judge_warnings(*counts: int) -> None:
+        policy = ErrorPolicy.model_validate({"warnings": [{"name": "TextCut", **limit}]})
+        warnings = [
+            WarningCount(name="TextCut", step=step, count=count, example=step, message="cut")
+            for step, count in zip("ab", counts, strict=True)
+        ]
+        check_warnings(policy, warnings, RowCounts(10, 10), RowCount(10, estimated=False))
+
+    judge_warnings(6, 5)
+    with pytest.raises(TooManyErrors, match=r"^7 row.*One of them: b$"):
+        judge_warnings(6, 7)

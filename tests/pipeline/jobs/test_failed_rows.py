@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,8 +13,13 @@ from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, Row
 from batchinference.pipeline.commit.retry_errors import Failed, without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.row_batch import ROW_BITS, pack_id
+from batchinference.pipeline.row_batch import ROW_BITS, merged, pack_id
+from batchinference.pipeline.row_warnings import RowWarning, warning_table
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.warnings import WarningName
+from support.jobs.on_ray import write_lines
+from support.outputs.batches import failed, good
+from support.outputs.builders import begin_attempt, close_attempt, commit_rows, layout_of
 
 
 def stored(directory: Path, **columns: list[str | None]) -> Location:
@@ -50,3 +56,17 @@ def test_failed_rows_are_cut_out_of_ranges_of_any_length(tmp_path: Path) -> None
     entry = ManifestEntry(RowCounts(2 * most, 1, 5), ranges, [], [], [], errors)
     left = without_failed(Snapshot("0" * 64, "0" * 64, [entry]), Location(str(tmp_path)))
     assert left.entries[0].row_ranges == [(0, 1, 5), (0, 9, most), (1, 1, most - 1)]
+
+
+def test_warning_about_the_file_of_a_failed_row_is_removed_with_the_row(tmp_path: Path) -> None:
+    """The row is read again, with its warning."""
+    attempt = begin_attempt(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
+    rows = merged([good(0, 0, [1, 2]), failed(0, 2), failed(0, 3)])
+    ids = np.array([pack_id(0, row) for row in (1, 2)])
+    skipped = [RowWarning(row, WarningName.LINES_SKIPPED, row + 1) for row in range(2)]
+    commit_rows(attempt, rows.with_warnings(warning_table("read", ids, skipped)))
+    snapshot = close_attempt(attempt)
+    assert snapshot.counts.warned == 2
+    (left,) = without_failed(snapshot, attempt.layout.errors).entries
+    assert (left.row_ranges, left.counts.warned) == ([(0, 0, 2)], 1)
+    assert [(each.rows, each.amount) for each in left.warnings] == [(1, 1)]

@@ -125,6 +125,30 @@ def test_verify_names_the_warnings_next_to_its_result(source: Path) -> None:
     assert [(each["name"], each["count"]) for each in work["warnings"]] == [("TextCut", 4)]
 
 
+def test_verify_adds_up_the_warnings_of_all_jobs(source: Path) -> None:
+    (source / "notes.xyz").write_text("")
+    given = job(source)
+    given["spec"]["write"]["mode"] = "append"
+    run_without_ray(given)
+    (source / "d.jsonl").write_text(json.dumps({"id": 9, "n": 30}))
+    run_without_ray(given)
+    shown = invoke_without_ray("verify", str(source.parent / "out"))
+    (overall,) = [line for line in shown.stdout.splitlines() if line.startswith("overall")]
+    assert overall.endswith("FilesIgnored 1 file, TextCut (cut) 5 rows (38 tokens)")
+
+
+def test_output_without_a_report_keeps_its_warnings(source: Path) -> None:
+    (source / "notes.xyz").write_text("")
+    before = run_without_ray(job(source)).warnings
+    assert [each.name for each in before] == ["FilesIgnored", "TextCut"]
+    state = source.parent / "out" / "_batchinference"
+    (state / "report.json").unlink()
+    assert run_without_ray(job(source)).warnings == before
+    (state / "input.parquet").unlink()
+    (after,) = run_without_ray(job(source)).warnings
+    assert (after.name, after.count) == ("TextCut", 4)
+
+
 def test_status_shows_the_warnings_of_an_output(source: Path) -> None:
     run_without_ray(job(source))
     shown = invoke_without_ray("status", str(source.parent / "out"))

@@ -86,10 +86,14 @@ def turn_film(path: Path, a: int, b: int, c: int, d: int) -> Path:
 
 
 def recorded(
-    samples: np.ndarray, container: str, codec: str, tracks: int = 1, quality: int | None = None
+    samples: np.ndarray,
+    container: str,
+    codec: str,
+    tracks: int = 1,
+    quality: int | None = None,
+    rate: int = 48000,
 ) -> bytes:
     """Return audio of one channel as FFmpeg writes it. With `quality`, its bit rate varies."""
-    rate = 48000
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as output:
         for stream in [output.add_stream(codec, rate=rate, layout="mono") for _ in range(tracks)]:

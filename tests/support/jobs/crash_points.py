@@ -52,7 +52,7 @@ _WITHIN = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "remove dir
 _HEARTBEAT = "/heartbeat"
 """The heartbeat file. It is written at arbitrary times, so writing it is not counted as a step."""
 _RANDOM = {
-    r"part-[0-9a-f]{8}-\d{4}-\d{8}-[0-9a-f]{8}(-\d{4})?": "part-*",
+    r"part-[0-9a-f]{16}-\d{4}-\d{8}-[0-9a-f]{8}(-\d{4})?": "part-*",
     r"part-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}": "part-*",
     r"attempts/\d{4}-[0-9a-f]{8}": "attempts/*",
     r"\d{8}-\d{4}(\.\d+){5}\.[0-9a-f]{8}\.json": "TASK.json",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from batchinference.rendering import NAME_LABEL, POOL_LABEL, Backstop
+from batchinference.rendering import NAME_LABEL, POOL_LABEL, RELEASED, Backstop
 from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller, stores
@@ -354,6 +354,13 @@ class FakeKubeApi:
         if found is not None and found["metadata"]["uid"] == seen.uid:
             self.cluster.patch("RayJob", seen.name, {"spec": backstop.fields})
         self.end("limit")
+
+    async def release_pods(self, namespace: str, seen: RayJobView, now: str) -> None:
+        await self.begin("release pods")
+        found = self.cluster.get("RayJob", seen.name)
+        if found is not None and found["metadata"]["uid"] == seen.uid:
+            self.cluster.patch("RayJob", seen.name, {"metadata": {"annotations": {RELEASED: now}}})
+        self.end("release pods")
 
     async def delete_ray_job(self, namespace: str, seen: RayJobView) -> None:
         await self.begin("remove RayJob")

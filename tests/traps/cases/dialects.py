@@ -14,7 +14,7 @@ from traps.inputs import parquet
 
 CASES = Cases("dialects")
 AB = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
-SKIPPED = (Right(AB, warnings={"LinesSkipped": 1}), Right(AB))
+SKIPPED = (*(Right(AB, warnings={"LinesSkipped": lines}) for lines in (1, 2)), Right(AB))
 """The lines that an option leaves out may be counted, or not."""
 NOTED = "no such option"
 

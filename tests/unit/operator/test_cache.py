@@ -18,6 +18,7 @@ from support.operator.objects import (
     RUNNING,
     SUCCEEDED,
     job_body,
+    placed,
     pod_body,
     ray_job_body,
     waiting,
@@ -353,6 +354,26 @@ def test_only_the_decisive_disruption_is_kept(running: Cache, lost: str, disrupt
     running.pods.set_pod(evicted(lost))
     running.pods.set_pod(pod_body("job-1-worker-b", **KILLED))
     assert disruptions(running) == [disruption]
+
+
+def test_head_that_runs_in_place_of_a_lost_one_is_noted(running: Cache) -> None:
+    lost, new = evicted("job-1-head"), pod_body("job-1-head", **placed())
+    lost["metadata"]["uid"], new["metadata"]["uid"] = "a", "b"
+    running.pods.set_pod(lost)
+    running.pods.set_pod({**new, "status": {}})
+    assert not replaced(running), "it has no node yet"
+    running.pods.set_pod(new)
+    assert replaced(running)
+    running.pods.set_pod(lost)
+    assert replaced(running), "the lost head may end later"
+    lost["metadata"]["uid"] = "b"
+    running.pods.set_pod(lost)
+    assert not replaced(running), "the new head is lost, too"
+
+
+def replaced(cache: Cache) -> bool:
+    (lost,) = observe(cache).disruptions
+    return lost.replaced
 
 
 def test_loss_of_an_earlier_attempt_is_ignored(empty_cache: Cache) -> None:

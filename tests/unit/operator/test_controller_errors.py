@@ -251,7 +251,8 @@ async def test_unreachable_driver_does_not_reset_progress(harness: Harness) -> N
         await ray_job.answer(Answer(reached=True, report=report(rows=40)))
         await until(lambda: harness.phase() == "Running")
         await ray_job.answer(Answer(reached=False))
-        assert (harness.phase(), harness.reason()) == ("Running", "DriverSilent")
+        await until(lambda: harness.reason() == "DriverSilent", 200)
+        assert harness.phase() == "Running"
         await ray_job.answer(Answer(reached=True, report=report(JobState.PREPARING)))
         await ray_job.answer(Answer(reached=True, report=report(rows=10)))
         await until(lambda: harness.reason() == "Running")

@@ -135,20 +135,43 @@ def test_each_new_row_restarts_the_stall_deadline() -> None:
         assert loop.phase == "Running", rows
 
 
-def test_restarted_driver_restarts_the_stall_deadline() -> None:
+def test_restarted_driver_must_finish_rows_within_the_stall_deadline() -> None:
     """The new driver counts rows from 0. KubeRay submits the driver again after a head is lost."""
     loop = limited(stall="5m")
     loop.run(rows=900)
     loop.set_report(JobState.PREPARING)
     loop.reconcile(200)
-    assert loop.attempt["rows"] == 0
     for rows in range(0, 100, 10):
         loop.set_report(JobState.RUNNING, rows=rows)
-        loop.reconcile(200)
+        loop.reconcile(90)
         assert loop.phase == "Running", rows
     assert (loop.attempt["rows"], loop.status["progress"]["rows"]) == (90, 900)
     loop.reconcile(300)
     assert loop.reason == "Stalled"
+
+
+def test_restart_of_the_driver_is_no_progress() -> None:
+    loop = limited(stall="5m")
+    loop.run(rows=900)
+    for _ in range(2):
+        loop.set_report(JobState.PREPARING)
+        loop.reconcile(100)
+        loop.set_report(JobState.RUNNING, rows=900)
+        loop.reconcile(49)
+    loop.reconcile(2)
+    assert loop.reason == "Stalled"
+
+
+@pytest.mark.parametrize(("deadline", "rows"), [("pending", 0), ("stall", 10)])
+def test_silent_driver_is_subject_to_the_deadlines(deadline: str, rows: int) -> None:
+    loop = limited(**{deadline: "20m"})
+    loop.run(rows=rows)
+    loop.report = None
+    loop.reconcile(1199)
+    assert loop.phase in ("Running", "Starting")
+    loop.reconcile(1)
+    assert loop.attempt["outcome"] == "Failed"
+    assert f"deadlines.{deadline}" in loop.attempt["message"]
 
 
 def test_unreachable_driver_does_not_reset_the_rows() -> None:

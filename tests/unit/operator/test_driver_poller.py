@@ -139,6 +139,17 @@ async def test_slow_or_unreachable_driver_is_polled_with_backoff(
 
 
 @in_virtual_time
+async def test_driver_is_silent_only_after_several_polls_and_a_minute(heads: Heads) -> None:
+    async with polling(heads) as polls:
+        await follow(polls, seen(), 10)
+        heads.answer = SILENT
+        await follow(polls, seen(), 50)
+        assert replace(read(polls, seen()) or SILENT, age=0.0) == REACHED
+        await follow(polls, seen(), 50)
+        assert replace(read(polls, seen()) or REACHED, age=0.0) == SILENT
+
+
+@in_virtual_time
 async def test_recovered_driver_is_polled_at_the_normal_interval_again(heads: Heads) -> None:
     heads.answer = SILENT
     async with polling(heads) as polls:
@@ -227,8 +238,7 @@ async def test_unreadable_answer_is_a_problem_of_the_driver(heads: Heads) -> Non
 
     heads.poll = fail  # type: ignore[method-assign]
     async with polling(heads) as polls:
-        read(polls, seen())
-        await asyncio.sleep(0.1)
+        await follow(polls, seen(), 100)
         answer = read(polls, seen())
     assert answer is not None
     assert (answer.reached, answer.problem) == (False, "its answer cannot be read")

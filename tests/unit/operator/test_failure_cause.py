@@ -13,6 +13,7 @@ from batchinference_operator.status.failure_cause import (
     DISRUPTION_SECONDS,
     Disruption,
     failure_cause,
+    head_ran_out_of_memory,
 )
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
@@ -97,7 +98,7 @@ def test_lost_head_is_recognized_by_kuberays_message(message: str) -> None:
 
 @pytest.mark.parametrize(
     ("code", "cause"),
-    [("137", Cause.HEAD_LOST), ("-9", Cause.HEAD_LOST), ("1", Cause.APPLICATION),
+    [("137", Cause.OUT_OF_MEMORY), ("-9", Cause.OUT_OF_MEMORY), ("1", Cause.APPLICATION),
      ("1370", Cause.APPLICATION)],
 )  # fmt: skip
 def test_killed_driver_is_recognized_by_its_exit_code(code: str, cause: Cause) -> None:
@@ -105,6 +106,15 @@ def test_killed_driver_is_recognized_by_its_exit_code(code: str, cause: Cause) -
     found = failure_cause(seen(message=f"{exited}, last available logs: ..."), report(rows=5), ())
     assert found[0] == cause
     assert exited in found[1]
+
+
+def test_driver_that_the_memory_monitor_of_ray_kills_ran_out_of_memory() -> None:
+    message = (
+        "Unexpected error occurred: 2 worker(s) were killed due to the node running low on memory. "
+        "Memory on the node (IP: 10.0.0.8) was 0.95GB used / 1.00GB limit"
+    )
+    assert failure_cause(seen(message=message), None, ())[0] == Cause.OUT_OF_MEMORY
+    assert head_ran_out_of_memory(seen(message=message), ())
 
 
 @pytest.mark.parametrize(

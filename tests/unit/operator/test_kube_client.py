@@ -11,7 +11,13 @@ from aiohttp import web
 
 from batchinference.rendering import CLAIM, Backstop
 from batchinference_operator.kube.api import PAGE, Conflict, Refused
-from batchinference_operator.kube.client import MAX_EVENTS, MAX_LISTS, MAX_RUNS, KubeClient
+from batchinference_operator.kube.client import (
+    MAX_EVENTS,
+    MAX_LISTS,
+    MAX_RUNS,
+    KubeClient,
+    path_of,
+)
 from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.warm_cluster import WarmCluster
@@ -64,6 +70,7 @@ CALLS: dict[str, Call] = {
     "claim": lambda api: api.claim_cluster(NAMESPACE, WARM_CLUSTER, METADATA),
     "delete cluster": lambda api: api.delete_warm_cluster(NAMESPACE, WARM_CLUSTER),
     "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, Backstop(7200)),
+    "release pods": lambda api: api.release_pods(NAMESPACE, RAY_JOB, "2026-03-01T12:00:00Z"),
     "remove": lambda api: api.delete_ray_job(NAMESPACE, RAY_JOB),
     "delete job": lambda api: api.delete_job(NAMESPACE, "job", "uid-of-job", "41"),
     "patch status": lambda api: api.patch_status(NAMESPACE, "job", "41", PATCH),
@@ -162,6 +169,34 @@ async def test_a_job_is_deleted_only_in_the_observed_version(connect: Connect) -
 async def test_cluster_of_another_ray_job_is_never_deleted(connect: Connect) -> None:
     """The cluster name may come from a status that a user wrote, or name a shared cluster."""
     api, server = await connect(answering(200, cluster_of("uid-of-another")))
+    await api.delete_ray_job(NAMESPACE, RAY_JOB_WITH_CLUSTER)
+    assert RAY_CLUSTERS not in str([sent.path for sent in server.requests if sent.method != "GET"])
+
+
+HOSTILE = ["../../victim/rayclusters/pool-1", "../../../../../../api/v1/pods?x=", "..", ".", "a/b",
+           "a%2Fb", "a?b", "a#b", "A b", 3, ["a"], {}]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=str)
+async def test_text_that_is_no_name_is_never_part_of_a_path(connect: Connect, name: Any) -> None:
+    """Users write the status of a RayJob, and the cluster that it selects."""
+    api, server = await connect(answering(200, cluster_of("uid-of-job-1")))
+    selecting = {"spec": {"clusterSelector": {"ray.io/cluster": name}}}
+    for hostile in (
+        ray_job_body(rayClusterName=name),
+        ray_job_body(rayClusterName=None) | selecting,
+    ):
+        await api.delete_ray_job(NAMESPACE, RayJobView.of(hostile))
+    assert {sent.path for sent in server.requests} == {f"{RAY_JOBS}/job-1"}
+    assert RayJobView.of(ray_job_body(jobId=name)).job_id == ""
+    with pytest.raises((ValueError, TypeError)):
+        path_of("RayJob", NAMESPACE, name)
+
+
+async def test_cluster_of_another_namespace_is_never_deleted(connect: Connect) -> None:
+    other = cluster_of("uid-of-job-1")
+    other["metadata"]["namespace"] = "victim"
+    api, server = await connect(answering(200, other))
     await api.delete_ray_job(NAMESPACE, RAY_JOB_WITH_CLUSTER)
     assert RAY_CLUSTERS not in str([sent.path for sent in server.requests if sent.method != "GET"])
 

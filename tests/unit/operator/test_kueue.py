@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.rendering import QUEUE_LABEL
+from batchinference.rendering import QUEUE_LABEL, RELEASED
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
@@ -12,6 +12,7 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.queue_entry import entry_of
 from batchinference_operator.reconcile.requeue import QUEUED_AFTER_SECONDS, QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import CONFIG, RUNNING, job_body, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 
@@ -45,6 +46,13 @@ def test_ray_job_is_created_suspended_for_kueue() -> None:
     assert made["metadata"]["labels"][QUEUE_LABEL] == "gpu"
     assert made["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "nightly"
     assert made["metadata"]["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
+
+
+def test_ray_job_of_a_fixed_size_has_no_gates() -> None:
+    workers = {"min": 1, "max": 1}
+    loop = ReconcileLoop(cluster={"queue": "gpu", "workers": workers})
+    made = loop.reconcile().create[-1]
+    assert "kueue.x-k8s.io/elastic-job" not in made["metadata"]["annotations"]
 
 
 def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
@@ -178,6 +186,22 @@ def test_gated_pod_is_queued_and_its_deadline_starts_when_it_is_admitted() -> No
     gate(loop, 599, gated=False)
     assert loop.phase == "Running"
     gate(loop, 1, gated=False)
+    assert loop.attempt["cause"] == "DeadlineExceeded"
+
+
+def test_worker_that_is_replaced_is_released_and_the_deadlines_continue() -> None:
+    """Kueue looks at the gates of pods only when the RayJob changes."""
+    loop = ReconcileLoop(deadlines={"pending": "10m"}, cluster={"queue": "gpu"})
+    loop.run(rows=0)
+    loop.ray_job["metadata"]["labels"] = {QUEUE_LABEL: "gpu"}
+    gate(loop)
+    gate(loop, gated=False)
+    gate(loop, 60)
+    assert loop.reconcile().release_pods is not None
+    loop.ray_job["metadata"]["annotations"] = {RELEASED: to_rfc3339(loop.now)}
+    assert loop.reconcile(59).release_pods is None
+    assert loop.reconcile(1).release_pods is not None
+    gate(loop, 600)
     assert loop.attempt["cause"] == "DeadlineExceeded"
 
 

@@ -171,4 +171,4 @@ async def test_local_queue_named_default_is_used_or_refused(
         if names_queue:
             await kueue.expect("Pending", "Queued", "from queue default")
         else:
-            await kueue.expect("Pending", "Refused", "Set spec.cluster.queue to default")
+            await kueue.expect("Pending", "Refused", "set spec.cluster.queue to a LocalQueue")

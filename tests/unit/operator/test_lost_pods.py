@@ -9,6 +9,7 @@ import pytest
 
 from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.causes import Cause
+from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.pods import PodView
@@ -35,6 +36,54 @@ def test_unreachable_driver_of_a_lost_head_ends_the_attempt(loop: ReconcileLoop)
     assert loop.phases[-1] == "Retrying"
     (attempt,) = loop.status["attempts"]
     assert (attempt["cause"], attempt["message"]) == ("NodeLost", "its node is gone")
+
+
+def test_head_that_was_replaced_does_not_end_the_attempt(loop: ReconcileLoop) -> None:
+    loop.disruptions = tuple(replace(one, replaced=True) for one in loop.disruptions)
+    loop.report = None
+    loop.reconcile(3 * 3600)
+    assert loop.phases[-1] == "Running"
+
+
+def head(uid: str) -> PodView:
+    return replace(PodView.of(pod_body("job-1-head", **placed())), uid=uid, is_head=True)
+
+
+def lose_head(loop: ReconcileLoop, number: int, cause: Cause, rows: int) -> None:
+    """Let the head be lost, and the driver continue on the next one with this number of rows."""
+    lost = Disruption(cause, "killed", True, loop.now.timestamp(), "head", f"head-{number}")
+    loop.disruptions = (lost,)
+    loop.set_report(JobState.PREPARING)
+    loop.reconcile(20)
+    loop.disruptions = (replace(lost, replaced=True),)
+    loop.pods = (head(f"head-{number + 1}"),)
+    loop.set_report(JobState.RUNNING, rows=rows)
+    loop.reconcile(20)
+
+
+@pytest.mark.parametrize(
+    ("cause", "limit"), [(Cause.OUT_OF_MEMORY, 2), (Cause.NODE_LOST, 3), (Cause.HEAD_LOST, 3)]
+)
+def test_attempt_whose_heads_are_lost_again_and_again_ends(cause: Cause, limit: int) -> None:
+    loop = ReconcileLoop(retry={"maxAttempts": 3})
+    loop.pods = (head("head-0"),)
+    loop.run(rows=10)
+    for number in range(limit):
+        assert "outcome" not in loop.attempt, number
+        lose_head(loop, number, cause, rows=10)
+    assert (loop.attempt["outcome"], loop.attempt["cause"]) == ("Failed", cause.value)
+
+
+def test_heads_between_which_rows_are_finished_may_be_lost_any_number_of_times() -> None:
+    """This is so on spot nodes. A lack of memory comes again, whatever was finished before."""
+    for cause, ends in ((Cause.PREEMPTED, False), (Cause.OUT_OF_MEMORY, True)):
+        loop = ReconcileLoop()
+        loop.pods = (head("head-0"),)
+        loop.run(rows=10)
+        for number in range(9):
+            if "outcome" not in loop.attempt:
+                lose_head(loop, number, cause, rows=20 + number)
+        assert ("outcome" in loop.attempt) == ends
 
 
 def test_retry_does_not_inherit_the_lost_head_of_the_previous_attempt(loop: ReconcileLoop) -> None:

@@ -128,7 +128,8 @@ def lost(**status: Any) -> Disruption | None:
 
 
 def disruption(cause: Cause, message: str) -> Disruption:
-    return Disruption(cause, f"pod job-1-worker: {message}", of_head=False)
+    message = f"pod job-1-worker: {message}"
+    return Disruption(cause, message, of_head=False, pod="job-1-worker")
 
 
 @pytest.mark.parametrize(

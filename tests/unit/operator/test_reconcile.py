@@ -181,7 +181,7 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
         assert status is not None
         shown = status["conditions"][0]["message"]
         assert shown.startswith(message)
-        assert ("Set spec.cluster.queue to default" in shown) is hint
+        assert ("set spec.cluster.queue to a LocalQueue" in shown) is hint
 
 
 def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:

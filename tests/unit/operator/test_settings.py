@@ -17,8 +17,8 @@ from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import job_body, ray_job_body
 
 PREFIX = "BATCHINFERENCE_OPERATOR_"
-KEY = b"0123456789abcdef0123456789abcdef"
-OTHER_KEY = b"fedcba9876543210fedcba9876543210"
+KEY = b"8f14e45fceea167a5a36dedd4bea2543"
+OTHER_KEY = b"c9f0f895fb98ab9159f51fd0297e236d"
 JOB = JobView.of(job_body())
 RAY_JOB = RayJobView.of(ray_job_body())
 
@@ -107,7 +107,7 @@ def test_short_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> N
     assert "zzz" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("content", [b"k" * 64, b"password" * 4, b"changeme" + b"0" * 40])
+@pytest.mark.parametrize("content", [b"k" * 64, b"Summer2026!" * 4, b"0123456789abcdef" * 2])
 @pytest.mark.parametrize("name", ["key", "previousKey"])
 def test_key_that_is_easy_to_guess_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)

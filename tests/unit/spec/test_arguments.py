@@ -61,6 +61,15 @@ def test_size_of_arguments_is_limited() -> None:
     assert found == f"{PLACE}: at most 65536 bytes as JSON, here are 65548: put them into a file"
 
 
+def test_repeated_aliases_are_not_expanded() -> None:
+    """In YAML, each alias of a list of aliases repeats all of its values."""
+    values: list[Any] = ["x"]
+    for _ in range(30):
+        values = [values] * 9
+    found = refused(calling(constructorArgs={"argument": values}))
+    assert "at most 65536 bytes" in found
+
+
 def test_argument_depth_is_limited_to_32() -> None:
     value: Any = 1
     for _ in range(32):

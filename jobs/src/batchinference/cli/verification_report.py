@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from batchinference.api.display import named_lines
 from batchinference.cli.printing import echo
+from batchinference.pipeline.report import sum_warnings
 from batchinference.pipeline.verify.findings import (
     Finding,
     JobReport,
@@ -13,7 +14,7 @@ from batchinference.pipeline.verify.findings import (
     Spot,
     VerificationReport,
 )
-from batchinference.spec.warnings import summarize
+from batchinference.spec.warnings import WarningCount, summarize
 
 SHOWN_SPOTS = 5
 WIDTH = 13
@@ -36,7 +37,8 @@ def _lines(proof: VerificationReport) -> Iterator[Line]:
     for finding in proof.findings:
         yield from _finding_lines(finding)
     if len(proof.works) > 1 or proof.findings:
-        yield "overall", _RESULT_TEXTS.get(proof.result, proof.result.value)
+        warnings = sum_warnings(warning for work in proof.works for warning in work.warnings)
+        yield "overall", _with_warnings(proof.result, warnings)
 
 
 def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
@@ -61,9 +63,14 @@ def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
 
 def _result(work: JobReport) -> str:
     if work.finished or work.result is not Result.UNFINISHED:
-        warnings = summarize(work.warnings)
-        return _RESULT_TEXTS[work.result] + (f"; warnings: {warnings}" if warnings else "")
+        return _with_warnings(work.result, work.warnings)
     return f"unfinished: {work.accounted} of {'?' if work.rows is None else work.rows} rows"
+
+
+def _with_warnings(result: Result, warnings: Iterable[WarningCount]) -> str:
+    numbers = summarize(warnings)
+    text = _RESULT_TEXTS.get(result, result.value)
+    return f"{text}; warnings: {numbers}" if numbers else text
 
 
 def _finding_lines(finding: Finding) -> Iterator[Line]:

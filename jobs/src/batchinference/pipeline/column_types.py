@@ -84,8 +84,8 @@ def misfit(
 
 def shown(value: object) -> str:
     """Return a value for messages, as JSON of limited length."""
-    number = isinstance(value, Decimal)  # json.dumps would add quotes
-    text = str(value) if number else json.dumps(value, ensure_ascii=False, default=float)
+    is_fraction = isinstance(value, Decimal)
+    text = str(value) if is_fraction else json.dumps(value, ensure_ascii=False, default=float)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
@@ -197,10 +197,11 @@ def json_problem(text: str, declared: ColumnType) -> str:
     return ""
 
 
-def parse_declared(document: bytes | str, kind: ColumnType) -> Any:
-    """Return a parsed JSON document for `fitting`. Raises ValueError if it is invalid."""
-    if has_json(kind):
-        document = with_texts(as_text(document), kind, others=False)
+def parse_declared(document: bytes | str, kind: ColumnType, *, others: bool = False) -> Any:
+    """Return a parsed JSON document for `fitting`. `others` says whether a `string` holds the JSON
+    of any other value. Raises ValueError if the document is invalid."""
+    if others or has_json(kind):
+        document = with_texts(as_text(document), kind, others=others)
     return load_exact(document)
 
 

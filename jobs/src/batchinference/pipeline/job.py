@@ -304,11 +304,12 @@ def check_warnings(
     counts: RowCounts,
     total: RowCount | None,
 ) -> None:
-    """Raise TooManyErrors if there are more warnings than the policy allows. Percentages are
+    """Raise TooManyErrors if a step has more warnings than the policy allows. Percentages are
     checked like those of `check_errors`."""
     for index, limits in enumerate(policy.warnings):
         of_name = [warning for warning in warnings if warning.name == limits.name]
-        count = sum(warning.count for warning in of_name)
+        most = max(of_name, key=lambda warning: warning.count, default=None)
+        count = most.count if most else 0
         percentage = _exceeded_percentage(limits.max_percent, count, counts, total)
         if limits.max_rows is not None and count > limits.max_rows:
             limit = f"maxRows ({limits.max_rows})"
@@ -319,7 +320,7 @@ def check_warnings(
         raise TooManyErrors(
             f"{count} {limits.name.unit}(s) have the warning {limits.name.value}, limit: "
             f"errors.warnings[{index}].{limit}. {limits.name.message}. One of them: "
-            f"{of_name[0].example}"
+            f"{most.example if most else None}"
         )
 
 

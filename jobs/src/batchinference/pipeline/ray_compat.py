@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ray import get_runtime_context
-from ray._private import auto_init_hook
+from ray._private import auto_init_hook, ray_constants
 from ray._private.authentication.authentication_token_setup import (
     maybe_enable_token_auth_if_token_available,
 )
@@ -111,6 +111,18 @@ def without_monitors(*, log_to_driver: bool) -> Iterator[None]:
     finally:
         for name, method in before.items():
             setattr(Node, name, method)
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Make `ray.init` use the loopback interface, as Ray does on macOS, to which no other machine
+    can connect."""
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def accelerator_of_machine() -> tuple[str, int]:

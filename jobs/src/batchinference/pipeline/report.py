@@ -15,11 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest import RowCounts
+from batchinference.pipeline.commit.manifest import RowCounts, warnings_of
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.commit.warning_counts import counts_of_warnings
+from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input.snapshot import paths_of, read_snapshot
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
 from batchinference.spec.report import (
@@ -230,10 +232,11 @@ def load_report(done: Layout) -> Report:
 
 def finished_report(done: Layout, end: Snapshot) -> Report:
     """Return the final report of an output with the snapshot `end`, if the driver died before it
-    wrote one: the stored report with the state and counts of a succeeded job. Raises BadOutput like
-    `load_report`."""
+    wrote one: the stored report with the state, counts and warnings of a succeeded job. Raises
+    BadOutput like `load_report`."""
     ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
-    return load_report(done).model_copy(update={**ended, "counts": _counts(end)})
+    final = {"counts": _counts(end), "warnings": _warnings(done, end)}
+    return load_report(done).model_copy(update={**ended, **final})
 
 
 def _from_snapshot(done: Layout, end: Snapshot) -> Report:
@@ -245,8 +248,22 @@ def _from_snapshot(done: Layout, end: Snapshot) -> Report:
         errors=done.errors.uri if end.counts.failed else None,
         startedAt=now(),
         updatedAt=now(),
+        warnings=_warnings(done, end),
         version=__version__,
     )
+
+
+def _warnings(done: Layout, end: Snapshot) -> list[WarningCount]:
+    """Return the warnings of an output with the snapshot `end`. If the list of its input files is
+    damaged, those about files are unknown, and the examples have the numbers of files."""
+    about_rows = warnings_of(end.entries)
+    try:
+        ignored = read_snapshot(done.input, done.output.storage, end.input).ignored
+    except BadOutput:
+        return counts_of_warnings(about_rows, lambda file: f"file {file}")[:MAX_WARNINGS]
+    paths = paths_of(done.input)
+    counts = counts_of_warnings(about_rows, lambda file: str(paths[file].as_py()))
+    return [*ignored.warnings(), *counts][:MAX_WARNINGS]
 
 
 def _counts(end: Snapshot) -> Counts:
@@ -333,7 +350,7 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
             "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
-            "warnings": _sum_warnings(warning for item in reports for warning in item.warnings),
+            "warnings": sum_warnings(warning for item in reports for warning in item.warnings),
         }
     )
 
@@ -344,17 +361,22 @@ def _sum(found: Iterable[Counts | None]) -> Counts:
     return Counts(**sums | {"warned": sums["warned"] or None})
 
 
-def _sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
-    """Return the sums by name and step. The example is the first one."""
+def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
+    """Return the sums by name and step, with the first example. Of warnings that count files, which
+    each addition lists again, return the one with the most."""
     sums: dict[tuple[str, str | None], WarningCount] = {}
     for warning in warnings:
-        before = sums.get((warning.name, warning.step))
-        if before is not None:
-            amounts = [part.amount for part in (before, warning) if part.amount is not None]
-            added = {"count": before.count + warning.count, "amount": sum(amounts) or None}
-            warning = before.model_copy(update=added)  # noqa: PLW2901 - the sum so far
-        sums[warning.name, warning.step] = warning
+        key = warning.name, warning.step
+        sums[key] = _both(sums[key], warning) if key in sums else warning
     return list(sums.values())[:MAX_WARNINGS]
+
+
+def _both(first: WarningCount, second: WarningCount) -> WarningCount:
+    if first.step is None:
+        return max(first, second, key=lambda warning: warning.count)
+    amounts = [each.amount for each in (first, second) if each.amount is not None]
+    added = {"count": first.count + second.count, "amount": sum(amounts) or None}
+    return first.model_copy(update=added)
 
 
 def _progress(parts: Sequence[Progress]) -> Progress | None:

@@ -18,6 +18,7 @@ from batchinference.rendering.names import (
     NODE_TYPE_LABEL,
     POD_GROUP_LABEL,
     POOL_LABEL,
+    RELEASED,
     WARM,
     Names,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "RAY_API_VERSION",
     "RAY_CLUSTER",
     "RAY_JOB",
+    "RELEASED",
     "WARM",
     "Backstop",
     "Names",

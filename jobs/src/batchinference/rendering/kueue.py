@@ -19,8 +19,9 @@ MAX_GROUPS = 17
 def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return the RayJob with the fields that Kueue requires, or unchanged if it has no queue.
 
-    In a queue, the RayJob is suspended until it is admitted. It must be elastic, because Kueue
-    rejects other clusters with Ray's autoscaler. Without a queue, it must not be elastic: Kueue
+    In a queue, the RayJob is suspended until it is admitted. It must be elastic if its cluster has
+    Ray's autoscaler, because Kueue rejects others. A cluster of a fixed size is not: its pods need
+    no gates. Without a queue, it must not be elastic: Kueue
     0.18 adds a scheduling gate to the pods of every elastic RayCluster, and removes it only from
     clusters that it admits.
     """
@@ -30,12 +31,14 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     if cluster.queue_priority_class is not None:
         labels[PRIORITY_LABEL] = cluster.queue_priority_class
     metadata = ray_job["metadata"]
+    scales = ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling")
+    annotations = {"annotations": {ELASTIC_ANNOTATION: "true"}} if scales else {}
     return {
         **ray_job,
         "metadata": {
             **metadata,
             "labels": {**metadata["labels"], **labels},
-            "annotations": {ELASTIC_ANNOTATION: "true"},
+            **annotations,
         },
         "spec": {"suspend": True, **ray_job["spec"]},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -15,27 +16,30 @@ MAX_BYTES = 65_536
 _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
 
 
-def _check_json_value(value: Any, depth: int = 0) -> Any:
+def _check_json_value(value: Any) -> Any:
     """Return the value. Raises PydanticCustomError if JSON cannot represent it.
 
-    A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys and
-    lists that contain themselves.
+    A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys, lists
+    that contain themselves, and aliases, whose values are repeated.
     """
+    _check_nested(value, 0, itertools.count(1))
+    return value
+
+
+def _check_nested(value: Any, depth: int, numbers: Iterator[int]) -> None:
     if depth > MAX_DEPTH:
         raise _error(f"nested more than {MAX_DEPTH} levels deep")
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise _error("a key must be a text: put it in quotes")
-        for child in value.values():
-            _check_json_value(child, depth + 1)
-    elif isinstance(value, list):
-        for child in value:
-            _check_json_value(child, depth + 1)
+    if next(numbers) > MAX_BYTES:  # each value has at least a byte
+        raise _error(f"at most {MAX_BYTES} bytes as JSON: put them into a file")
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        raise _error("a key must be a text: put it in quotes")
+    if isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            _check_nested(child, depth + 1, numbers)
     elif isinstance(value, float) and not math.isfinite(value):
         raise _error("JSON has no such number")
     elif not isinstance(value, str | int | float | None):
         raise _error("JSON has no such value. Write a date in quotes")
-    return value
 
 
 def _error(message: str) -> PydanticCustomError:

@@ -94,6 +94,20 @@ class Cost(SpecModel):
     are finished, and after the end of the job."""
 
 
+class DriverHead(SpecModel):
+    """The head on which the driver of an attempt runs."""
+
+    pod: str
+    """The uid of its pod."""
+    lost: Annotated[int, Field(ge=0)]
+    """Number of heads that were lost before it without a finished row, or because they ran out of
+    memory. An attempt that loses too many heads ends."""
+    rows: Rows
+    """Rows that the attempt had finished when the driver started on it."""
+    cause: Cause | None = None
+    """Why the last head was lost."""
+
+
 class Attempt(SpecModel):
     """An attempt: one RayJob of the job, and its result."""
 
@@ -129,6 +143,8 @@ class Attempt(SpecModel):
     """GPU seconds of the pods of the attempt."""
     cpu_seconds: Rows | None = None
     """CPU seconds of the pods of the attempt, by their requests."""
+    driver_head: DriverHead | None = None
+    """The head of its driver. Absent until the driver has started."""
 
 
 class BatchInferenceStatus(SpecModel):

@@ -41,8 +41,14 @@ WAITING = {
         "the API server, or a webhook that it calls, has not answered for a minute",
         "Nothing: the operator retries. Running jobs continue.",
     ),
+    "KubeRayNotResponding": Entry(
+        "KubeRay has not accepted the RayJob for a minute",
+        "Check that KubeRay runs, watches this namespace and may create pods in it: its log says "
+        "why not.",
+    ),
     "DriverSilent": Entry(
-        "the operator cannot reach the driver of the job",
+        "the driver has not answered several polls of the operator. The deadlines of the job "
+        "continue",
         "Check the network policies between the operator and port 8265 of the head pod, and the "
         "log of the head pod.",
     ),

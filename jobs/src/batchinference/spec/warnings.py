@@ -1,7 +1,7 @@
 """The catalogue of warnings: differences between the input and what a job has made of it.
 
-A warning is not an error: the row is in the output, or the file was left out as documented. Each
-warning is counted, and shown with one example and what to do about it.
+A warning is not an error: the row is in the output, or it or the file was left out as documented.
+Each warning is counted, and shown with one example and what to do about it.
 """
 
 from __future__ import annotations
@@ -172,9 +172,11 @@ class WarningPolicy(SpecModel):
     """`count`: the warning is counted and shown. `fail`: each row with the warning is a failed row.
     If the warning counts files, the job is refused before it starts."""
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
-    """Maximum number of rows with the warning, or of files. If there are more, the job fails."""
+    """Maximum number of input rows with the warning in a step, or of files. If there are more, the
+    job fails."""
     max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Maximum percentage of rows with the warning. If there are more, the job fails."""
+    """Maximum percentage of input rows with the warning in a step. If there are more, the job
+    fails."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -192,7 +194,7 @@ class WarningCount(SpecModel):
     step: Annotated[str, Field(max_length=64)] | None = None
     """The step that caused it, or `read`. Absent if the warning counts files."""
     count: Annotated[int, Field(ge=0, le=10**15, json_schema_extra={"format": "int64"})]
-    """Number of rows, or of files."""
+    """Number of input rows, or of files."""
     amount: Annotated[int, Field(ge=0, le=2**53, json_schema_extra={"format": "int64"})] | None = (
         None
     )

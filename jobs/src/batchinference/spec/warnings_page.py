@@ -7,10 +7,11 @@ from batchinference.spec.warnings import WarningName
 _INTRODUCTION = """# Warnings
 
 A *warning* says that the output differs from the input: a file was not read, a text was cut, a
-picture was rotated. The row is in the output, so it is no failed row. The list of warnings is
-generated from the code by `make generate`.
+picture was rotated. The row is in the output, or a filter has removed it, so it is no failed row.
+The list of warnings is generated from the code by `make generate`.
 
-Each warning is counted, with one example. The same figures are
+Each warning is counted, with one example: once for each step and input row, even if this row became
+several rows. Only if these are in several tasks, each task may count it. The same figures are
 
 - in the summary that `batchinference run` prints, and in the result of `batchinference verify`
 - in `report.json` and the HTML report next to the output (`warnings`), and in `batchinference
@@ -19,8 +20,9 @@ Each warning is counted, with one example. The same figures are
   `Succeeded`
 - in the metric `batchinference_warnings_total`
 
-A row that fails has an [error record](jobs.md#bad-rows) instead of warnings. A row that is
-computed again, because its task was lost or the job was resumed, is counted once.
+A row that fails has an [error record](jobs.md#bad-rows) instead of warnings, unless other rows that
+were made from the same input row remain. A row that is computed again, because its task was lost or
+the job was resumed, is counted once.
 
 ## Not accepting a warning
 
@@ -36,9 +38,9 @@ errors:
 ```
 
 With `action: fail`, rows with the warning are failed rows, and the limits on failed rows apply to
-them. `maxRows` and `maxPercent` limit the warning itself: if there are more, the job fails with
-the cause `TooManyErrors`, as for failed rows. Warnings about files are known before the first row
-is read. So their `action: fail`, and a limit that they exceed, refuse the job before it starts.
+them. `maxRows` and `maxPercent` limit the warning in each step: if a step has more, the job fails
+with the cause `TooManyErrors`, as for failed rows. Warnings about files are known before the first
+row is read. So their `action: fail`, and a limit that they exceed, refuse the job before it starts.
 
 ## All warnings
 

@@ -216,7 +216,7 @@ class Controller:
         self.first_status_deferred.discard(key)
         self.accepted_dry_runs.pop(key, None)
         for ray_job in self.cache.ray_jobs(key):
-            if not ray_job.deleting:
+            if not ray_job.deleting or ray_job.owner_uid is None:  # others may use the label
                 continue
             if seconds_since(ray_job.deleted_at, self.now()) >= ORPHAN_SECONDS:
                 await self.api.delete_ray_job(key[0], ray_job)
@@ -268,6 +268,7 @@ class Controller:
             await self.api.release_cluster(job.namespace, ray_job)
             logger.info("released the cluster of RayJob %s", ray_job.name)
         await self._update_backstop(job, actions)
+        await self._release_pods(job, actions)
         if actions.delete_job:
             await self.api.delete_job(*job.key, job.uid, job.resource_version)
             logger.info("deleted the BatchInference after ttl.afterFinished")
@@ -364,6 +365,16 @@ class Controller:
         async with self.large_write if job.unread else nullcontext():
             await self._write(job, actions.status)
         return actions.requeue_after
+
+    async def _release_pods(self, job: JobView, actions: Actions) -> None:
+        """Ask Kueue to look at the gated pods of a RayJob. If that fails, the job continues."""
+        ray_job = actions.release_pods
+        if ray_job is None:
+            return
+        try:
+            await self.api.release_pods(job.namespace, ray_job, to_rfc3339(self.now()))
+        except (Unreachable, Conflict, Refused) as error:
+            logger.warning("the gated pods of RayJob %s are not released: %s", ray_job.name, error)
 
     async def _update_backstop(self, job: JobView, actions: Actions) -> None:
         """Change the backstop deadlines of a RayJob. If that fails, the job continues."""

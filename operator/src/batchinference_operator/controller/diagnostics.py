@@ -64,7 +64,7 @@ class Diagnostics:
             waiting.append((RAY_CLUSTER, ray_job.cluster))
         events = [(name, partial(self._warning, namespace, kind, name)) for kind, name in waiting]
         waits = ray_job is not None and (ray_job.suspended or is_gated(observed))
-        queued = [ray_job] if ray_job is not None and waits and ray_job.queue else []
+        queued = [ray_job] if ray_job is not None and waits else []
         queues = [(one.name, partial(api.queued_reason, namespace, one)) for one in queued]
         return {
             **await self._read_all("Events", events),

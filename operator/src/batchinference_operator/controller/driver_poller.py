@@ -30,6 +30,10 @@ MAX_SLOW_BACKOFF = 40.0
 MAX_BACKOFF = 160.0
 """Backoff in seconds for drivers that are slow or do not answer. It doubles with each poll, up to
 MAX_SLOW_BACKOFF for slow drivers and up to MAX_BACKOFF for drivers that do not answer."""
+SILENT_POLLS = 3
+SILENT_SECONDS = 60.0
+"""A driver is silent after this number of consecutive polls without an answer, and seconds since
+its last answer. Until then, its last answer counts: a busy head may answer late."""
 FORGET_SECONDS = 600.0
 """Seconds after which an answer that no reconcile reads is dropped."""
 logger = logging.getLogger("batchinference.operator")
@@ -50,13 +54,19 @@ class DriverKey(NamedTuple):
 
 @dataclass
 class _DriverState:
-    """The state of a driver's polls. `token` is the last token that the driver accepted."""
+    """The state of a driver's polls. `token` is the last token that the driver accepted, and
+    `answer` the last answer that counts, from the time `answered_at`. `missed` is the number of
+    polls without an answer since the time `heard_at`."""
 
     ray_job: RayJobView
     tokens: tuple[str, ...]
+    heard_at: float
     token: str = ""
     answer: Answer | None = None
-    at: float = 0.0
+    answered_at: float = 0.0
+    at: float | None = None
+    missed: int = 0
+    problem: str = ""
     used: float = 0.0
     backoff: float = 0.0
     due: float = 0.0
@@ -77,7 +87,8 @@ class Drivers(Protocol):
     def latest(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
-        """Return the last answer, with its age; None before the first answer.
+        """Return the last answer, with its age; None before the first answer. A driver that misses
+        a few polls still has its last answer.
 
         The driver is polled again when the last answer is `interval` seconds old.
         """
@@ -113,9 +124,11 @@ class DriverPoller:
         key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:
             state.pending = True
-            due = max(state.due, state.at + interval) if state.answer else 0.0
+            due = 0.0 if state.at is None else max(state.due, state.at + interval)
             self._queue.add_after(key, max(0.0, due - self._clock()))
-        return replace(state.answer, age=self._clock() - state.at) if state.answer else None
+        if state.answer is None:
+            return None
+        return replace(state.answer, age=self._clock() - state.answered_at)
 
     def stop(self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
         key, state = self._state_of(job, ray_job, tokens)
@@ -144,7 +157,7 @@ class DriverPoller:
     ) -> tuple[DriverKey, _DriverState]:
         """Return the key and the state of a driver, and mark the state as most recently used."""
         key = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
-        state = self._states.pop(key, None) or _DriverState(ray_job, tokens)
+        state = self._states.pop(key, None) or _DriverState(ray_job, tokens, self._clock())
         self._states[key] = state
         state.ray_job, state.tokens, state.used = ray_job, tokens, self._clock()
         self._drop_unused()
@@ -176,7 +189,7 @@ class DriverPoller:
         except Exception:
             logger.exception("the driver's answer cannot be read")
             answer = Answer(reached=False, problem="its answer cannot be read")
-        self._record(state, answer, self._clock() - start)
+        self._record(key, state, answer, self._clock() - start)
         (self._slow.add if state.backoff else self._slow.discard)(key)
         self.answered(key.job)
 
@@ -197,18 +210,25 @@ class DriverPoller:
                 break
         return answer
 
-    def _record(self, state: _DriverState, answer: Answer, seconds: float) -> None:
+    def _record(self, key: DriverKey, state: _DriverState, answer: Answer, seconds: float) -> None:
         slow = seconds > SLOW_SECONDS
         if answer.reached and not slow:
             state.backoff = 0.0
         else:
             longest = MAX_SLOW_BACKOFF if answer.reached else MAX_BACKOFF
             state.backoff = min(2 * state.backoff or FIRST_BACKOFF, longest)
-        if answer.problem and (state.answer is None or state.answer.problem != answer.problem):
+        if answer.problem and state.problem != answer.problem:
             level = logging.WARNING if answer.unauthorized else logging.INFO
             logger.log(level, "the driver of %s: %s", state.ray_job.name, answer.problem)
-        state.answer, state.at, state.pending = answer, self._clock(), False
-        state.due = state.at + state.backoff
+        now = self._clock()
+        state.problem, state.at, state.pending = answer.problem, now, False
+        state.missed, state.heard_at = (
+            (0, now) if answer.reached else (state.missed + 1, state.heard_at)
+        )
+        silent = state.missed >= SILENT_POLLS and now - state.heard_at >= SILENT_SECONDS
+        if answer.reached or answer.unauthorized or silent or key.ended:
+            state.answer, state.answered_at = answer, now
+        state.due = now + state.backoff
         self._count(_result_label(answer, slow=slow))
 
     def _drop_unused(self) -> None:

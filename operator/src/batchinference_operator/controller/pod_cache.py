@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from batchinference.rendering import CLUSTER_LABEL
@@ -41,9 +42,11 @@ class PodCache:
         self._parents[key[0], view.name] = key
         known = self._pods.setdefault(key, {})
         before, known[view.name] = known.get(view.name), view
+        disruptions = self._disruptions.setdefault(key, {})
         if view.disruption is not None:
-            disruptions = self._disruptions.setdefault(key, {})
             disruptions[view.cluster] = _decisive(disruptions.get(view.cluster), view.disruption)
+        elif (lost := disruptions.get(view.cluster)) is not None and _replaces(view, lost):
+            disruptions[view.cluster] = replace(lost, replaced=True)
         crashed = self._record_crash(key, view.cluster, crash_of(body))
         return None if view == before and not crashed else key
 
@@ -117,6 +120,14 @@ def _identity(key: JobKey, pod: PodView) -> Object:
     return body
 
 
+def _replaces(pod: PodView, lost: Disruption) -> bool:
+    """Return whether a pod runs in place of a head that was lost."""
+    scheduled = pod.is_head and pod.started is not None and not pod.deleting
+    return scheduled and lost.of_head and pod.uid != lost.pod
+
+
 def _decisive(known: Disruption | None, new: Disruption) -> Disruption:
     """Return the disruption that takes precedence: one of a head, otherwise the newer one."""
-    return known if known is not None and known.of_head and not new.of_head else new
+    if known is None or known.pod == new.pod:
+        return new if known is None else replace(new, replaced=known.replaced)
+    return known if known.of_head and not new.of_head else new

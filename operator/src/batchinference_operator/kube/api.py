@@ -111,6 +111,12 @@ class KubeApi(Protocol):
         A missing RayJob is not an error. Raises Conflict and Refused.
         """
 
+    async def release_pods(self, namespace: str, ray_job: RayJobView, now: str) -> None:
+        """Change an annotation of a RayJob, so that Kueue looks at its gated pods.
+
+        A missing RayJob is not an error. Raises Conflict and Refused.
+        """
+
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete a RayJob and its cluster. Missing objects are not an error.
 

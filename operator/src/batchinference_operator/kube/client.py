@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from http import HTTPStatus
@@ -19,6 +20,7 @@ from batchinference.rendering import (
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
+    RELEASED,
     Backstop,
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
@@ -241,9 +243,15 @@ class KubeClient:
         await self._object("PATCH", path, patch, MERGE_PATCH)
 
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
-        patch = {"metadata": {"uid": ray_job.uid}, "spec": backstop.fields}
+        await self._patch(namespace, ray_job, {"spec": backstop.fields})
+
+    async def release_pods(self, namespace: str, ray_job: RayJobView, now: str) -> None:
+        await self._patch(namespace, ray_job, {"metadata": {"annotations": {RELEASED: now}}})
+
+    async def _patch(self, namespace: str, ray_job: RayJobView, patch: Object) -> None:
+        metadata = {**patch.get("metadata", {}), "uid": ray_job.uid}
         path = path_of(RAY_JOB, namespace, ray_job.name)
-        await self._object("PATCH", path, patch, MERGE_PATCH)
+        await self._object("PATCH", path, {**patch, "metadata": metadata}, MERGE_PATCH)
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
         await self._delete(path_of(RAY_JOB, namespace, ray_job.name), ray_job.uid)
@@ -260,7 +268,7 @@ class KubeClient:
             return
         path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
         cluster = await self._object("GET", path)
-        if cluster is None:
+        if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
             return
         if owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job):
             await self._delete(path, cluster["metadata"]["uid"])
@@ -329,8 +337,18 @@ def _label_parameter(selector: str) -> str:
     return f"labelSelector={quote(selector)}" if selector else ""
 
 
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""Matches the names of objects, namespaces and subresources."""
+
+
 def path_of(kind: str, namespace: str, *name: str) -> str:
-    """Return the API path of a kind in a namespace, or of an object or subresource in `name`."""
+    """Return the API path of a kind in a namespace, or of an object or subresource in `name`.
+
+    Raises ValueError for a text that is no name: names in objects of users, such as `..`, must not
+    lead to another path."""
     root, plural = _COLLECTIONS[kind]
+    for part in (*([namespace] if namespace else []), *name):
+        if not _NAME.fullmatch(part):
+            raise ValueError(f"{kind}: {part[:64]!r} is no name")
     scope = ["namespaces", namespace] if namespace else []
     return "/".join([root, *scope, plural, *name])

@@ -22,6 +22,7 @@ from batchinference_operator.reconcile.deadlines import (
     backstop_of,
     job_deadlines,
 )
+from batchinference_operator.reconcile.driver_heads import record_driver_head
 from batchinference_operator.reconcile.driver_report import (
     awaits_report,
     driver_problem,
@@ -31,7 +32,7 @@ from batchinference_operator.reconcile.driver_report import (
 )
 from batchinference_operator.reconcile.gpu_usage import current_gpus
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.kueue import track_admission
+from batchinference_operator.reconcile.kueue import needs_release, track_admission
 from batchinference_operator.reconcile.lost_pods import unrecoverable_cause
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.out_of_memory import (
@@ -45,7 +46,11 @@ from batchinference_operator.reconcile.pending import (
     requeue_for_admission,
     wait_for_name,
 )
-from batchinference_operator.reconcile.requeue import requeue_after
+from batchinference_operator.reconcile.requeue import (
+    KUBERAY_SECONDS,
+    kuberay_silent_seconds,
+    requeue_after,
+)
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import is_running, last_attempt, record_ray_job
 from batchinference_operator.status.conditions import Summary, find_condition
@@ -120,7 +125,8 @@ def _derive_status(
     if ray_job.ended and awaits_report(observed, ray_job, now):
         return _wait_for_report(job, ray_job, now)
     late = not driver_starting(ray_job, now)
-    job = job.with_status(record_rows(job.status, report, to_rfc3339(now), late=late))
+    status = record_rows(job.status, report, to_rfc3339(now), late=late)
+    job = job.with_status(record_driver_head(status, observed, ray_job))
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
@@ -129,14 +135,14 @@ def _derive_status(
         before=job.status.get("phase", ""),
         messages={**observed.messages, **driver_problem(observed, ray_job, now)},
     )
-    phase, summary = _with_details(observed, ray_job, phase, summary)
+    phase, summary = _with_details(observed, ray_job, phase, summary, now)
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
         return complete_job(job, update, now)
     failure = (
         failure_cause(ray_job, report, observed.disruptions)
         if summary.failed
-        else unrecoverable_cause(observed, ray_job, now)
+        else unrecoverable_cause(replace(observed, job=job), ray_job, now)
     )
     if failure is not None:
         job = record_out_of_memory(job, observed, ray_job, failure[0])
@@ -147,9 +153,16 @@ def _derive_status(
 
 
 def _with_details(
-    observed: Observed, ray_job: RayJobView, phase: Phase, summary: Summary
+    observed: Observed, ray_job: RayJobView, phase: Phase, summary: Summary, now: datetime
 ) -> tuple[Phase, Summary]:
-    """Return the phase and the summary with details about crashed pods or a silent driver."""
+    """Return the phase and the summary with details about KubeRay, crashed pods or a silent
+    driver."""
+    if phase == Phase.STARTING and kuberay_silent_seconds(ray_job, now) >= KUBERAY_SECONDS:
+        message = (
+            f"KubeRay has not accepted RayJob {ray_job.name}: it may be down, watch other "
+            "namespaces or lack permissions. See its log"
+        )
+        return phase, Summary("KubeRayNotResponding", message)
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value
         return Phase.PENDING, Summary(crashed, describe_crashes(observed.crashes))
@@ -171,8 +184,9 @@ def _enforce_deadlines(
     job = observed.job
     if (expired := fail_if_expired(job, spec, now, update)) is not None:
         return expired
-    unreachable = update.ray_job is not None and driver_unreachable(observed, update.ray_job)
-    awaits = not (unreachable or update.phase == Phase.FINALIZING)
+    silent = update.ray_job is not None and driver_unreachable(observed, update.ray_job)
+    # a silent driver is subject to all deadlines, but the operator must have tried to reach it
+    awaits = observed.driver_polled if silent else update.phase != Phase.FINALIZING
     limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
     passed = [limit for limit in limits if limit.remaining <= 0]
     if passed:
@@ -180,7 +194,11 @@ def _enforce_deadlines(
     limits += job_deadlines(job, spec, now, current_gpus(observed))
     interval = min([interval, *(limit.remaining for limit in limits)])
     change = _backstop_change(job, spec, update.ray_job)
-    return Actions(status=job.status, requeue_after=interval, update_backstop=change)
+    gated = update.ray_job is not None and needs_release(observed, update.ray_job, now)
+    released = update.ray_job if gated else None
+    return Actions(
+        status=job.status, requeue_after=interval, update_backstop=change, release_pods=released
+    )
 
 
 def _backstop_change(

@@ -49,7 +49,7 @@ def attempt_deadlines(
 ) -> Iterator[Deadline]:
     """Yield the deadlines of the running attempt. `why` is the reason why no row is finished.
 
-    `awaits_rows` is false if all rows are finished or the driver cannot be reached.
+    `awaits_rows` is false if all rows are finished, or the driver was not polled yet.
     """
     attempt, limits, status = last_attempt(job.status), spec.deadlines, job.status
     if attempt is None or "startTime" not in attempt or "queuedTime" in attempt:

@@ -11,9 +11,14 @@ from datetime import datetime
 
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.attempts import mark_admitted, mark_queued
+from batchinference_operator.status.attempts import last_attempt, mark_admitted, mark_queued
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.timestamps import to_rfc3339
+from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+
+GATED_SECONDS = 10.0
+RELEASE_SECONDS = 60.0
+"""Seconds for which a pod of an admitted RayJob may be gated before Kueue is asked to look at it,
+and between two such requests."""
 
 
 def is_gated(observed: Observed) -> bool:
@@ -26,11 +31,33 @@ def is_gated(observed: Observed) -> bool:
     return waits and any(pod.gated for pod in observed.pods_of_attempt)
 
 
+def _awaits_admission(observed: Observed) -> bool:
+    """Return whether pods are gated because the attempt was not admitted yet. Later, gated pods are
+    additional pods of an elastic job, or replace lost ones: the deadlines of the attempt continue.
+    """
+    admitted = "admittedTime" in (last_attempt(observed.job.status) or {})
+    return not admitted and is_gated(observed)
+
+
+def needs_release(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
+    """Return whether to ask Kueue to look at an admitted RayJob with gated pods.
+
+    Kueue 0.17 removes the gates of an elastic job only when its RayJob changes, and nothing changes
+    it when KubeRay replaces a lost pod.
+    """
+    if ray_job.suspended or ray_job.ended or not ray_job.queue:
+        return False
+    asked = seconds_since(ray_job.released_at, now) if ray_job.released_at else RELEASE_SECONDS
+    oldest = now.timestamp() - GATED_SECONDS
+    gated = (pod for pod in observed.pods_of_attempt if pod.gated and not pod.deleting)
+    return asked >= RELEASE_SECONDS and any(pod.created <= oldest for pod in gated)
+
+
 def track_admission(observed: Observed, ray_job: RayJobView, now: datetime) -> Observed:
     """Return the observation with the time at which the attempt was queued or admitted."""
     job, report = observed.job, observed.report
     if not ray_job.suspended:
-        change = mark_queued if is_gated(observed) else mark_admitted
+        change = mark_queued if _awaits_admission(observed) else mark_admitted
         return replace(observed, job=replace(job, status=change(job.status, to_rfc3339(now))))
     if report is not None and report.state != JobState.SUCCEEDED:
         report = None

@@ -6,6 +6,7 @@ from collections import defaultdict
 from datetime import datetime
 
 from batchinference.spec.causes import Cause
+from batchinference_operator.reconcile.driver_heads import cause_of_lost_heads
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.crashes import crash_loop, describe_crashes
 from batchinference_operator.status.failure_cause import Disruption
@@ -24,6 +25,8 @@ def unrecoverable_cause(
         return None
     if observed.cluster_gone:  # KubeRay creates no cluster for a RayJob in a warm cluster
         return Cause.HEAD_LOST, f"RayCluster {ray_job.cluster} was deleted"
+    if (failure := cause_of_lost_heads(observed.job.status, observed)) is not None:
+        return failure
     then = now.timestamp() - LOST_PODS_SECONDS
     if (lost := _lost_head(observed, then) or _lost_workers(observed, then)) is not None:
         return lost.cause, lost.message
@@ -34,13 +37,14 @@ def unrecoverable_cause(
 
 
 def _lost_head(observed: Observed, then: float) -> Disruption | None:
-    """Return the disruption of a head pod whose driver no longer answers.
+    """Return the disruption of a head pod whose driver no longer answers, unless another head has
+    replaced it.
 
     If the node is down, the head pod cannot end, and KubeRay waits for it forever.
     """
     if observed.driver_reached or not observed.driver_polled:
         return None
-    heads = (one for one in observed.disruptions if one.of_head)
+    heads = (one for one in observed.disruptions if one.of_head and not one.replaced)
     return next((one for one in heads if one.at is not None and one.at < then), None)
 
 

@@ -10,6 +10,7 @@ from batchinference.spec.quantities import memory_bytes
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import update_last
+from batchinference_operator.status.failure_cause import head_ran_out_of_memory
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import RayJobView
 
@@ -20,12 +21,14 @@ def record_out_of_memory(
     """Return the job with the groups that ran out of memory, if this is the cause of the failure.
 
     If no pod was killed, for instance because Ray killed a worker process first, the group is
-    unknown. Then all worker groups are recorded.
+    unknown. Then all worker groups are recorded. If the driver was killed, it is the head.
     """
     if cause != Cause.OUT_OF_MEMORY or ray_job is None or not ray_job.memory:
         return job
     memory = dict(ray_job.memory)
     killed = {one.group for one in observed.disruptions if one.cause == Cause.OUT_OF_MEMORY}
+    if head_ran_out_of_memory(ray_job, observed.crashes):
+        killed.add(HEAD_GROUP)
     groups = killed & memory.keys() or memory.keys() - {HEAD_GROUP}
     found = {group: memory[group] for group in sorted(groups)}
     return job.with_status(update_last(job.status, {"outOfMemory": found}))

@@ -79,15 +79,19 @@ def has_create_error(job: JobView) -> bool:
 
 
 def _kueue_hint(job: JobView, message: str) -> str:
-    """Return how to fix a rejection by Kueue; empty for other rejections.
+    """Return how to fix a rejection of an autoscaler by Kueue; empty for other rejections.
 
-    Kueue puts RayJobs without a queue into the LocalQueue `default` of their namespace. It then
-    requires an annotation that only RayJobs with a queue have.
+    Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
+    is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
     """
-    queue = (job.spec.get("cluster") or {}).get("queue")
-    if queue or "kueue" not in message or "autoscaling" not in message:
+    if "kueue" not in message or "autoscaling" not in message:
         return ""
-    return ". Set spec.cluster.queue to default, the LocalQueue of its namespace"
+    if not (job.spec.get("cluster") or {}).get("queue"):
+        return ". Kueue manages jobs without a queue: set spec.cluster.queue to a LocalQueue"
+    return (
+        ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
+        "spec.cluster.workers.min and max to the same number"
+    )
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:

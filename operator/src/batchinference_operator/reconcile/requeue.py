@@ -20,6 +20,8 @@ QUEUED_SECONDS = 120.0
 NO_PODS_SECONDS = 10.0
 """Interval of a job whose cluster has no pods yet. The reason may be only in Events, which are not
 watched."""
+KUBERAY_SECONDS = 60.0
+"""Seconds after which a RayJob without any status means that KubeRay does not respond."""
 WATCHED_SECONDS = 3600.0
 """Interval of a job that waits for KubeRay to create its cluster. Watches report its changes, and
 there may be thousands of such jobs."""
@@ -30,9 +32,19 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
     if ray_job.suspended:  # Kueue has no reason yet for a RayJob that was just created
         new = seconds_since(ray_job.created_at, now) < QUEUED_AFTER_SECONDS
         return POLL_SECONDS if new else QUEUED_SECONDS
+    silent = kuberay_silent_seconds(ray_job, now)
+    if 0 <= silent < KUBERAY_SECONDS:
+        return KUBERAY_SECONDS - silent
     if not ray_job.driver_started and not observed.pods:
         return NO_PODS_SECONDS if ray_job.awaiting_pods else WATCHED_SECONDS
     return IDLE_SECONDS
+
+
+def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
+    """Return for how long KubeRay has not accepted a RayJob; -1 if it has."""
+    if ray_job.deployment_status or ray_job.suspended or ray_job.cluster:
+        return -1.0
+    return max(0.0, seconds_since(ray_job.created_at, now))
 
 
 def poll_interval(drivers: int) -> float:

@@ -78,7 +78,8 @@ class Actions:
     """The actions of a reconcile.
 
     Their order is: stop drivers, delete RayJobs, dry run, admit or preempt, create objects, release
-    the clusters of finished RayJobs, change the backstop deadlines of a RayJob, delete the job,
+    the clusters of finished RayJobs, change the backstop deadlines of a RayJob, release its gated
+    pods, delete the job,
     write the status, requeue after `requeue_after` seconds.
     """
 
@@ -98,6 +99,8 @@ class Actions:
     """Whether to delete the BatchInference, whose TTL has expired."""
     update_backstop: tuple[RayJobView, Backstop] | None = None
     """The RayJob of the running attempt and its new backstop deadlines, if they have changed."""
+    release_pods: RayJobView | None = None
+    """The RayJob of the running attempt if Kueue must look at its gated pods."""
     status: Status | None = None
     """The status to write; None leaves the status unchanged."""
     requeue_after: float | None = None

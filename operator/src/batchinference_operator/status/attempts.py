@@ -88,7 +88,7 @@ def mark_queued(status: Status, now: str) -> Status:
     *before, last = status["attempts"]
     if "queuedTime" in last:
         return status
-    queued = {**without(last, "admittedTime", "rows"), "queuedTime": now}
+    queued = {**without(last, "admittedTime", "rows", "driverHead"), "queuedTime": now}
     return {**without(status, "progressTime"), "attempts": [*before, queued]}
 
 

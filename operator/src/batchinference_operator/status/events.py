@@ -23,6 +23,7 @@ _ROUTINE_REASONS = frozenset(phase.value for phase in Phase) | {"Preempted"}
 """Reasons without an Event: the phase, or the Event about the end of the attempt, is enough."""
 _PROBLEM_REASONS = frozenset(cause.value for cause in Cause) | {
     "NameTaken",
+    "KubeRayNotResponding",
     "DriverSilent",
     "DriverUnauthorized",
     "ApiServerUnavailable",

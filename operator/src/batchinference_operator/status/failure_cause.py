@@ -10,6 +10,7 @@ from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import POD_GROUP_LABEL
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
+from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.job_status import ended_at
 from batchinference_operator.status.pod_status import containers_of, is_gate, is_head, pod_ended_at
 from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, RayJobView
@@ -25,8 +26,12 @@ _KUBERAY_CAUSES = {
 }
 _HEAD_GONE = ("Ray head pod not found", "Ray job not found")
 """KubeRay's messages if the head, which runs the driver, no longer exists."""
-_DRIVER_KILLED = re.compile(r"^Job entrypoint command failed with exit code (?:137|-9)\b")
-"""Ray's message if the driver was killed, for instance because it ran out of memory."""
+_DRIVER_KILLED = re.compile(
+    r"Job entrypoint command failed with exit code (?:137|-9)\b"
+    r"|\d+ worker\(s\) were killed due to the node running low on memory"
+)
+"""Ray's messages if the driver was killed by the kernel, which may not kill the pod, or by Ray's
+memory monitor."""
 _UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.WORKER_CRASHED)
 """Causes that a driver reports if it only observed that pods disappeared."""
 DISRUPTION_SECONDS = 300.0
@@ -66,7 +71,7 @@ class Disruption:
     """The disruption of a running pod.
 
     `at` is the time in seconds since 1970; None if unknown. `group` is the worker group of the pod,
-    or HEAD_GROUP.
+    or HEAD_GROUP. `replaced` is whether another head runs since then.
     """
 
     cause: Cause
@@ -74,6 +79,8 @@ class Disruption:
     of_head: bool
     at: float | None = None
     group: str = ""
+    pod: str = ""
+    replaced: bool = False
 
 
 def failure_cause(
@@ -116,9 +123,15 @@ def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
         return cause, message
     if any(text in message for text in _HEAD_GONE):
         return Cause.HEAD_LOST, message
-    if killed := _DRIVER_KILLED.match(message):
-        return Cause.HEAD_LOST, f"the driver was killed: {killed[0]}"
+    if killed := _DRIVER_KILLED.search(message):
+        return Cause.OUT_OF_MEMORY, f"the driver was killed in the head: {killed[0]}"
     return _KUBERAY_CAUSES.get(ray_job.reason or ray_job.outcome, Cause.APPLICATION), message
+
+
+def head_ran_out_of_memory(ray_job: RayJobView, crashes: Sequence[Crash]) -> bool:
+    """Return whether the head had too little memory, as far as Ray or its pods say so."""
+    killed = any(one.of_head and one.cause == Cause.OUT_OF_MEMORY for one in crashes)
+    return killed or bool(_DRIVER_KILLED.search(ray_job.message))
 
 
 def problem_of(pod: Object) -> PodProblem | None:
@@ -149,7 +162,8 @@ def disruption_of(pod: Object) -> Disruption | None:
     cause, reason, at = found
     metadata, of_head = pod["metadata"], is_head(pod)
     group = HEAD_GROUP if of_head else metadata["labels"].get(POD_GROUP_LABEL, "")
-    return Disruption(cause, f"pod {metadata['name']}: {reason}", of_head, at, group)
+    message, uid = f"pod {metadata['name']}: {reason}", metadata.get("uid") or metadata["name"]
+    return Disruption(cause, message, of_head, at, group, uid)
 
 
 _CauseMessageTime = tuple[Cause, str, float | None]

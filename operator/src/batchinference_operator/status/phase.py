@@ -14,6 +14,10 @@ from batchinference_operator.status.failure_cause import PodProblem
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 
+_NO_QUEUE = (
+    "Kueue manages jobs without a queue: set spec.cluster.queue to a LocalQueue, and set "
+    "spec.suspend to true and then to false"
+)
 REPORT_UNREAD = "the driver's report could not be read: counts may be missing here; see {report}"
 
 
@@ -88,9 +92,10 @@ def _gated_message(ray_job: RayJobView, pod: PodView, messages: Mapping[str, str
 
 
 def _queued_message(ray_job: RayJobView, messages: Mapping[str, str]) -> str:
-    where = f" by Kueue from queue {ray_job.queue}" if ray_job.queue else ""
+    where = f" from queue {ray_job.queue}" if ray_job.queue else ""
     why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
-    return f"RayJob {ray_job.name} waits to be admitted{where}{why}"
+    fix = "" if ray_job.queue else f". {_NO_QUEUE}"
+    return f"RayJob {ray_job.name} waits to be admitted by Kueue{where}{why}{fix}"
 
 
 def _pod_problems(

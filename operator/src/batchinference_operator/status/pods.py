@@ -19,6 +19,8 @@ from batchinference_operator.status.pod_status import containers_of, is_gate, is
 from batchinference_operator.status.ray_job import Object, gpus_of
 from batchinference_operator.status.timestamps import unix_seconds
 
+_UNKNOWN = "1970-01-01T00:00:00Z"
+
 
 @dataclass(frozen=True, slots=True)
 class PodView:
@@ -26,12 +28,14 @@ class PodView:
     resources of its node."""
 
     name: str
+    uid: str
     cluster: str
     """Its RayCluster, which is different for each attempt and for other jobs of the same name."""
     is_head: bool
     group: str
     """The KubeRay worker group; empty for the head."""
     deleting: bool
+    created: float
     gpus: int
     cpus: float
     started: float | None
@@ -49,10 +53,12 @@ class PodView:
         labels = metadata["labels"]
         return cls(
             name=metadata["name"],
+            uid=metadata.get("uid") or metadata["name"],
             cluster=labels.get(CLUSTER_LABEL, ""),
             is_head=is_head(body),
             group=labels.get(POD_GROUP_LABEL, ""),
             deleting="deletionTimestamp" in metadata,
+            created=unix_seconds(metadata.get("creationTimestamp") or _UNKNOWN),
             gpus=gpus_of(labels),
             cpus=requested_cpus(running_containers(body.get("spec") or {})),
             started=_scheduled_at(status),

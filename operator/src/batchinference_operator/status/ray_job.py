@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering import CLUSTER_LABEL, GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
+from batchinference.rendering import (
+    CLUSTER_LABEL,
+    GENERATION,
+    GPUS_LABEL,
+    QUEUE_LABEL,
+    RELEASED,
+    Backstop,
+)
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
@@ -64,10 +71,11 @@ def _planned_gpus(spec: Object) -> tuple[int, int | None]:
 
 
 def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
-    """Yield the name of each group of pods and the memory limit of its Ray container."""
+    """Yield the name of each group of pods and the memory limit of its Ray container. Users may
+    create RayJobs with any number of groups."""
     cluster = spec.get("rayClusterSpec") or {}
     head = {"groupName": HEAD_GROUP, **(cluster.get("headGroupSpec") or {})}
-    for group in (head, *(cluster.get("workerGroupSpecs") or [])):
+    for group in (head, *(cluster.get("workerGroupSpecs") or [])[:MAX_GROUPS]):
         containers = ((group.get("template") or {}).get("spec") or {}).get("containers") or [{}]
         limits = (containers[0].get("resources") or {}).get("limits") or {}
         memory = str(limits.get("memory", ""))
@@ -77,7 +85,15 @@ def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
 
 def _selected(spec: Object) -> str:
     """Return the name of the cluster that a RayJob selects; empty if it has its own."""
-    return str((spec.get("clusterSelector") or {}).get(CLUSTER_LABEL, ""))
+    return _name_or_empty((spec.get("clusterSelector") or {}).get(CLUSTER_LABEL))
+
+
+def _name_or_empty(value: object) -> str:
+    """Return a name that users may write; empty if it is none, because names become paths."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
+
+
+_NAME = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,251}[A-Za-z0-9])?")
 
 
 def _is_suspended(status: Object) -> bool:
@@ -95,6 +111,8 @@ def _parse_number(text: str | None) -> int | None:
 
 
 MAX_DIGITS = 6
+MAX_GROUPS = 64
+"""Maximum number of worker groups whose memory is kept. A job has at most 33."""
 MAX_MEMORY = 16
 
 
@@ -138,6 +156,8 @@ class RayJobView:
     yet."""
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
+    released_at: str
+    """When Kueue was last asked to look at its gated pods; empty if it was not."""
     backstop: Backstop
     """The deadlines after which KubeRay ends it."""
     generation: int | None
@@ -165,23 +185,24 @@ class RayJobView:
             created_at=body["metadata"].get("creationTimestamp", ""),
             deleted_at=body["metadata"].get("deletionTimestamp", ""),
             cluster_retained=bool(spec.get("ttlSecondsAfterFinished") or _selected(spec)),
-            job_id=status.get("jobId", ""),
+            job_id=_name_or_empty(status.get("jobId")),
             job_status=status.get("jobStatus", ""),
             deployment_status=status.get("jobDeploymentStatus", ""),
             reason=status.get("reason", ""),
             message=truncate_message(reported[1]),
             cause=reported[0],
-            cluster=status.get("rayClusterName", _selected(spec)),
+            cluster=_name_or_empty(status.get("rayClusterName")) or _selected(spec),
             warm_cluster=_selected(spec),
             head_ip=head.get("podIP", ""),
             head_service=head.get("serviceName", ""),
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
+            released_at=_valid_time(body["metadata"].get("annotations") or {}, RELEASED),
             backstop=Backstop.in_spec(spec),
             suspend=bool(spec.get("suspend")) or _is_suspended(status),
             generation=_parse_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
-            memory=tuple(_group_memory(spec)),
+            memory=tuple(_group_memory(spec)) if owner_uid(body, "BatchInference") else (),
             max_gpus=max_gpus,
             max_gpus_per_pod=max_gpus_per_pod,
             pod_creation_error=truncate_message(_pod_creation_error(cluster)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.spec.report import JobState, Report
+from batchinference.spec.report import Report
 from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
 from batchinference_operator.status.job_status import Status
 
@@ -13,17 +13,17 @@ def record_rows(status: Status, report: Report | None, now: str, *, late: bool) 
     `late` is whether the report may already include rows of this attempt although it is the first,
     for instance because the operator was down. The final report always includes them.
     """
-    if report is not None and report.progress is not None:
-        return _update_rows(status, report.progress.rows, now, ended=report.state.ended or late)
-    preparing = report is not None and report.state == JobState.PREPARING
-    return _reset_rows(status, now) if preparing else status
+    if report is None or report.progress is None:
+        return status
+    return _update_rows(status, report.progress.rows, now, ended=report.state.ended or late)
 
 
 def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
     """Return the status with the rows that the attempt has finished.
 
     `rows` is the driver's count for the whole job. `ended` is whether the count includes rows of
-    this attempt. A job stalls if the rows of the attempt do not change.
+    this attempt. A job stalls if the rows of the attempt do not grow. After a restart of the
+    driver, they may be fewer.
     """
     last = last_attempt(status)
     if last is None:
@@ -32,10 +32,11 @@ def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
     if before is None:
         before = _rows_before(status, last, rows, ended=ended)
         status = status if last["number"] == 1 else update_last(status, {"rowsBefore": before})
-    own = max(0, rows - before)
-    if own == last.get("rows", 0):
+    own, known = max(0, rows - before), last.get("rows", 0)
+    if own == known:
         return status
-    return {**update_last(status, {"rows": own}), "progressTime": now}
+    status = update_last(status, {"rows": own})
+    return {**status, "progressTime": now} if own > known else status
 
 
 def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
@@ -49,14 +50,6 @@ def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> in
     if last["number"] == 1 or rows < known:
         return 0
     return known if ended else rows
-
-
-def _reset_rows(status: Status, now: str) -> Status:
-    """Return the status after a restart of the attempt's driver, which counts as progress."""
-    last = last_attempt(status)
-    if last is None or not last.get("rows", 0):
-        return status
-    return {**update_last(status, {"rows": 0}), "progressTime": now}
 
 
 def without_decrease(status: Status, report: Report | None) -> Report | None:

@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import (
@@ -174,20 +173,22 @@ def _put(place: Location, name: str, content: Content, written: list[Location]) 
 
 
 def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
-    """Yield groups of rows that count together: most of the rows; rows of which a part has failed;
-    and rows of which the batch holds only a part. Filtered rows whose input row is in another batch
-    are counted in the first group."""
-    if not len(batch.source) and not len(batch.filtered):
+    """Yield groups of rows that count together: most of the rows; failed rows of which something
+    counts, so that a retry must remove it; and rows of which the batch holds only a part. Filtered
+    rows and warnings whose input row is in another batch are counted in the first group."""
+    if not (len(batch.source) or len(batch.filtered) or batch.warnings.num_rows):
         return
-    partial, mixed = _partial(batch), _partially_failed(batch)
-    kinds = (~partial & ~mixed, ~partial & mixed, partial)
+    partial, counted = _partial(batch), _failed_and_counted(batch)
+    kinds = (~partial & ~counted, ~partial & counted, partial)
     groups = [batch.source[kind] for kind in kinds if kind.any()]
     if len(groups) < 2:
         yield batch
         return
-    elsewhere = batch.filtered[~np.isin(batch.filtered, batch.source)]
     first, *others = map(batch.only, groups)
-    yield replace(first, filtered=np.concatenate([first.filtered, elsewhere]))
+    filtered = batch.filtered[~np.isin(batch.filtered, batch.source)]
+    warned = ~np.isin(batch.warnings.column("id").to_numpy(), batch.source)
+    first = replace(first, filtered=np.concatenate([first.filtered, filtered]))
+    yield first.with_warnings(batch.warnings.filter(pa.array(warned)))
     yield from others
 
 
@@ -199,23 +200,24 @@ def counts_of_group(group: RowBatch) -> RowCounts:
 
 
 def warned_rows_of(group: RowBatch) -> list[WarnedRows]:
-    """Return the warnings of a group by step and name, without those about failed rows, which have
-    an error record instead."""
+    """Return the warnings of a group by step and name, each once for an input row. Rows of which
+    nothing is left have an error record instead, except for warnings about their file."""
     if not group.warnings.num_rows:
         return []
-    failed = np.isin(group.warnings.column("id").to_numpy(), group.errors.column("id").to_numpy())
-    about_files = [name.value for name in WarningName if name.about_file]
-    of_files = pc.is_in(group.warnings.column("name"), pa.array(about_files)).to_numpy()
-    table = group.warnings.filter(pa.array(~failed | of_files))
+    ids = group.warnings.column("id").to_numpy()
+    # other tasks may have written the rest of a partial row
+    left = np.concatenate([group.ids, group.filtered, group.source[_partial(group)]])
+    failed = np.isin(ids, group.errors.column("id").to_numpy()) & ~np.isin(ids, left)
+    table = group.warnings.filter(pa.array(~failed | _about_files(group)))
     counted = table.group_by(["step", "name"], use_threads=False).aggregate(
-        [("id", "count"), ("amount", "sum"), ("id", "min")]
+        [("id", "count_distinct"), ("amount", "sum"), ("id", "min")]
     )
     examples = zip(*unpack_ids(counted.column("id_min").to_numpy()), strict=True)
     return [
         WarnedRows(
             row["step"],
             WarningName.named(row["name"]),
-            row["id_count"],
+            row["id_count_distinct"],
             row["amount_sum"] or 0,
             (int(file), int(number)),
         )
@@ -246,12 +248,20 @@ def _partial(batch: RowBatch) -> np.ndarray:
     return partial
 
 
-def _partially_failed(batch: RowBatch) -> np.ndarray:
-    """Return a mask (bool) of the input rows that have failed in part: some of the rows made from
-    an input row have failed, and others have not."""
+def _failed_and_counted(batch: RowBatch) -> np.ndarray:
+    """Return a mask (bool) of the failed input rows of which something counts: other rows that were
+    made from them, or warnings about their file."""
     failed = batch.errors.column("id").to_numpy()
     if not len(failed):
         return np.zeros(len(batch.source), dtype=bool)
-    others = np.concatenate([batch.ids, batch.filtered])
-    mixed: np.ndarray = np.isin(batch.source, others) & np.isin(batch.source, failed)
-    return mixed
+    warned = batch.warnings.column("id").to_numpy()[_about_files(batch)]
+    counted = np.concatenate([batch.ids, batch.filtered, warned])
+    both: np.ndarray = np.isin(batch.source, counted) & np.isin(batch.source, failed)
+    return both
+
+
+def _about_files(batch: RowBatch) -> np.ndarray:
+    """Return a mask (bool) of the warnings that also count if their row fails."""
+    names = [name.value for name in WarningName if name.about_file]
+    found: np.ndarray = np.isin(batch.warnings.column("name").to_numpy(), names)
+    return found

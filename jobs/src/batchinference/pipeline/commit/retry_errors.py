@@ -18,7 +18,8 @@ from batchinference.pipeline.storage.location import Location
 
 def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
     """Return the snapshot without the rows that have error records, so that these rows are missing.
-    A row that has failed in part is in a separate manifest entry, which is removed completely.
+    A row that has failed in part, or has a warning about its file, is in a separate manifest entry,
+    which is removed completely.
 
     If the last row of a file could not be read, it may represent the entire rest of the file. The
     end of that file is then unknown and is removed from `ends`."""

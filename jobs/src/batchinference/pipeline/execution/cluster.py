@@ -29,6 +29,7 @@ from batchinference.pipeline.ray_compat import (
     get_memory_info_reply,
     get_state_from_address,
     maybe_enable_token_auth_if_token_available,
+    on_loopback,
     without_monitors,
 )
 
@@ -100,8 +101,9 @@ def local_ray(cpus: int, directory: str, files: RayFiles, *, quiet: bool) -> Ite
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     add_import_path(directory)
     with random_token(), _output_to_file() if quiet else nullcontext():
-        with without_monitors(log_to_driver=not quiet):
+        with on_loopback(), without_monitors(log_to_driver=not quiet):
             _init(
+                _system_config={"enable_metrics_collection": False},  # it listens everywhere
                 _temp_dir=files.ray_directory,
                 num_cpus=cpus,
                 include_dashboard=False,
@@ -146,6 +148,18 @@ def _output_to_file() -> Iterator[None]:
             os.close(before)
 
 
+def _start(arguments: dict[str, Any]) -> None:
+    """Initialize Ray. A local Ray that does not start in time is started once more, because the
+    machine may be busy."""
+    try:
+        ray.init(**arguments)
+    except Exception:
+        if "address" in arguments:
+            raise
+        ray.shutdown()
+        ray.init(**arguments)
+
+
 def _init(**arguments: Any) -> None:
     """Initialize Ray, and restore the SIGTERM handler, which Ray replaces.
 
@@ -154,7 +168,7 @@ def _init(**arguments: Any) -> None:
     auto_init_hook.enable_auto_connect = False
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(**arguments)
+        _start(arguments)
     except SystemExit:  # Ray turns a SIGTERM into this
         raise Interrupted("stopped by SIGTERM") from None
     except Exception as error:

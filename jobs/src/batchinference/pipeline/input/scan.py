@@ -35,8 +35,19 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.snapshot import InputFile
-from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged, pack_id
-from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, split_warnings
+from batchinference.pipeline.row_batch import (
+    READ_STEP,
+    RowBatch,
+    consecutive_ids,
+    merged,
+    pack_id,
+)
+from batchinference.pipeline.row_warnings import (
+    RowWarning,
+    collect_warnings,
+    split_warnings,
+    warning_table,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
@@ -127,7 +138,8 @@ class FileRows:
     def _batch(self, chunk: Chunk, file: InputFile, row: int) -> RowBatch:
         ids = consecutive_ids(file.number, row, size_of(chunk))
         if isinstance(chunk, BadRow):
-            return RowBatch.unreadable(ids, chunk.error)
+            batch = RowBatch.unreadable(ids, chunk.error)
+            return batch.with_warnings(warning_table(READ_STEP, ids, chunk.warnings))
         uri = self.root.at(file.path).uri
         table, warnings = split_warnings(chunk)
         check_names(table.column_names, uri)

@@ -70,7 +70,7 @@ class Sample:
 
 
 class _Archive(tarfile.TarFile):
-    """An archive. `has_end` is True once its end mark was read."""
+    """An archive. `has_end` is True if the last header that was read is an end mark."""
 
     has_end = False
 
@@ -176,6 +176,7 @@ def _members(archive: _Archive) -> Iterator[tarfile.TarInfo]:
     """Yield the members. Raises ReadError after them if the archive has no end mark."""
     for member in archive:
         archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
+        archive.has_end = False  # the end mark was that of an archive before this member
         if not member.isdir():
             yield member
     if not archive.has_end:

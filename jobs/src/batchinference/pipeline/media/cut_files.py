@@ -24,9 +24,11 @@ _BOXES = (
     *(b"pdin", b"styp", b"sidx", b"ssix", b"udta", b"jP  ", b"jp2h", b"jp2c"),
 )
 """The boxes of ISO files that are not in other boxes."""
-_CHUNK_HEADER, _MAX_CHUNKS = 16, 16
-"""The bytes that state the size of a box or chunk, and maximum number of them that are followed.
-Each may be one request to an object store."""
+_CHUNK_HEADER, _MIN_HEADER = 16, 8
+"""The bytes that state the size of a box or chunk, and the smallest number of them."""
+_BLOCK, _MAX_READS = 1 << 16, 4096
+"""The bytes that are read at once to follow boxes or chunks, and maximum number of reads. Each may
+be one request to an object store. The boxes of all files in memory are followed to the end."""
 STREAMED = 0x7FFFF000
 """Programs that write to a pipe state this size or a larger one, because they do not know it."""
 _HEAD_BYTES = 4096
@@ -123,13 +125,15 @@ def is_chained_ogg(content: bytes) -> bool:
 def _last_end(source: Source, at: int, size_of: Callable[[bytes], int | None]) -> int | None:
     """Return the end of the last chunk that begins in a file; None if it is not stated. `size_of`
     returns the size of a chunk that begins with some bytes."""
-    for _ in range(_MAX_CHUNKS):
-        head = _read_at(source, at, _CHUNK_HEADER)
-        if len(head) < _CHUNK_HEADER:
-            return at
-        if (size := size_of(head)) is None:
-            return None
-        at += size
+    for _ in range(_MAX_READS):
+        begin, block = at, _read_at(source, at, _BLOCK)
+        while at == begin or at - begin <= len(block) - _CHUNK_HEADER:
+            head = block[at - begin :][:_CHUNK_HEADER]
+            if len(head) < _MIN_HEADER:
+                return at + _MIN_HEADER if head.strip(b"\0") else at
+            if (size := size_of(head.ljust(_CHUNK_HEADER, b"\0"))) is None:
+                return None
+            at += size
     return None
 
 

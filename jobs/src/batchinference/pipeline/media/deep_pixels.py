@@ -24,6 +24,10 @@ _FULL_DEPTH = 16
 _WHITE_IS_ZERO = 0
 _GRAY = np.array([0.299, 0.587, 0.114], np.float32)
 """The shares of red, green and blue in the brightness, as Pillow computes it."""
+_ONLY_8_BITS = (
+    "{}: only 8 bits per channel of this image can be read. Leave out the option, or store the "
+    "image as PNG"
+)
 
 
 class DeepImage:
@@ -43,6 +47,8 @@ class DeepImage:
         """Return the image with 8 bits per channel, and with its opacity if it has any."""
         channels = None if self._has_bright_high_bytes() else self._channels()
         if channels is None:
+            if self._options.range is not None:
+                raise ValueError(_ONLY_8_BITS.format("range"))
             warn(WarningName.DEPTH_REDUCED)
             return self._image
         colours, opacity = channels
@@ -56,13 +62,16 @@ class DeepImage:
         file stores it."""
         channels = self._channels()
         if channels is None:
-            raise ValueError(f"mode: pixels of the kind {self._raw.name} have no form in I;16")
+            raise ValueError(_ONLY_8_BITS.format("mode I;16"))
         colours, opacity = channels
         gray = np.rint(colours @ _GRAY) if colours.ndim == 3 else colours
         if self._options.range is not None:
             gray = _scaled(gray, self._options.range, FULL_WHITE)
         elif colours.dtype != np.uint16:
             raise ValueError(self._range_is_unknown())
+        if self._inverted:
+            scaled = self._options.range is not None
+            gray = (FULL_WHITE if scaled else self._raw.white or FULL_WHITE) - gray
         if opacity is not None and opacity.min() < 255:
             warn(WarningName.COMPOSITED)
             share = opacity.astype(np.float32) / 255

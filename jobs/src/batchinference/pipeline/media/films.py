@@ -32,6 +32,10 @@ _OPACITY_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """The decoders that decode the opacity of a WebM video. The usual decoders ignore it."""
 _ROUNDING = 1e-6
 """Tolerance in ticks for floating-point errors: 0.29 * 100 is less than 29."""
+_NO_VIDEO = (
+    "the file is no video. Read pictures and animations such as PNG and GIF with read.format: "
+    "images, and recordings such as WAV and MP3 with read.format: audio"
+)
 Picture: TypeAlias = av.VideoFrame | Exception
 
 
@@ -58,12 +62,14 @@ def film_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame 
 def _chosen(pictures: Iterator[Picture], fps: float | None) -> Iterator[tuple[int, Picture]]:
     """Yield the frames to read with their indexes. Frames that cannot be decoded or have no
     timestamp are always included."""
-    last, begin = -1, None
+    last, begin, before = -1, 0.0, math.inf
     for index, picture in enumerate(pictures):
         if fps is None or isinstance(picture, Exception) or picture.time is None:
             yield index, picture
             continue
-        begin = picture.time if begin is None else begin
+        if picture.time < before:  # of the first frame, or of the next of several joined videos
+            last, begin = -1, picture.time
+        before = picture.time
         tick = math.floor((picture.time - begin) * fps + _ROUNDING)
         if tick > last:
             yield index, picture
@@ -111,6 +117,8 @@ def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputConta
     list of frames is missing."""
     try:
         opened = open_video(source, buffer_size=BUFFER_BYTES)
+    except av.ArgumentError as error:  # FFmpeg knows the format, and it is not in FORMATS
+        raise av.InvalidDataError(0, _NO_VIDEO) from error
     except av.FFmpegError as error:
         raise missing_end(source, source.size()) or error from error
     with opened as container:

@@ -22,7 +22,7 @@ from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
 from batchinference.pipeline.media.cut_files import ACCEPT, completed
 from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, turns_of
-from batchinference.pipeline.media.pages import pages_of
+from batchinference.pipeline.media.pages import ignored_images, pages_of
 from batchinference.pipeline.media.pixels import Page, in_mode, pixels_of
 from batchinference.pipeline.media.stored_values import RawMode, with_planes
 from batchinference.pipeline.row_warnings import warn
@@ -39,6 +39,7 @@ _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000"
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 """The wanted formats that this build of Pillow supports."""
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 CHANNELS = (1, 3, 4)
 _NO_MEMORY = "out of memory when "
 _NO_MEMORY_WEBP = ("encoding error 1", "encoding error 2")
@@ -69,9 +70,18 @@ def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageF
         if "HEIF" not in FORMATS and content[8:12] in _HEIC_BRANDS:
             missing = missing_package("HEIC", "pillow_heif", HEIC_EXTRA, in_image=False)
             raise ValueError(missing) from None
-        raise
+        raise UnidentifiedImageError(f"cannot identify image file: {_cause_of(content)}") from None
     _check_size(image, max_pixels)
     return image
+
+
+def _cause_of(content: bytes) -> str:
+    """Return why Pillow does not know an image."""
+    if not content:
+        return "it is empty"
+    if content.startswith(_TIFF):
+        return "its header is damaged, or TIFF files with its bits and sample format are not read"
+    return f"its first bytes are not those of a supported format ({', '.join(FORMATS)})"
 
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:
@@ -108,6 +118,7 @@ class ImagePages:
                 raise
             self._content, self._is_cut = completed(content), True
             self._image = open_image(self._content, options.max_pixels)
+        self._ignored = ignored_images(content) if self._image.format == "PPM" else 0
         self.numbers = pages_of(self._image)
         current = self._image.tell()
         self.first = current if current in self.numbers else self.numbers[0]
@@ -127,6 +138,8 @@ class ImagePages:
         pixels = pixels_of(page, self._options)
         if is_cut:
             warn(WarningName.TRUNCATED)
+        if self._ignored:
+            warn(WarningName.PAGES_IGNORED, amount=self._ignored)
         return pixels
 
     def _decoded(self, image: ImageFile.ImageFile, number: int, *, reduced: bool = False) -> Page:
@@ -134,7 +147,7 @@ class ImagePages:
         if reduced and self._options.size and image.format in _REDUCING_DECODERS:
             side = 2 * max(self._options.size)
             image.draft(self._options.mode, (side, side))
-        raw = RawMode.of(image)
+        raw = RawMode.of(image, self._content)
         turns = turns_of(image) if image.format in TURNED_BY_DECODER else None
         image.load()
         turns = turns_of(image) if turns is None else turns
@@ -144,7 +157,7 @@ class ImagePages:
         """Return a page of a damaged file. Raises an error if nothing of it can be decoded."""
         self._content = completed(self._content)
         image = self._again(number)
-        raw = RawMode.of(image)
+        raw = RawMode.of(image, self._content)
         try:
             return self._decoded(image, number)
         except _DAMAGE:
@@ -154,7 +167,8 @@ class ImagePages:
                 raise
         turns = turns_of(image)._replace(done=False)
         if image.mode in ("RGB", "RGBA"):
-            raw = RawMode()  # Pillow's 8 bits, because further bits are damaged, too
+            # Pillow's 8 bits, because further bits are damaged, too
+            raw = RawMode(bits=16 if raw.is_deep else 8)
         # the copy has the size of the pixels. Pillow turns only images without damage
         return Page(image.copy(), raw, turns, lambda: self._again(number))
 

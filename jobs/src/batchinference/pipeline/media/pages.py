@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import count
 from typing import Any
 
@@ -11,13 +12,25 @@ from PIL.ExifTags import Base
 _SMALLER, _MASK = 1, 4
 """Bits of the type of a TIFF image: a smaller version of another one, and a mask of another one."""
 _MPO_ENTRIES = 0xB002
+_GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
+_NETPBM = re.compile(
+    rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" % (_GAP, _GAP, _GAP)
+)
+"""The header of a binary Netpbm image: its kind, width, height, and white unless it has 1 bit."""
 
 
 def pages_of(image: Image.Image) -> list[int]:
     """Return the numbers of the pages of a file that has not been decoded, without previews and
-    masks. A page that cannot be decoded is included."""
+    masks. A page that cannot be decoded is included. Raises ValueError if previews are all that can
+    be decoded."""
     if image.format == "TIFF":
-        return _tiff_pages(image) or [0]
+        pages = _tiff_pages(image)
+        if not pages and Base.SubIFDs in getattr(image, "tag_v2", ()):
+            raise ValueError(
+                "only a thumbnail of the photograph can be read, as in most raw files of cameras. "
+                "Convert it to TIFF or JPEG"
+            )
+        return pages or [0]
     pages = list(range(getattr(image, "n_frames", 1)))
     if image.format == "MPO":
         entries = getattr(image, "mpinfo", {}).get(_MPO_ENTRIES, [])
@@ -43,6 +56,18 @@ def _tiff_pages(image: Any) -> list[int]:
             break
     image.seek(0)
     return pages
+
+
+def ignored_images(content: bytes) -> int:
+    """Return how many images follow the first one in a PPM file. Pillow does not read them."""
+    at, images = 0, 0
+    while head := _NETPBM.match(content, at):
+        kind, width, height, white = head.groups()
+        samples = int(width) * (3 if kind == b"6" else 1)
+        row = samples * (2 if int(white) > 255 else 1) if kind else (samples + 7) // 8
+        at = head.end() + row * int(height)
+        images += 1
+    return max(0, images - 1)
 
 
 def _is_preview(entry: dict[str, Any]) -> bool:

@@ -35,7 +35,7 @@ class Page(NamedTuple):
 
     @property
     def is_deep(self) -> bool:
-        """Return whether the file has more than 8 bits per channel."""
+        """Return whether the file has more than 8 bits per channel, or numbers with a sign."""
         return self.raw.is_deep or self.image.mode.startswith(("I", "F"))
 
 
@@ -58,8 +58,6 @@ def _deep(page: Page, options: ImageFields) -> DeepImage:
 
 def _shallow(page: Page) -> Image.Image:
     """Return an image with 8 bits per channel. Its transparent value is a pixel value."""
-    if page.image.info.get("bit_depth", 8) > 8:  # of HEIC
-        warn(WarningName.DEPTH_REDUCED)
     if "transparency" in page.image.info and page.raw.name in _GRAY_STEPS:
         page.image.info["transparency"] *= _GRAY_STEPS[page.raw.name]
     return page.image
@@ -77,6 +75,8 @@ def in_mode(picture: Image.Image, mode: str, background: str) -> Image.Image:
     unless the mode is RGBA."""
     if picture.mode == "LAB":
         picture = _from_lab(picture)
+    if picture.mode == "La":  # the only form to which Pillow converts it
+        picture = picture.convert("LA")
     if mode != "RGBA" and picture.has_transparency_data:
         picture = composited(picture, background)
     return picture if picture.mode == mode else picture.convert(mode)  # which copies it

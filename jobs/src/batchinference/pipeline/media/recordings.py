@@ -71,7 +71,7 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
     from batchinference.pipeline.media.sound_files import read_sound
 
     try:
-        channels, rate, certain = read_sound(content, options, max_bytes)
+        sound = read_sound(content, options, max_bytes)
     except soundfile.LibsndfileError as error:
         try:
             channels, rate = _read_track(content, options, max_bytes)
@@ -79,6 +79,7 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
             missing = missing_end(io.BytesIO(content), len(content))
             raise ValueError(str(missing or error.error_string)) from error
     else:
+        channels, rate, certain = sound or (*_read_track(content, options, max_bytes), True)
         if not certain:
             channels, rate = _longer(content, options, max_bytes, (channels, rate))
     if options.mono:
@@ -92,11 +93,16 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
 def _longer(
     content: bytes, options: SoundFields, max_bytes: int, known: tuple[np.ndarray, int]
 ) -> tuple[np.ndarray, int]:
-    """Return the samples and rate that FFmpeg decodes if it decodes more samples than are known."""
+    """Return the samples and rate that FFmpeg decodes if it decodes more samples than are known.
+    Raises ValueError if there are more, and it does not."""
+    from batchinference.pipeline.media.sound_files import CHAIN, is_chained_mp3
+
     with suppress(av.FFmpegError, ValueError):
         other = _read_track(content, options, max_bytes)
         if other[0].shape[1] > known[0].shape[1]:
             return other
+    if is_chained_mp3(content):
+        raise ValueError(CHAIN)
     return known
 
 
@@ -145,9 +151,16 @@ def _decoded(container: InputContainer, track: AudioStream) -> Iterator[np.ndarr
     """Yield the samples of a track in parts: channels x samples, float32. Raises FFmpegError or
     OSError for damage."""
     converter = av.AudioResampler(format="fltp")
+    first = ""
     for packet in container.demux(track):
         for frame in packet.decode():
             if frame.is_corrupt:
                 raise OSError("the recording is damaged")
+            kind = f"{frame.sample_rate} Hz {frame.layout.name}"
+            first = first or kind
+            if kind != first:
+                raise ValueError(
+                    f"the recording changes from {first} to {kind}. Divide it into a file for each"
+                )
             for part in converter.resample(frame):
                 yield part.to_ndarray()

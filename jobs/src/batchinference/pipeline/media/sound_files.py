@@ -27,7 +27,19 @@ _STATED = re.compile(
 _MP3_FRAME = 1152
 """Samples of a frame. Some programs count the frame that holds the index."""
 _MP3_HEAD = 256
-_TAG_HEADER = 10
+_HAS_FRAMES, _HAS_BYTES = 1, 2
+"""Bits of the index of an MP3 file: it states its number of frames, and of bytes."""
+_MP3_SYNC, _MAX_MP3_FRAME = 0xFFE0, 1441
+"""The beginning and bytes of a frame. Some programs do not count the frame with the index."""
+_TAGS = (b"ID3", b"TAG", b"APETAGEX")
+_TAG_HEADER, _ID3V1, _APE_HEADER = 10, 128, 32
+_UNKNOWN_LENGTH = 2**63 - 1
+_FLAC_HEAD = re.compile(rb"fLaC[\0\x80]\0\0\x22")
+_RIFF_HEADER, _CHUNK_HEADER = 12, 8
+CHAIN = (
+    "the file consists of several recordings, of which only the first can be read. Divide it into "
+    "one file per recording"
+)
 _FLOATS = ("FLOAT", "DOUBLE")
 MAX_RATE = 1_000_000
 """Maximum sample rate in Hz, also for the option `sample_rate`. Resampling takes memory in
@@ -61,25 +73,74 @@ def check_values(samples: np.ndarray) -> None:
 
 def read_sound(
     content: bytes, options: SoundFields, max_bytes: int
-) -> tuple[np.ndarray, int, bool]:
+) -> tuple[np.ndarray, int, bool] | None:
     """Return the samples (channels x samples, float32), the sample rate in Hz, and whether these
-    are certainly all samples.
+    are certainly all samples. None if libsndfile cannot read all of them, and FFmpeg may.
 
     Raises LibsndfileError if libsndfile does not know the format, and ValueError if the recording
     is damaged or takes more than `max_bytes`."""
+    content, unstated = _with_all_samples(content)
     with SoundFile(io.BytesIO(content)) as recording:
+        _refuse_chain(recording.format, content)
+        if recording.frames == _UNKNOWN_LENGTH:
+            return None
         channels, rate = recording.channels, recording.samplerate
         check_size(recording.frames * channels, rate, options, max_bytes)
         samples, damage = _samples(recording, content)
-        missing = damage or _missing_end(recording, content, len(samples))
+        missing = unstated or damage or _missing_end(recording, content, len(samples))
         if missing:
             check_end(missing, samples, options)
         if recording.subtype in _FLOATS:
             check_values(samples)
-        # libsndfile stops at the number of samples that it has estimated
-        estimated = recording.format == "MP3" and not _index_of(content)
-        certain = len(samples) > 0 and not (estimated and len(samples) == recording.frames)
-        return samples.T, rate, certain
+        return samples.T, rate, _are_all(len(samples), recording, content)
+
+
+def _are_all(samples: int, recording: SoundFile, content: bytes) -> bool:
+    """Return whether these are certainly all samples. libsndfile stops at the number that the index
+    of an MP3 file states, or that it has estimated."""
+    if recording.format != "MP3":
+        return samples > 0
+    if _index_of(content)[0]:
+        return samples > 0 and len(_after_index(content)) <= _MAX_MP3_FRAME
+    return bool(0 < samples != recording.frames)
+
+
+def _refuse_chain(file_format: str, content: bytes) -> None:
+    """Raise ValueError for several recordings in one file of a format that ends after the first."""
+    if file_format == "OGG" and is_chained_ogg(content):
+        raise ValueError(CHAIN)
+    if file_format == "FLAC" and len(_FLAC_HEAD.findall(content)) > 1:
+        raise ValueError(CHAIN)
+
+
+def _with_all_samples(content: bytes) -> tuple[bytes, str]:
+    """Return the content of a WAV file that states fewer bytes of samples than it has, without this
+    number, and the damage; else the same content and an empty text. Raises ValueError for a
+    chain."""
+    at = _RIFF_HEADER
+    while content.startswith(b"RIFF") and at + _CHUNK_HEADER <= len(content):
+        head = content[at : at + _CHUNK_HEADER]
+        size = int.from_bytes(head[4:], "little")
+        begin, at = at + _CHUNK_HEADER, at + _CHUNK_HEADER + size + size % 2
+        if not head.startswith(b"data"):
+            continue
+        after = content[begin + size :].lstrip(b"\0")  # without padding
+        if after.startswith(b"RIFF"):
+            raise ValueError(CHAIN)
+        if not 0 < size < STREAMED or len(after) < _CHUNK_HEADER or _is_chunk(after, size % 2):
+            break
+        damage = f"the header states {size} of {len(content) - begin} bytes of samples"
+        return content[: begin - 4] + STREAMED.to_bytes(4, "little") + content[begin:], damage
+    return content, ""
+
+
+def _is_chunk(after: bytes, padding: int) -> bool:
+    """Return whether a chunk or a tag may begin after the samples of a WAV file, or after bytes of
+    padding."""
+    names = [after[at : at + 4] for at in (0, padding)]
+    return after.startswith((b"TAG", b"ID3")) or any(
+        name.isascii() and name.decode().isprintable() for name in names
+    )
 
 
 def _samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str]:
@@ -112,11 +173,9 @@ def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
         missing = missing_end(io.BytesIO(content), len(content))
         if missing is not None:
             return str(missing)
-    if recording.format == "OGG" and is_chained_ogg(content):
-        return "the file is a chain of recordings, and only the first is read"
     tolerance = 0
     if recording.format == "MP3":
-        index = _index_of(content)
+        index, _ = _index_of(content)
         exact = b"LAME" in index or b"Lav" in index
         # without an index, the number of samples is an estimate
         tolerance = 0 if exact else _MP3_FRAME if index else recording.frames
@@ -125,12 +184,36 @@ def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
     return ""
 
 
-def _index_of(content: bytes) -> bytes:
+def is_chained_mp3(content: bytes) -> bool:
+    """Return whether an MP3 file has a tag or a frame after the bytes that its index states."""
+    after = _after_index(content)
+    is_next = after.startswith(_TAGS) or int.from_bytes(after[:2]) >= _MP3_SYNC
+    return is_next and len(after) > _MAX_MP3_FRAME
+
+
+def _after_index(content: bytes) -> bytes:
+    """Return what follows the bytes that the index of an MP3 file states, without the tags at the
+    end of the file; empty if there is no index."""
+    index, begin = _index_of(content)
+    at = max(index.find(b"Xing"), index.find(b"Info"))
+    flags = int.from_bytes(index[at + 4 : at + 8])
+    if not flags & _HAS_BYTES:
+        return b""
+    stated = at + 8 + 4 * (flags & _HAS_FRAMES)
+    after = content[begin + int.from_bytes(index[stated : stated + 4]) :]
+    if after[-_ID3V1:].startswith(b"TAG"):
+        after = after[:-_ID3V1]
+    if (tag := after[-_APE_HEADER:]).startswith(b"APETAGEX"):
+        after = after[: -_APE_HEADER - int.from_bytes(tag[12:16], "little")]
+    return after.strip(b"\0")
+
+
+def _index_of(content: bytes) -> tuple[bytes, int]:
     """Return the beginning of an MP3 file if it has an index, which states the number of samples;
-    else empty bytes."""
+    else empty bytes. Return also its offset, which is after a tag."""
     begin = 0
     if content.startswith(b"ID3"):
         sizes = content[6:_TAG_HEADER]
         begin = _TAG_HEADER + sum(size << (7 * at) for at, size in enumerate(reversed(sizes)))
     head = content[begin : begin + _MP3_HEAD]
-    return head if b"Xing" in head or b"Info" in head else b""
+    return head if b"Xing" in head or b"Info" in head else b"", begin

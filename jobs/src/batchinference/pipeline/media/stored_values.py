@@ -22,30 +22,44 @@ _PLANES, _SEPARATE = Base.PlanarConfiguration, 2
 """The tag and value of a TIFF file whose channels are stored one after the other."""
 FULL_WHITE = 65535
 _PPM_CODECS = ("ppm", "ppm_plain")
+_SIGNED = 2
+"""The value of a tag of a TIFF file whose numbers have a sign."""
+_JPEG2000_HEAD, _JPEG2000_SIZES = b"\xff\x4f\xff\x51", 40
+"""The beginning of the pixels of a JPEG 2000 file, and the offset of the number of channels."""
+_AVIF_HEAD, _AVIF_FLAGS, _AVIF_DEEP = b"av1C", 6, 0x40
 
 
 class RawMode(NamedTuple):
     """How a file stores the pixels of an image: the name and the codec that Pillow uses, the offset
-    of the pixels, and the maximum value that a PPM file states."""
+    of the pixels, the maximum value that a PPM file states, the bits per channel that other files
+    state, and whether a TIFF file has 8 bits with a sign."""
 
     name: str = ""
     codec: str = ""
     offset: int = 0
     maximum: int = 0
+    bits: int = 8
+    signed: bool = False
 
     @classmethod
-    def of(cls, image: ImageFile) -> RawMode:
-        """Return the raw mode of an image that is not decoded yet."""
+    def of(cls, image: ImageFile, content: bytes) -> RawMode:
+        """Return the raw mode of an image that is not decoded yet, from the content of a file."""
+        bits = _stated_bits(image, content)
         if not image.tile:
-            return cls()
+            return cls(bits=bits)
         codec, _, offset, args = image.tile[0]
         name, *others = args if isinstance(args, tuple) else (args,)
-        return cls(str(name), codec, offset, others[0] if codec in _PPM_CODECS else 0)
+        maximum = others[0] if codec in _PPM_CODECS else 0
+        formats = getattr(image, "tag_v2", {}).get(Base.SampleFormat, ())
+        signed = image.mode == "L" and formats == (_SIGNED,)
+        return cls(str(name), codec, offset, maximum, bits, signed)
 
     @property
     def is_deep(self) -> bool:
-        """Return whether several channels have more than 8 bits each."""
-        return ";16" in self.name or self.maximum > 255
+        """Return whether the pixels have more than 8 bits per channel, or a sign."""
+        if self.maximum > 255 or self.bits > 8 or self.signed:
+            return True
+        return ";16" in self.name and self.name != "BGR;16"  # which has 16 bits for all channels
 
     @property
     def white(self) -> int | None:
@@ -53,6 +67,19 @@ class RawMode(NamedTuple):
         if 255 < self.maximum < FULL_WHITE:
             return self.maximum
         return {"jpeg2k": FULL_WHITE}.get(self.codec, {"I;12": 4095}.get(self.name))
+
+
+def _stated_bits(image: ImageFile, content: bytes) -> int:
+    """Return the bits per channel that a HEIC, AVIF or JPEG 2000 file states, of which Pillow may
+    keep 8; 8 for other files."""
+    if image.format == "AVIF":
+        at = content.find(_AVIF_HEAD) + _AVIF_FLAGS
+        return 10 if content[at] & _AVIF_DEEP else 8  # or 12
+    if image.format == "JPEG2000":
+        at = content.find(_JPEG2000_HEAD) + _JPEG2000_SIZES
+        channels = int.from_bytes(content[at : at + 2])
+        return 1 + max(size & 0x7F for size in content[at + 2 : at + 2 + 3 * channels : 3])
+    return int(image.info.get("bit_depth", 8))
 
 
 def with_planes(image: ImageFile) -> ImageFile:
@@ -77,14 +104,7 @@ def stored_values(
     width x 3 or 4 channels. None if Pillow reduces them in a way that cannot be avoided. `again`
     returns the image before it is decoded. Raises ValueError if they cannot be read."""
     if image.mode not in ("RGB", "RGBA"):
-        values = np.asarray(image)
-        if values.dtype.kind == "u":
-            return values.astype(np.uint16)  # in the byte order of this machine
-        if raw.maximum:  # Pillow scales them to FULL_WHITE
-            return np.rint(values * (raw.maximum / FULL_WHITE)).astype(np.uint16)
-        if raw.name == "I;16B":
-            return values.astype(np.uint16)
-        return None if image.mode == "CMYK" else values
+        return _other_values(np.asarray(image), raw)
     if raw.codec == "ppm":
         content = cast(io.BytesIO, again().fp).getvalue()
         shape = (image.height, image.width, 3)
@@ -102,6 +122,19 @@ def stored_values(
     high, low = np.asarray(image), _decoded_in_other_order(again())
     both: np.ndarray = np.bitwise_or(high.astype(np.uint16) << 8, low)
     return both
+
+
+def _other_values(values: np.ndarray, raw: RawMode) -> np.ndarray | None:
+    """Return the values of an image that is not RGB. None if they are the high bytes."""
+    if raw.name == "I;32N":  # Pillow has no mode for numbers without a sign
+        return values.view(np.uint32)
+    if values.dtype == np.uint8:
+        return values.view(np.int8) if raw.signed else None
+    if values.dtype.kind == "u" or raw.name == "I;16B":
+        return values.astype(np.uint16)  # in the byte order of this machine
+    if raw.maximum:  # Pillow scales them to FULL_WHITE
+        return np.rint(values * (raw.maximum / FULL_WHITE)).astype(np.uint16)
+    return values
 
 
 def _decoded_in_other_order(image: ImageFile) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 import transformers
 from PIL import Image
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Normalize
+from sentence_transformers.base.modules import Normalize, Router
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import warn
@@ -25,6 +25,9 @@ from batchinference.pipeline.runtimes.text_limits import (
 )
 from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
+
+_MOST_WORDS = 1_000_000
+"""The limit of models of words by default, which texts do not reach."""
 
 
 class SentenceTransformersRuntime:
@@ -121,21 +124,43 @@ def _without_beginnings(texts: list[str], prompt: str, limit: PromptLimit) -> li
     return results
 
 
+def _reader(loaded: Any, source: str) -> Any:
+    """Return the part of a model that tokenizes texts: that of the route of texts, if it has
+    routes. Raises ModelLoad if it has none for texts without a task."""
+    part = loaded[0]
+    while isinstance(part, Router):
+        try:
+            route = part._resolve_route(modality="text")
+        except ValueError as error:
+            raise ModelLoad(f"source: '{source}' has no default route for texts") from error
+        modules: Any = part.sub_modules
+        part = modules[route][0]
+    return part
+
+
 def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
     """Return the limit of the texts of a model, which the library also gets; None if the model has
-    no tokenizer of the transformers library. Raises ModelLoad if texts cannot be divided."""
-    network, tokenizer = getattr(loaded[0], "auto_model", None), loaded.tokenizer
+    no tokenizer of the transformers library. Raises ModelLoad if texts cannot be divided, or would
+    be cut and nobody could tell."""
+    reader = _reader(loaded, model.source)
+    network, tokenizer = getattr(reader, "auto_model", None), getattr(reader, "tokenizer", None)
+    longest = getattr(reader, "max_seq_length", None)
     if network is None or not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
+        if longest is not None and longest < _MOST_WORDS:
+            raise ModelLoad(
+                f"source: '{model.source}' cuts texts after {longest} tokens, and its tokenizer "
+                "does not say so. Use a model with a tokenizer of the transformers library"
+            )
         if model.too_long is None:
             return None
         raise ModelLoad(
             f"tooLong: '{model.source}' has no tokenizer with a limit. Remove the field"
         )
     _fit_padding(tokenizer, network)
-    limits = [loaded.max_seq_length, max_tokens(tokenizer, network)]
+    limits = [longest, max_tokens(tokenizer, network)]
     tokens = min((limit for limit in limits if limit and limit < NO_LIMIT), default=None)
     if tokens is not None:
-        loaded.max_seq_length = tokens
+        reader.max_seq_length = tokens
     if model.too_long in ("truncate", "truncateLeft"):
         tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
     limit = TextLimit(tokenizer, tokens, model.too_long or "truncate", model.window_overlap)

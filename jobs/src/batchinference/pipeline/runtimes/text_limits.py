@@ -6,6 +6,7 @@ The number of tokens includes special tokens, such as those at the beginning and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +28,29 @@ _POSITIONS = (
     *("max_position_embeddings", "max_encoder_position_embeddings", "n_positions"),
     *("max_sequence_length", "max_seq_len"),
 )
+_CUT_OR_DIVIDE = "Set the model's field tooLong to truncate, or divide the texts with a step chunk"
 _TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 class TextTooLong(ValueError):
     """A text has more tokens than the model takes, and the model's policy does not allow this."""
 
-    def __init__(self, tokens: int, limit: int) -> None:
-        super().__init__(
-            f"the text has {tokens} tokens, and the model takes {limit}. Set the model's field "
-            "tooLong to truncate, or divide the texts with a step chunk"
-        )
+    def __init__(
+        self, tokens: int, limit: int, text: str = "the text", fix: str = _CUT_OR_DIVIDE
+    ) -> None:
+        super().__init__(f"{text} has {tokens} tokens, and the model takes {limit}. {fix}")
+
+
+@contextmanager
+def truncation_explained(reason: str) -> Iterator[None]:
+    """Convert the error of a tokenizer that may cut only one of two texts, if that is not enough,
+    into ValueError. `reason` says which text is too long, and what to do."""
+    try:
+        yield
+    except Exception as error:
+        if "Truncation error" not in str(error):
+            raise
+        raise ValueError(reason) from error
 
 
 def surely_fits(text: str, tokens: int) -> bool:
@@ -166,7 +179,12 @@ class TextLimit:
         owners: list[int] = []
         for row, (text, others) in enumerate(zip(texts, reserved, strict=True)):
             if (size := limit - others) < 1:
-                raise TextTooLong(others, limit)
+                raise TextTooLong(
+                    others,
+                    limit,
+                    "what each window repeats (the shorter text of a pair, a prompt or labels)",
+                    "Shorten it, or set the model's field tooLong to truncate for pairs",
+                )
             fits = surely_fits(text, size)
             spans = [Span(0, len(text), 1)] if fits else self._splitter(size)(text)
             for span in spans:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.column_types import arrow_type, fitting, parse_declared
+from batchinference.pipeline.encoded_texts import decode_text
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.row_warnings import warnings_of_row
@@ -46,7 +47,11 @@ class JsonDecoder:
         value = parse_declared(content, self._schema)
         self.cells = self._width_of(self._schema)
         self._count(value, self._schema)
-        return fitting(value, self._schema)
+        try:
+            return fitting(value, self._schema)
+        except TypeError:  # perhaps a `string` is another value
+            value = parse_declared(content, self._schema, others=True)
+            return fitting(value, self._schema)
 
     def _count(self, value: Any, kind: ColumnType) -> None:
         """Count the values in the lists of a value. Raises ValueError above MAX_CELLS."""
@@ -156,7 +161,7 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
                 _bytes(content), decode, AudioOptions.DEFAULT_ROW_BYTES
             )
         case DecodeText(encoding=encoding):
-            return lambda content: _bytes(content).decode(encoding)
+            return lambda content: decode_text(_bytes(content), encoding)
         case DecodeJson(fields=fields):
             return JsonDecoder(parse_types(fields))
 

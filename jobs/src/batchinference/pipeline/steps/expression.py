@@ -4,7 +4,9 @@ Values and operators behave as in Python, except that null behaves as in SQL: an
 returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, `in` if
 the list contains None, and a null condition of `if`, which counts as false. Division by zero also
 returns null. A column that is null in a whole block has the null type in that block. It is treated
-like any other null. Integers are computed as int64, and decimals as float64.
+like any other null. Integers are computed as int64, and decimals as float64. Comparisons do not
+round integers: a comparison of a column of integers with one of floating-point numbers fails for an
+integer that float64 does not hold.
 """
 
 from __future__ import annotations
@@ -202,13 +204,15 @@ class _Translation:
             between = pc.scalar(pa.scalar("", first.kind))
             join = pc.binary_join_element_wise
             return self._apply(lambda *both: join(*both, between), first, second)
-        return self._apply(_OPERATORS[type(op)], *_with_compatible_types(left, right))
+        sides = _comparable if isinstance(op, ast.cmpop) else _with_compatible_types
+        return self._apply(_OPERATORS[type(op)], *sides(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
         """Return whether the value is in the list. The result is null for a null value, as in any
         comparison, unless the list contains None."""
         if value.is_null:
             return constant(True) if None in values else NULL
+        value = _without_decimal(value)
         found = value.expression.isin(_list_values(values, value.kind))
         if None not in values:
             null = pc.scalar(pa.scalar(None, pa.bool_()))
@@ -217,6 +221,7 @@ class _Translation:
 
     def _division(self, op: ast.operator, left: Operand, right: Operand) -> Operand:
         """Return a quotient or remainder; null for a division by zero."""
+        left, right = _without_decimal(left), _without_decimal(right)
         for kind in (left.kind, right.kind):
             if not any(is_number(kind) for is_number in _NUMBERS):
                 raise TypeError(f"{kind} cannot be divided: {_CAST}")
@@ -239,7 +244,9 @@ class _Translation:
             null = constant(pa.scalar(None, kind))
             sides = (null, orelse) if body.is_null else (body, null)
         else:
-            sides = _with_common_type(*_with_compatible_types(body, orelse))
+            sides = body, orelse
+            if body.kind != orelse.kind:
+                sides = _with_common_type(*_with_compatible_types(body, orelse))
         return self._apply(lambda *both: pc.if_else(condition, *both), *sides)
 
     def _column(self, name: str) -> Operand:
@@ -249,8 +256,6 @@ class _Translation:
         column = Operand(pc.field(name), kind)
         if pa.types.is_integer(kind):
             return Operand(column.expression.cast(pa.int64()), pa.int64())
-        if pa.types.is_decimal(kind):
-            return column.cast(pa.float64())
         if pa.types.is_float16(kind):
             return column.cast(pa.float32())
         return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
@@ -264,6 +269,7 @@ class _Translation:
             return self._length(value)
         if name in _CASTS:
             return value if value.is_null else _CASTS[name](value)
+        value = _without_decimal(value)
         constants = [arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)]
         return self._apply(lambda part: _FUNCTIONS[name](part, *constants), value)
 
@@ -284,6 +290,7 @@ class _Translation:
 
 def _to_integer(value: Operand) -> Operand:
     """Return a number without its fraction, or a text, as an integer."""
+    value = _without_decimal(value)
     expression = value.expression
     if pa.types.is_floating(value.kind):
         expression = pc.trunc(expression)
@@ -351,8 +358,9 @@ def _float_remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expr
 
 
 def _with_compatible_types(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types that Arrow can combine. Raises NoSuchValue if a text is not a
-    value of the type of the other operand."""
+    """Return both operands in types in which Arrow can compute. Raises NoSuchValue if a text is not
+    a value of the type of the other operand."""
+    left, right = _without_decimal(left), _without_decimal(right)
     return _convert_for(left, right.kind), _convert_for(right, left.kind)
 
 
@@ -365,11 +373,63 @@ def _convert_for(operand: Operand, other: pa.DataType) -> Operand:
     return operand
 
 
+def _comparable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
+    """Return both operands in types that Arrow can compare. Raises NoSuchValue as
+    `_with_compatible_types` does."""
+    if pa.types.is_decimal(left.kind) and pa.types.is_decimal(right.kind):
+        return left, right
+    left, right = _without_decimal(left), _without_decimal(right)
+    left, right = _constant_for(left, right.kind), _constant_for(right, left.kind)
+    if left.literal is None and right.literal is None:
+        left, right = _exact_for(left, right.kind), _exact_for(right, left.kind)
+    return _with_compatible_types(left, right)
+
+
+def _constant_for(operand: Operand, other: pa.DataType) -> Operand:
+    """Return a constant with the type of the column that it is compared with: 2.0 as an integer if
+    the column has integers, and 0.1 as float32 if it has such numbers."""
+    value = operand.literal
+    if isinstance(value, float) and pa.types.is_integer(other) and _fits_integer(value):
+        return constant(int(value))
+    if isinstance(value, float) and pa.types.is_float32(other):
+        return constant(pa.scalar(value, other))
+    return operand
+
+
+def _fits_integer(value: float) -> bool:
+    return value.is_integer() and -(2.0**63) <= value < 2.0**63
+
+
+def _exact_for(operand: Operand, other: pa.DataType) -> Operand:
+    """Return integers to compare with floating-point numbers. Computing them raises ArrowInvalid
+    for one that float64 does not hold."""
+    if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
+        return Operand(operand.expression.cast(pa.float64()), pa.float64())
+    return operand
+
+
+def _without_decimal(operand: Operand) -> Operand:
+    """Return decimals as floating-point numbers, in which Arrow computes without an overflow."""
+    return operand.cast(pa.float64()) if pa.types.is_decimal(operand.kind) else operand
+
+
 def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return the constants of an `in` list in a type that Arrow can compare with `kind`. Raises
     NoSuchValue if a text is not a value of that type."""
     if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
+    if pa.types.is_integer(kind):
+        floats = (value for value in values if isinstance(value, float))
+        other = [value for value in floats if not _fits_integer(value)]  # equal to no integer
+        values = [
+            int(value) if isinstance(value, float) else value
+            for value in values
+            if value not in other
+        ]
+    if any(is_number(kind) for is_number in _NUMBERS) and any(
+        isinstance(value, str) for value in values
+    ):
+        raise TypeError(f"a list of texts cannot be compared with {kind}: {_CAST}")
     if _is_temporal(kind):
         return pa.array([_parse_time(v, kind) if isinstance(v, str) else v for v in values], kind)
     return pa.array(values)

@@ -88,9 +88,13 @@ def _origin(url: Url) -> tuple[str | None, str | None, int | None]:
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Return whether a path is in a folder and has no `.` or `..` parts, escaped or not."""
-    parts = unquote(path).replace("\\", "/").split("/")
-    if {".", ".."} & set(parts):
+    """Return whether a path is in a folder and has no `.` or `..` parts, escaped any number of
+    times. Some servers ignore what follows a `;`."""
+    plain = path
+    while (again := unquote(plain)) != plain:
+        plain = again
+    parts = plain.replace("\\", "/").split("/")
+    if any(part.partition(";")[0] in (".", "..") for part in parts):
         return False
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -94,20 +94,33 @@ def _check_size(size: int, most: int, limit: str) -> None:
 
 def _header(source: BinaryIO, size: int) -> ArrayHeader:
     """Return the header of an array. `size` is the number of bytes of the array and its header.
-    Raises ValueError if the header is invalid or claims more bytes."""
+    Raises ValueError if the header is invalid or claims another number of bytes."""
     version = npy.read_magic(source)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(source)
-    if dtype.kind not in "biufSUmM":
+    if not _is_readable(dtype):
         raise ValueError(f"arrays of {dtype} cannot be read")
     header = ArrayHeader(shape, dtype)
     claimed = dtype.itemsize * math.prod(shape)
     empty = claimed == 0 and math.prod(filter(None, shape)) > MAX_EMPTY
     if empty or any(length < 0 for length in shape):
         raise ValueError(f"the header has an impossible shape: {shape}")
-    if claimed > size:
+    rest = size - source.tell() - claimed
+    if rest < 0:
         raise ValueError(f"the file ends before its array of shape {shape} does")
+    if rest:
+        raise ValueError(
+            f"{rest} bytes follow the array, perhaps a second one. Save each array in its own file"
+        )
     return header
+
+
+def _is_readable(dtype: np.dtype[Any]) -> bool:
+    """Return whether Arrow has a type for the values."""
+    if dtype.kind in "mM":  # a month has no fixed number of days
+        unit, _ = np.datetime_data(dtype)
+        return unit != "generic" and not (dtype.kind == "m" and unit in ("Y", "M"))
+    return dtype.kind in "biuSU" or (dtype.kind == "f" and dtype.itemsize <= 8)
 
 
 def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np.ndarray]:

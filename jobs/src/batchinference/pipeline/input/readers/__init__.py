@@ -13,6 +13,7 @@ import pyarrow as pa
 from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
 from batchinference.pipeline.row_batch import RowRange
+from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
 
@@ -29,10 +30,11 @@ Found = TypeVar("Found")
 class BadRow:
     """One failed row, or several consecutive ones, that cannot be decoded.
 
-    Only the number of rows and the error are known."""
+    Only the number of rows, the error and the warnings about the first row are known."""
 
     error: Exception
     rows: int = 1
+    warnings: Sequence[RowWarning] = ()
 
 
 Chunk: TypeAlias = pa.Table | BadRow
@@ -171,7 +173,8 @@ def size_of(chunk: Chunk) -> int:
 def part(chunk: Chunk, start: int, rows: int) -> Chunk:
     """Return at most `rows` rows of a chunk, from row `start` of the chunk."""
     if isinstance(chunk, BadRow):
-        return BadRow(chunk.error, min(rows, chunk.rows - start))
+        warnings = () if start else chunk.warnings
+        return BadRow(chunk.error, min(rows, chunk.rows - start), warnings)
     return chunk.slice(start, rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from batchinference.pipeline.input.readers import (
     StatsReader,
 )
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
-from batchinference.pipeline.row_warnings import collect_warnings, with_warnings
+from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, with_warnings
 from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.numpy_files import (
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 16 << 20
 HEADER_BYTES = 1 << 16
 """Bytes per fetch if only headers are needed."""
+_UNITS = {"ms": "ms", "us": "us", **dict.fromkeys(("ns", "ps", "fs", "as"), "ns")}
+"""The unit of Arrow for each unit of times below a second. Any other unit becomes seconds."""
 
 
 class NumpyReader(StatsReader):
@@ -53,18 +55,18 @@ class NumpyReader(StatsReader):
         try:
             with opened(file, BUFFER_BYTES) as source, collect_warnings() as warnings:
                 headers = array_headers(source, self._most)
-                with_types(_elements(headers).empty_table(), self._types)
+                with_types(_schema_of(headers).empty_table(), self._types)
                 arrays = load_arrays(source, headers)
         except DAMAGE as error:
             yield BadRow(error)
         else:
-            for number, table in enumerate(_tables(arrays, self._types)):
-                yield table if number else with_warnings(table, {0: warnings})
+            for number, chunk in enumerate(_chunks(arrays, self._types)):
+                yield chunk if number else _warned(chunk, warnings)
 
     def stats(self, file: Location, size: int) -> FileStats:
         headers = self._headers(file)
         rows = next((array.rows for array in headers.values()), 1)
-        return FileStats(rows, schema=_elements(headers))
+        return FileStats(rows, schema=_schema_of(headers))
 
     def rows_in(self, file: Location, size: int) -> int:
         try:
@@ -80,34 +82,96 @@ class NumpyReader(StatsReader):
             return array_headers(source, self._most)
 
 
-def _elements(headers: dict[str, ArrayHeader]) -> pa.Schema:
-    """Return the element types of the arrays. The shapes may differ between files."""
-    native = {name: header.dtype.newbyteorder("=") for name, header in headers.items()}
-    return pa.schema([(name, to_column(np.empty(0, native[name])).type) for name in native])
+def _schema_of(headers: Mapping[str, ArrayHeader]) -> pa.Schema:
+    """Return the types of the arrays: a list for each axis after the first, because the lengths of
+    these axes may differ between files. An array without rows has the type null."""
+    return pa.schema([(name, _type_of(header)) for name, header in headers.items()])
 
 
-def _tables(arrays: dict[str, np.ndarray], types: dict[str, pa.DataType]) -> Iterator[pa.Table]:
+def _type_of(header: ArrayHeader) -> pa.DataType:
+    if not header.rows:
+        return pa.null()
+    if header.dtype.kind == "S" and len(header.shape) > 1:
+        raise ValueError(f"arrays of {header.dtype} with several axes cannot be read")
+    kind = _element_type(header.dtype)
+    for _ in header.shape[1:]:
+        kind = pa.list_(kind)
+    return kind
+
+
+def _element_type(dtype: np.dtype) -> pa.DataType:
+    return to_column(np.empty(0, _arrow_dtype(dtype))).type
+
+
+def _arrow_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the type that Arrow has for values of a type, in its byte order."""
+    if dtype.kind not in "mM":
+        return dtype.newbyteorder("=")
+    unit, _ = np.datetime_data(dtype)
+    return np.dtype(f"{dtype.kind}8[{_UNITS.get(unit, 's')}]")
+
+
+def _chunks(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> Iterator[Chunk]:
     length = max((len(array) for array in arrays.values()), default=0)
     if arrays and not length:  # the columns are those of a row
         row = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-        with suppress(TypeError):
-            yield from (table.slice(0, 0) for table in _tables(row, types))
+        yield from (rows.slice(0, 0) for rows in _rows(row, types) if isinstance(rows, pa.Table))
     size = sum(array.nbytes for array in arrays.values())
     rows = min(CHUNK_ROWS, max(1, CHUNK_BYTES * length // max(1, size)))
     for start in range(0, length, rows):
-        yield pa.table(
-            {
-                name: to_column(_typed(array[start : start + rows], types.get(name)))
-                for name, array in arrays.items()
-            }
+        yield from _rows(
+            {name: array[start : start + rows] for name, array in arrays.items()}, types
         )
 
 
-def _typed(array: np.ndarray, shared: pa.DataType | None) -> np.ndarray:
-    """Return the array in the byte order of Arrow, and in the type shared by all files if that type
-    is wider."""
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if shared is None or array.dtype.kind not in "iuf":
-        return array
-    dtype = shared.to_pandas_dtype()
-    return array.astype(dtype, copy=False) if np.can_cast(array.dtype, dtype) else array
+def _rows(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> Iterator[Chunk]:
+    """Yield the rows of some arrays in the types shared by all files. A row with a value that would
+    be changed becomes a BadRow."""
+    length = max(len(array) for array in arrays.values())
+    try:
+        yield pa.table({name: _column(name, array, types) for name, array in arrays.items()})
+    except (ValueError, TypeError) as error:
+        if length == 1:
+            yield BadRow(error)
+            return
+        for half in (slice(length // 2), slice(length // 2, None)):
+            yield from _rows({name: array[half] for name, array in arrays.items()}, types)
+
+
+def _column(name: str, array: np.ndarray, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
+    """Return an array as a column of the type shared by all files. Raises ValueError for a value
+    that would be changed, and TypeError for an incompatible type."""
+    array = _in_arrow_dtype(name, array)
+    schema = _schema_of({name: ArrayHeader(array.shape, array.dtype)})
+    kind = with_types(schema.empty_table(), types).schema.field(0).type
+    for _ in array.shape[1:]:
+        kind = kind.value_type
+    if kind == _element_type(array.dtype):
+        return _to_column(name, array)
+    elements = pa.table({name: _to_column(name, array.reshape(-1))})
+    cast = with_types(elements, {name: kind}).column(0)
+    return cast if array.ndim == 1 else to_column(cast.to_numpy().reshape(array.shape))
+
+
+def _in_arrow_dtype(name: str, array: np.ndarray) -> np.ndarray:
+    """Return an array in the type that Arrow has. Raises ValueError for a time that changes."""
+    cast = array.astype(_arrow_dtype(array.dtype), copy=False)
+    if cast.dtype.kind in "mM" and cast.dtype != array.dtype:
+        back = cast.astype(array.dtype)
+        if not np.array_equal(back.view(np.int64), array.view(np.int64)):
+            raise ValueError(f"column '{name}': a value of {array.dtype} does not fit {cast.dtype}")
+    return cast
+
+
+def _to_column(name: str, array: np.ndarray) -> pa.ChunkedArray:
+    try:
+        return to_column(array)
+    except TypeError as error:
+        raise ValueError(f"column '{name}': Arrow cannot hold a value of {array.dtype}") from error
+
+
+def _warned(chunk: Chunk, warnings: list[RowWarning]) -> Chunk:
+    """Return a chunk with warnings about its first row."""
+    if isinstance(chunk, BadRow):
+        return replace(chunk, warnings=warnings)
+    return with_warnings(chunk, {0: warnings})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from batchinference.pipeline.encoded_texts import decode_text
 from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
 from batchinference.pipeline.input.readers.records import (
@@ -34,8 +35,9 @@ class TextReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         most = self._most
-        chunks = line_chunks(file, most) if self._by_line else iter([whole(file, most)])
+        chunks = line_chunks(file, most) if self._by_line else [whole(file, most)]
         for number, content in enumerate(chunks):
+            decode = bytes.decode if number else decode_text
             if isinstance(content, BadRow):
                 yield content
                 continue
@@ -45,7 +47,7 @@ class TextReader(Reader):
                 if self._by_line and b"\n" not in chunk:  # its lines may end as those of old Macs
                     chunk = chunk.replace(b"\r", b"\n")
             try:
-                yield self._table(self._lines(chunk.decode(self._encoding)))
+                yield self._table(self._lines(decode(chunk, self._encoding)))
             except UnicodeDecodeError as error:
                 yield from self._one_by_one(chunk) if self._by_line else [BadRow(error)]
 

@@ -43,6 +43,12 @@ SAMPLE_RECORDS = 100
 CHUNK_RECORDS, CHUNK_BYTES = 1024, 8 << 20
 _HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _MASK = 0xA282EAD8
+_DAMAGED_LENGTH = "the length of a record is damaged: its checksum is another"
+_PACKINGS = {
+    **dict.fromkeys((b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"), "ZLIB"),
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+"""The beginnings of files with other compressions than gzip."""
 _DAMAGE = (ValueError, EOFError, zlib.error, MemoryError)
 Record: TypeAlias = bytes | Exception
 Values: TypeAlias = Sequence[bytes] | Sequence[float] | Sequence[int]
@@ -169,12 +175,14 @@ def _records(source: io.BufferedReader, most: int) -> Iterator[Record]:
 def _split(source: BinaryIO, most: int) -> Iterator[Record]:
     """Yield the records of a stream, with a ValueError for each damaged or too long record. Raises
     ValueError if no further record can be found."""
+    begun = False
     while header := source.read(_HEADER.size):
         if len(header) < _HEADER.size:
             raise ValueError("the file ends within a record")
         length, checksum = _HEADER.unpack(header)
         if _masked_crc(header[:8]) != checksum:
-            raise ValueError("the length of a record is damaged: its checksum is another")
+            raise ValueError(_DAMAGED_LENGTH if begun else _problem_of(header))
+        begun = True
         if length > most:
             _skip(source, length + _CRC.size)
             yield ValueError(f"the record has {length} bytes, more than max_row_bytes ({most})")
@@ -184,6 +192,14 @@ def _split(source: BinaryIO, most: int) -> Iterator[Record]:
             raise ValueError("the file ends within a record")
         valid = _masked_crc(content) == _CRC.unpack(footer)[0]
         yield content if valid else ValueError("the record is damaged: its checksum is another")
+
+
+def _problem_of(header: bytes) -> str:
+    """Return why a file does not begin with the header of a record."""
+    packings = (name for mark, name in _PACKINGS.items() if header.startswith(mark))
+    if packing := next(packings, None):
+        return f"the file is compressed with {packing}. Decompress it, or compress it with gzip"
+    return _DAMAGED_LENGTH
 
 
 def _skip(source: BinaryIO, size: int) -> None:
@@ -235,12 +251,12 @@ class Column:
             raise ValueError(f"feature '{name}' is a {feature.kind}, and others a {self.kind}")
         if self.is_list:
             return feature.values
-        if len(feature.values) > 1:
+        if len(feature.values) != 1:
             raise ValueError(
                 f"feature '{name}' has {len(feature.values)} values, and the first records had one "
                 "each: name it in read.options.list_columns"
             )
-        return feature.values[0] if feature.values else None
+        return feature.values[0]
 
 
 def features_of(record: bytes, most: int) -> dict[str, Feature]:
@@ -267,13 +283,16 @@ def features_of(record: bytes, most: int) -> dict[str, Feature]:
 
 
 def columns_of(records: Iterable[Mapping[str, Feature]], lists: Sequence[str]) -> dict[str, Column]:
-    """Return the columns for these records. A column holds lists if a record has several values, or
-    if `lists` names it."""
+    """Return the columns for these records. A column holds lists if a record has no value or
+    several values, or if `lists` names it. Its kind is that of the first values."""
     columns: dict[str, Column] = {}
+    filled: set[str] = set()
     for features in records:
         if len(columns.keys() | features.keys()) > MAX_COLUMNS:
             continue  # the record becomes a failed row when it is read
         for name, feature in features.items():
             known = columns.get(name, Column(feature.kind, name in lists))
-            columns[name] = Column(known.kind, known.is_list or len(feature.values) > 1)
+            kind = known.kind if name in filled else feature.kind
+            columns[name] = Column(kind, known.is_list or len(feature.values) != 1)
+            filled.update([name] if feature.values else ())
     return dict(sorted(columns.items()))

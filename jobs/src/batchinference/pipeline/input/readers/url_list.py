@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from batchinference.pipeline.encoded_texts import decode_text
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input.file_kinds import EXTENSIONS, extension_of
@@ -181,7 +182,7 @@ class ManifestReader(DivisibleReader):
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":
             return images.decode(content, self._options)
-        return content.decode() if self._options.decode == "text" else content
+        return decode_text(content) if self._options.decode == "text" else content
 
     def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
         """Yield tables of the rows with their fetched values."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.file_kinds import EXTENSIONS
+from batchinference.pipeline.input.file_kinds import EXTENSIONS, HEIF
 from batchinference.pipeline.input.json_rows import (
     MAX_FIELDS,
     Fields,
@@ -45,8 +45,8 @@ from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.media import images
 from batchinference.pipeline.row_warnings import (
     WARNING_COLUMN,
+    RowWarning,
     collect_warnings,
-    warn,
     with_warnings,
 )
 from batchinference.pipeline.storage.json import check_depth, check_size
@@ -62,7 +62,7 @@ SAMPLE_ROWS, MAX_SAMPLES = 100, 1 << 14
 """The samples of an archive whose JSON is inspected, and the maximum number whose labels are."""
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
-    **dict.fromkeys(EXTENSIONS["images"], "picture"),
+    **dict.fromkeys((*EXTENSIONS["images"], *HEIF), "picture"),
     **dict.fromkeys(("txt", "text"), "text"),
     **dict.fromkeys(("cls", "cls2", "index"), "label"),
     "json": "json",
@@ -80,6 +80,7 @@ an object {name: value}."""
 class WebdatasetReader(Reader):
     def __init__(self, options: WebdatasetOptions) -> None:
         self._options = options
+        self._suffixes = options.suffixes and [suffix.lower() for suffix in options.suffixes]
         self._names: list[str] = []
         self._declared = parse_types(options.types)
         self._json = JsonRows(self._declared, {})
@@ -120,7 +121,7 @@ class WebdatasetReader(Reader):
                 )
 
     def _check_suffixes(self, found: set[str]) -> None:
-        missing = [name for name in self._options.suffixes or [] if name not in found]
+        missing = [name for name in self._suffixes or [] if name not in found]
         if missing and found:
             raise BadInput(
                 f"read.options.suffixes: '{missing[0]}': no inspected sample has it, only "
@@ -149,7 +150,7 @@ class WebdatasetReader(Reader):
         archive, most = archive_in(source), self._options.row_bytes
         if read is samples_of and archive is not source:
             archive = in_memory(archive, most)
-        return up_to_damage(read(archive, self._options.suffixes, most), DAMAGE)
+        return up_to_damage(read(archive, self._suffixes, most), DAMAGE)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with opened(file) as source:
@@ -166,7 +167,7 @@ class WebdatasetReader(Reader):
                 if not is_about_the_file(error):
                     raise
                 # a decoder may raise any error: the row has failed
-                yield from [*self._run(rows, fields), BadRow(error)]
+                yield from [*self._run(rows, fields), BadRow(error, 1, _about_members(sample))]
                 rows, size = [], 0
                 continue
             full = size > CHUNK_BYTES or len(rows) == CHUNK_SAMPLES
@@ -181,7 +182,10 @@ class WebdatasetReader(Reader):
         if isinstance(sample, Exception):
             raise sample
         if sample.repeated is not None:
-            raise ValueError(f"sample '{sample.key}' has two members '{sample.repeated}'")
+            raise ValueError(
+                f"sample '{sample.key}' has two members '{sample.repeated}'. If archives with the "
+                "same names were joined, read them as separate files"
+            )
         if sample.too_large is not None:
             limit = f"max_row_bytes ({self._options.row_bytes})"
             raise ValueError(
@@ -190,15 +194,13 @@ class WebdatasetReader(Reader):
         row: Row = {KEY: sample.key}
         size = 0
         with collect_warnings() as warnings:
-            if sample.ignored:
-                warn(WarningName.MEMBERS_IGNORED, amount=sample.ignored)
             for name, content in sample.members.items():
                 row[name] = self._decode(name, content)
                 size += _bytes(row[name])
                 if size > self._options.row_bytes:
                     limit = f"max_row_bytes ({self._options.row_bytes}) once decoded"
                     raise ValueError(f"sample '{sample.key}' has more bytes than {limit}")
-        return {**row, WARNING_COLUMN: warnings}
+        return {**row, WARNING_COLUMN: [*_about_members(sample), *warnings]}
 
     def _decode(self, name: str, content: bytes) -> Any:
         kind = self._kind(name)
@@ -207,13 +209,13 @@ class WebdatasetReader(Reader):
         if kind == "json":
             return _line(name, content)
         if kind == "label":
-            return self._label(name, _text(name, content).strip())
+            return self._label(name, _text(name, content).rstrip("\r\n"))
         return _text(name, content) if kind == "text" else content
 
     def _label(self, name: str, text: str) -> str | int:
         if name not in self._integers:
             return text
-        if not _INTEGER.fullmatch(text):
+        if not _INTEGER.fullmatch(text.strip()):
             origin = "its declared type" if name in self._declared else "as the first samples have"
             raise ValueError(
                 f"column '{name}': {text!r} is not an integer, {origin}. Set read.options.types: "
@@ -238,7 +240,7 @@ class WebdatasetReader(Reader):
             )
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             if len(rows) == 1:
-                yield BadRow(error)
+                yield BadRow(error, 1, rows[0][WARNING_COLUMN])
                 return
             for row in rows:
                 yield from self._run([row], fields)
@@ -259,6 +261,12 @@ class WebdatasetReader(Reader):
 
     def columns(self) -> list[str] | None:
         return [KEY, *self._names] if self._names else None
+
+
+def _about_members(sample: Sample | Exception) -> list[RowWarning]:
+    """Return the warning about the members that are not read."""
+    ignored = sample.ignored if isinstance(sample, Sample) else 0
+    return [RowWarning(0, WarningName.MEMBERS_IGNORED, ignored)] if ignored else []
 
 
 def _size(sample: Sample | Exception) -> int:

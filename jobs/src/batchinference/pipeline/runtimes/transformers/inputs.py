@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from typing import Any
@@ -22,7 +22,8 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.media.pixels import in_mode
+from batchinference.pipeline.row_warnings import warn, warnings_of_row
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
@@ -54,9 +55,19 @@ def images(values: Iterable[Any]) -> list[np.ndarray]:
 
 
 def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
-    """Return arrays of height x width x channels as Pillow images in RGB."""
-    flat = (image[:, :, 0] if image.shape[2] == 1 else image for image in images(values))
-    return [Image.fromarray(image).convert("RGB") for image in flat]
+    """Return arrays of height x width x channels as Pillow images in RGB. Transparent pixels are
+    drawn over white, with a warning. Raises TypeError for other values than uint8."""
+    converted = []
+    for row, image in enumerate(images(values)):
+        if image.dtype != np.uint8:
+            raise TypeError(
+                f"expected an image of uint8, got {image.dtype}: options.mode: RGB makes the "
+                "reader give such images"
+            )
+        picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+        with warnings_of_row(row):
+            converted.append(in_mode(picture, "RGB", "white"))
+    return converted
 
 
 def videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
@@ -113,23 +124,33 @@ def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     return resampled(samples, rate, wanted)
 
 
-def warn_of_cut_audio(values: Iterable[np.ndarray], extractor: Any) -> None:
-    """Report a warning for each recording of which the model gets only a part."""
-    longest = _longest(extractor)
+def warn_of_cut_audio(
+    values: Iterable[np.ndarray], extractor: Any, options: Mapping[str, Any]
+) -> None:
+    """Report a warning for each recording of which the model gets only a part. `options` are those
+    of the calls of the extractor."""
+    longest = _longest(extractor, options)
     for row, value in enumerate(values if longest is not None else ()):
         if longest is not None and len(value) > longest:
             seconds = math.ceil((len(value) - longest) / extractor.sampling_rate)
             warn(WarningName.AUDIO_CUT, row=row, amount=seconds)
 
 
-def _longest(extractor: Any) -> int | None:
+def _longest(extractor: Any, options: Mapping[str, Any]) -> int | None:
     """Return the number of samples to which an extractor cuts recordings; None if it does not."""
+    chosen = options.get("max_length")
     for name in ("nb_max_samples", "n_samples"):
         if (samples := getattr(extractor, name, None)) is not None:
-            return int(samples)
-    if hasattr(extractor, "num_mel_bins") and (frames := getattr(extractor, "max_length", None)):
-        return int(extractor.sampling_rate * (frames * _FRAME + _OVERHANG))
-    return None
+            return int(chosen or samples)
+    counts_frames = hasattr(extractor, "num_mel_bins")
+    own = getattr(extractor, "max_length", None) if counts_frames else None
+    length = chosen if options.get("truncation") else own
+    if not length:
+        return None
+    multiple = options.get("pad_to_multiple_of") or 1
+    length = math.ceil(length / multiple) * multiple
+    seconds = length * _FRAME + _OVERHANG
+    return int(extractor.sampling_rate * seconds) if counts_frames else length
 
 
 def crop_alike(extractor: Any) -> None:
@@ -253,7 +274,7 @@ class AudioInput:
     def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
         rate = self._extractor.sampling_rate
         values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
-        warn_of_cut_audio(values, self._extractor)
+        warn_of_cut_audio(values, self._extractor, self._options)
         for rows in self._groups(values):
             group = [values[row] for row in rows]
             yield (

@@ -17,6 +17,7 @@ from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.text_limits import truncation_explained
 from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
@@ -112,7 +113,7 @@ def audio_rows(batch: Batch) -> list[Any]:
     rates = batch.inputs.get("sampling_rate")
     samples = audio_samples(batch.inputs["audio"], rates, extractor.sampling_rate)
     if batch.model.task != "automatic-speech-recognition":
-        warn_of_cut_audio(samples, extractor)
+        warn_of_cut_audio(samples, extractor, {})
     return samples
 
 
@@ -283,7 +284,10 @@ class PipelineRuntime:
         size = 1 if alone else min(len(rows), at_once)
         if self._model.task == "automatic-speech-recognition" and _is_long(rows[0], self._pipeline):
             options = {"return_timestamps": True, **options}  # Whisper needs them for long speech
-        found: list[Any] = call(self._pipeline, rows, batch_size=size, **options)
+        with truncation_explained(
+            "a text that is never cut, such as a question or a label, is too long. Shorten it"
+        ):
+            found: list[Any] = call(self._pipeline, rows, batch_size=size, **options)
         return found
 
     def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:

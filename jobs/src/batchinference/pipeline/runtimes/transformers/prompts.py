@@ -12,7 +12,7 @@ import transformers
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import warn, warnings_of_row
 from batchinference.pipeline.runtimes.chat_templates import check_chat
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.prompts import (
@@ -186,7 +186,10 @@ class ImagePrompts:
         """Do nothing: prompts with images are not cut."""
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
-        by_name = [images_of(self._model, row) for row in rows]
+        by_name = []
+        for number, row in enumerate(rows):
+            with warnings_of_row(number):
+                by_name.append(images_of(self._model, row))
         images = [[named_images[name] for name in self._order] for named_images in by_name]
         if self._no_text:
             texts = [""] * len(rows)

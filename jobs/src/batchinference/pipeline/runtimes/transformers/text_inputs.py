@@ -23,6 +23,7 @@ from batchinference.pipeline.runtimes.text_limits import (
     Windows,
     check_length,
     max_tokens,
+    truncation_explained,
 )
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
@@ -164,9 +165,14 @@ class Tokens:
         if not long:
             return []
         parts = ([column[row] for row in long] for column in texts)
-        shorter = self._tokenizer(
-            *parts, truncation=self.truncation or True, max_length=self.limit.tokens, **options
-        )
+        truncation = self.truncation or True
+        with truncation_explained(
+            f"options.truncation: {truncation} does not cut the other text, which is too long. "
+            "Leave the option out, so that both are cut, or shorten that text"
+        ):
+            shorter = self._tokenizer(
+                *parts, truncation=truncation, max_length=self.limit.tokens, **options
+            )
         cuts = [(row, len(ids[row]) - len(shorter["input_ids"][at])) for at, row in enumerate(long)]
         for name, values in encoded.items():
             for at, row in enumerate(long):

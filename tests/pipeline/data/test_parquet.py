@@ -48,7 +48,7 @@ def test_rows_and_types_equal_pyarrow(digits: Path) -> None:
 def test_only_selected_columns_are_read(digits: Path) -> None:
     outcome = read_files("parquet", digits, columns=["word", "label"])
     assert outcome.good == pq.read_table(digits, columns=["word", "label"]).to_pylist()
-    with pytest.raises(BadInput, match=r"no column 'labels', only pixels, label, word"):
+    with pytest.raises(BadInput, match=r"columns: .*'labels', only pixels, label, word"):
         open_input("parquet", digits, columns=["labels"])
 
 
@@ -98,6 +98,23 @@ def test_files_with_other_columns_have_null_in_those_they_lack(tmp_path: Path) -
     pq.write_table(pa.table({"b": ["y"], "c": [2.5]}), tmp_path / "b.parquet")
     first, second = {"a": 1, "b": "x", "c": None}, {"a": None, "b": "y", "c": 2.5}
     assert read_files("parquet", tmp_path).good == [first, second]
+
+
+def test_selected_column_may_be_in_any_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": [2], "b": [3], "c": [4]}), tmp_path / "2.parquet")
+    rows = read_files("parquet", tmp_path, columns=["a", "b"]).good
+    assert rows == [{"a": 1, "b": None}, {"a": 2, "b": 3}]
+    with pytest.raises(BadInput, match=r"read\.options\.columns: .*'d', only a, b, c"):
+        read_files("parquet", tmp_path, columns=["a", "d"])
+
+
+def test_types_of_a_file_without_rows_do_not_matter(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": ["x"]}), tmp_path / "2.parquet")
+    outcome = read_files("parquet", tmp_path)
+    assert (outcome.good, outcome.bad) == ([{"a": "x"}], {})
+    assert open_input("parquet", tmp_path / "1.parquet").read().bad == {}
 
 
 def test_damaged_file_is_one_failed_row(digits: Path, tmp_path: Path) -> None:

@@ -110,6 +110,13 @@ def test_value_that_is_not_of_its_declared_type_is_a_failed_row(tmp_path: Path) 
         open_input("parquet", write(tmp_path / "a.parquet", {"v": [[1]]}), types={"v": "int64"})
 
 
+def test_declared_type_of_a_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"Id": [7]})
+    for name in ("id", "Idd"):
+        with pytest.raises(BadInput, match=rf"read\.options\.types\.{name}: .*Id"):
+            read_files("parquet", tmp_path, types={name: "string"})
+
+
 def mixed_zones(tmp_path: Path) -> None:
     moment = datetime(2024, 7, 1, 10)  # noqa: DTZ001 - no zone
     write(tmp_path / "a.parquet", {"t": pa.array([moment], pa.timestamp("us"))})

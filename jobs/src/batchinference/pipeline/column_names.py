@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from batchinference.pipeline.errors import BadInput
 from batchinference.spec.reserved import OWN_PREFIX
 
+SHOWN_NAMES = 20
+
 
 def check_names(names: Sequence[str], place: str, fix: str = "Rename one of them") -> None:
     """Raise BadInput for duplicate column names and for names with the reserved prefix. The message
@@ -20,6 +22,15 @@ def check_names(names: Sequence[str], place: str, fix: str = "Rename one of them
         if name in known:
             raise BadInput(f"{place} has two columns '{name}'. {fix}")
         known.add(name)
+
+
+def check_known(option: str, name: str, known: Sequence[str]) -> None:
+    """Raise BadInput if an option names a column that no sampled file has."""
+    if name not in known:
+        raise BadInput(
+            f"read.options.{option}: no sampled file has a column '{name}', only "
+            f"{', '.join(known[:SHOWN_NAMES])}. Correct the name"
+        )
 
 
 RENAME = "Rename one of them, or set read.options.duplicateColumns: rename"

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from batchinference.pipeline.input import JobInput, RowCount
-from batchinference.pipeline.input.readers import FileStats, Reader, StatsReader, blamed
+from batchinference.pipeline.input.readers import (
+    FileStats,
+    Reader,
+    StatsReader,
+    blamed,
+    schemas_of,
+)
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.storage.location import Location
@@ -203,13 +209,8 @@ def prepare_reader(
     if not frozen.stats:
         frozen = frozen.with_stats(read_stats(frozen, reader, samples))
     files, known = frozen.files(), frozen.stats
-    reader.use_schemas(
-        {
-            frozen.address(files[number]).uri: stats.schema
-            for number, stats in known.items()
-            if stats.schema is not None
-        }
-    )
+    inspected = ((frozen.address(files[number]).uri, stats) for number, stats in known.items())
+    reader.use_schemas(schemas_of(inspected))
     return frozen
 
 

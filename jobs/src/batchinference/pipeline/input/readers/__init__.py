@@ -101,7 +101,15 @@ class StatsReader(Reader, Protocol):
 
     def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, lambda file: self.stats(file, file.info().size))
-        self.use_schemas({sample.uri: stats.schema for sample, stats in found})
+        self.use_schemas(schemas_of((sample.uri, stats) for sample, stats in found))
+
+
+def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:
+    """Return the schemas of inspected files by URI. Those of files without rows do not count,
+    unless no file has rows."""
+    known = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
+    filled = [(uri, stats) for uri, stats in known if stats.rows]
+    return {uri: stats.schema for uri, stats in filled or known}
 
 
 @runtime_checkable

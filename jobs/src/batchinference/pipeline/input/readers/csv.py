@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.column_names import RENAME, check_names, unique_names
+from batchinference.pipeline.column_names import RENAME, check_known, check_names, unique_names
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.csv_dialect import Dialect
@@ -44,7 +44,6 @@ MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
 SAMPLE_BYTES = 32 << 20
 """Bytes of all files together from which types are inferred. Smaller inputs are read completely, so
 that no value is found too late to be text."""
-SHOWN_NAMES = 20
 BAD_ROWS = 10_000
 """Maximum number of rows of a BadRow."""
 
@@ -80,11 +79,8 @@ class CsvReader(Reader):
         arrays = {name: pa.chunked_array(parts, pa.binary()) for name, parts in columns.items()}
         if damaged and not arrays:
             raise BadInput(f"read.paths: {damaged}")
-        if arrays and (unknown := self._types.declared.keys() - arrays.keys()):
-            raise BadInput(
-                f"read.options.types.{min(unknown)}: no sampled file has this column, only "
-                f"{', '.join(list(arrays)[:SHOWN_NAMES])}. Correct the name"
-            )
+        for name in self._types.declared if arrays else ():
+            check_known(f"types.{name}", name, list(arrays))
         self._types = replace(self._types, sampled=self._types.infer(arrays))
 
     def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:

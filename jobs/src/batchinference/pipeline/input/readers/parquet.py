@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.column_names import RENAME, check_names
-from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.column_names import RENAME, check_known, check_names
 from batchinference.pipeline.input.column_casts import ColumnCasts
 from batchinference.pipeline.input.parquet_file import OpenParquet, schema_of_rows
 from batchinference.pipeline.input.readers import (
@@ -52,14 +52,13 @@ class ParquetReader(StatsReader, DivisibleReader):
         self._casts = ColumnCasts(parse_types(options.types), options.assume_timezone)
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
-        wanted = self._options.columns
-        for uri, schema in list(schemas.items())[:1]:
-            if missing := sorted(set(wanted or []) - set(schema.names)):
-                raise BadInput(
-                    f"read.options.columns: {uri} has no column '{missing[0]}', "
-                    f"only {', '.join(schema.names)}"
-                )
-            self._columns = wanted or schema.names
+        wanted, declared = self._options.columns, self._options.types or {}
+        names = list(dict.fromkeys(name for schema in schemas.values() for name in schema.names))
+        for name in wanted or [] if schemas else ():
+            check_known("columns", name, names)
+        for name in declared if schemas else ():
+            check_known(f"types.{name}", name, names)
+        self._columns = wanted or next((schema.names for schema in schemas.values()), None)
         chosen = {
             uri: pa.schema([field for field in schema if field.name in (wanted or schema.names)])
             for uri, schema in schemas.items()
@@ -79,7 +78,8 @@ class ParquetReader(StatsReader, DivisibleReader):
                 yield BadRow(blamed(error))
                 return
             if not opened.footer.num_rows:
-                yield self._casts(opened.empty())
+                with suppress(TypeError, ValueError):  # the types of no rows do not matter
+                    yield self._casts(opened.empty())
             for group, (first, after) in enumerate(pairwise(_edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:

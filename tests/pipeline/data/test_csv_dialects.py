@@ -119,6 +119,13 @@ def test_lines_that_options_leave_out_are_counted(tmp_path: Path) -> None:
     assert _skipped(read_csv(tmp_path, "# made by\nsep=,\ni,t\n1,a\n", comment="#")) == {0: 1}
 
 
+def test_lines_left_out_of_a_file_without_good_rows_are_counted(tmp_path: Path) -> None:
+    for content in ("# a\nn,t\nx,x\n# b\ny,y\n", '# a\n# b\nn,t\n1,"x\n'):
+        outcome = read_csv(tmp_path, content, comment="#", types={"n": "int64"})
+        assert outcome.good == []
+        assert sum(_skipped(outcome).values()) == 2
+
+
 def test_control_characters_of_hive_are_delimiters(tmp_path: Path) -> None:
     content = "i\x01t\n1\x01a,b\n"
     with pytest.raises(BadInput, match=r"delimiter.*\\x01"):

@@ -234,7 +234,7 @@ def test_null_values_apply_before_types(tmp_path: Path) -> None:
 
 
 def test_null_fields_of_dumps_do_not_make_a_column_text(tmp_path: Path) -> None:
-    content = b"n\tt\n1\tx\n\\N\t\xff\n2\t\\N\n"
+    content = b"n\tt\n1\tx\n\\N\t\xff\n2\t\\N\n3\t\xffN\n"
     outcome = read_csv(tmp_path, content, delimiter="\t", quote="", escape="\\")
     assert outcome.good == [{"n": 1, "t": "x"}, {"n": 2, "t": None}]
-    assert list(outcome.bad) == [(0, 1)]
+    assert list(outcome.bad) == [(0, 1), (0, 3)]

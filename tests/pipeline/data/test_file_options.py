@@ -173,11 +173,14 @@ def test_partition_columns_equal_those_of_ray(tmp_path: Path) -> None:
 
 
 def test_partition_values_are_decoded_text_or_null(tmp_path: Path) -> None:
-    parts = ["a%20b%2Fc", "1", "__HIVE_DEFAULT_PARTITION__", "x=y"]
+    parts = ["a%20b%2Fc", "1", "__HIVE_DEFAULT_PARTITION__", "x=y", "caf%E9", "caf%E8"]
     directory = partitioned(tmp_path / "in", kind=parts, n=["007"])
     given = open_input("parquet", directory, partitioning="hive", include_paths=True).given
     outcome = read_all(given)
-    assert {row["kind"] for row in outcome.good} == {"a b/c", "1", None, "x=y"}
+    assert {row["kind"] for row in outcome.good} == {
+        *("a b/c", "1", None, "x=y"),
+        *("caf%E9", "caf%E8"),  # Latin-1 is no UTF-8
+    }
     assert {row["n"] for row in outcome.good} == {"007"}
     assert {row["path"] for row in outcome.good} == set(map(str, directory.rglob("*.parquet")))
     assert given.columns() == ["id", "kind", "n", "path"]

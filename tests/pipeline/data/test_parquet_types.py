@@ -144,6 +144,20 @@ def test_timestamps_in_lists_and_structs_get_the_assumed_zone(tmp_path: Path) ->
     assert [row["v"] for row in outcome.good][1:] == values[1:]
 
 
+def test_timestamps_in_other_lists_get_the_assumed_zone_or_are_refused(tmp_path: Path) -> None:
+    moment, naive = datetime(2024, 7, 1, 10), pa.timestamp("us")  # noqa: DTZ001 - no zone
+    write(tmp_path / "a.parquet", {"v": pa.array([[moment], None], pa.large_list(naive))})
+    outcome = read_files("parquet", tmp_path, assumeTimezone="Europe/Berlin")
+    assert outcome.good[0]["v"][0].astimezone(UTC).hour == 8
+    for column in (
+        pa.array([[("a", moment)]], pa.map_(pa.string(), naive)),
+        pa.array([[moment]], pa.list_(naive, 1)),
+    ):
+        write(tmp_path / "a.parquet", {"v": column})
+        with pytest.raises(BadInput, match=r"column 'v'.*assumeTimezone"):
+            read_files("parquet", tmp_path, assumeTimezone="Europe/Berlin")
+
+
 def test_local_time_that_does_not_exist_or_exists_twice_is_a_failed_row(tmp_path: Path) -> None:
     times = ["2024-03-31T02:30:00", "2024-07-01T10:00:00", "2024-10-27T02:30:00"]
     write(tmp_path / "a.parquet", {"t": pa.array(times).cast(pa.timestamp("us"))})

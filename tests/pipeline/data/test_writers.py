@@ -16,6 +16,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,6 +31,7 @@ from batchinference.pipeline.output.writers import csv as csv_writer
 from batchinference.pipeline.output.writers import json as json_writer
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
 from support.documents.parsed_write import write_of
+from support.inputs.read_files import read_files
 from support.tiers import examples
 
 
@@ -96,6 +98,55 @@ def test_csv_writes_lists_as_json() -> None:
         assert set(two.values()) == {""}
 
 
+def csv_text(table: pa.Table) -> str:
+    return bytes(encoded(writer_for(write_of("csv")), table)).decode()
+
+
+def test_csv_writes_other_types_as_text() -> None:
+    table = pa.table(
+        {
+            "span": [dt.timedelta(hours=1)],
+            "exact time": pa.array([1], pa.time64("ns")),
+            "inner": pa.array([[1]], pa.list_(pa.time64("ns"))),
+            "decimal": [Decimal("1.50")],
+            "bytes": pa.array([b"ab"], pa.binary(2)),
+            "view": pa.array(["x"], pa.string_view()),
+            "uuid": pa.array([bytes(16)], pa.uuid()),
+            "document": pa.array(['{"a": 1}'], pa.json_()),
+            "flag": pa.array([1], pa.int8()).view(pa.bool8()),
+        }
+    )
+    (row,) = csv.DictReader(io.StringIO(csv_text(table)))
+    assert row == {
+        "span": "1:00:00",
+        "exact time": "00:00:00.000000001",
+        "inner": '["00:00:00.000000001"]',
+        "decimal": "1.50",
+        "bytes": '"YWI="',
+        "view": "x",
+        "uuid": "00000000-0000-0000-0000-000000000000",
+        "document": '{"a": 1}',
+        "flag": "true",
+    }
+
+
+def test_csv_of_one_column_keeps_rows_that_are_null(tmp_path: Path) -> None:
+    for values in (["x\n\ny", None, None, "z"], [None, 1.5, None]):
+        content = csv_text(pa.table({"a": values}))
+        (tmp_path / "a.csv").write_text(content)
+        rows = [row["a"] for row in csv.DictReader(io.StringIO(content))]
+        assert [str(value or "") for value in values] == rows
+        assert len(pd.read_csv(tmp_path / "a.csv")) == len(values)
+        assert len(read_files("csv", tmp_path / "a.csv").good) == len(values)
+        form = rewriting_writer_for(write_of("csv"))
+        assert form.write([form.read(content.encode())]).decode() == content
+
+
+def test_parquet_writes_structs_without_fields_as_text() -> None:
+    table = pa.table({"a": pa.array([{}, None], pa.struct([])), "b": [[{}], []]})
+    assert parquet(table).read().to_pylist() == [{"a": "{}", "b": ["{}"]}, {"a": None, "b": []}]
+
+
 WRITES = {
     ".parquet": WriteParquet(format="parquet", path="/out"),
     ".jsonl": WriteJson(format="json", path="/out"),
@@ -135,6 +186,7 @@ def test_json_writes_other_types_as_text() -> None:
             "span": [dt.timedelta(hours=1)],
             "decimal": [Decimal("1.50")],
             "inner": [[{"bytes": b"a"}]],
+            "inner time": pa.array([[{"t": 1}]], pa.list_(pa.struct({"t": pa.time64("ns")}))),
             "map": pa.array([[("key", 1)]], pa.map_(pa.string(), pa.int64())),
         }
     )
@@ -149,6 +201,7 @@ def test_json_writes_other_types_as_text() -> None:
             "span": "1:00:00",
             "decimal": "1.50",
             "inner": [{"bytes": base64.b64encode(b"a").decode()}],
+            "inner time": [{"t": "00:00:00.000000001"}],
             "map": [["key", 1]],
         }
     ]

@@ -204,16 +204,24 @@ def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
     return True
 
 
+def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type in which `changed` has replaced the types of all values that are not nested."""
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(map_types(field.type, changed)) for field in kind])
+    if kinds.is_map(kind):
+        item = kind.item_field.with_type(map_types(kind.item_type, changed))
+        return pa.map_(map_types(kind.key_type, changed), item)
+    if not is_list(kind):
+        return changed(kind)
+    value = kind.value_field.with_type(map_types(kind.value_type, changed))
+    if kinds.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size)
+    return (pa.large_list if kinds.is_large_list(kind) else pa.list_)(value)
+
+
 def map_nulls(kind: pa.DataType) -> pa.DataType:
     """Return the type with texts in place of values of type null, at any depth."""
-    if kinds.is_null(kind):
-        return pa.string()
-    if kinds.is_struct(kind):
-        return pa.struct([field.with_type(map_nulls(field.type)) for field in kind])
-    if kinds.is_list(kind) or kinds.is_large_list(kind):
-        make = pa.list_ if kinds.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(map_nulls(kind.value_type)))
-    return kind
+    return map_types(kind, lambda inner: pa.string() if kinds.is_null(inner) else inner)
 
 
 def is_complete(schema: pa.Schema) -> bool:

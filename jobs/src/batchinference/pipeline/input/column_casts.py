@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.column_types import cast_column, name_of
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.schema import shared_types, with_types
+from batchinference.pipeline.schema import map_types, shared_types, with_types
 from batchinference.spec.column_types import ColumnType
 
 
@@ -46,7 +46,10 @@ class ColumnCasts:
             column = table.column(index)
             if self._zone and _zoned_type(field.type, self._zone) != field.type:
                 column = column.chunks or [column.combine_chunks()]
-                column = pa.chunked_array([_zoned(chunk, self._zone) for chunk in column])
+                try:
+                    column = pa.chunked_array([_zoned(chunk, self._zone) for chunk in column])
+                except TypeError as error:
+                    raise TypeError(f"column '{field.name}': {error}") from None
             if (kind := self._declared.get(field.name)) is not None:
                 try:
                     column = cast_column(column, kind)
@@ -60,19 +63,19 @@ class ColumnCasts:
 
 
 def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:
-    """Return a type with a time zone for all timestamps without one, also in lists and structs."""
-    if pa.types.is_timestamp(kind):
-        return kind if kind.tz else pa.timestamp(kind.unit, zone)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_zoned_type(field.type, zone)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_zoned_type(kind.value_type, zone)))
-    return kind
+    """Return a type with a time zone for all timestamps without one, also nested ones."""
+
+    def zoned(inner: pa.DataType) -> pa.DataType:
+        naive = pa.types.is_timestamp(inner) and not inner.tz
+        return pa.timestamp(inner.unit, zone) if naive else inner
+
+    return map_types(kind, zoned)
 
 
 def _zoned(array: pa.Array, zone: str) -> pa.Array:
     """Return an array with the type of `_zoned_type`. Raises ArrowInvalid for a time that does not
-    exist or is ambiguous, because clocks were changed."""
+    exist or is ambiguous, because clocks were changed, and TypeError for timestamps in maps and
+    lists of a fixed size."""
     kind = _zoned_type(array.type, zone)
     if kind == array.type:
         return array
@@ -81,8 +84,10 @@ def _zoned(array: pa.Array, zone: str) -> pa.Array:
     if pa.types.is_struct(kind):
         fields = [_zoned(array.field(index), zone) for index in range(kind.num_fields)]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
+    large = pa.types.is_large_list(kind)
+    if not large and not pa.types.is_list(kind):
+        raise TypeError(f"it is {array.type}. assumeTimezone cannot add a zone to these timestamps")
     lengths = pc.list_value_length(array).fill_null(0).to_numpy()
-    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
-    return pa.ListArray.from_arrays(
-        offsets, _zoned(array.flatten(), zone), kind, mask=array.is_null()
-    )
+    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int64() if large else pa.int32())
+    make = pa.LargeListArray.from_arrays if large else pa.ListArray.from_arrays
+    return make(offsets, _zoned(array.flatten(), zone), kind, mask=array.is_null())

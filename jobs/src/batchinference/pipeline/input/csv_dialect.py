@@ -54,6 +54,7 @@ def for_parser(text: bytes, dialect: Dialect) -> bytes:
     if not dialect.escape:
         return text
     values = np.frombuffer(text, np.uint8).copy()
+    values[values == NULL[0]] = NULL[0] - 1  # it is invalid in UTF-8, too
     at = _escapes(values, dialect)
     at = at[at + 1 < len(values)]
     added = [_line_feeds(values, at)]

@@ -11,7 +11,7 @@ NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 def partition_values(path: str) -> dict[str, str | None]:
     """Return the `key=value` parts of the directories in a path; None for a null value."""
     pairs = (part.split("=", 1) for part in _parts(path))
-    return {unquote(key): _value(text) for key, text in pairs}
+    return {_unquoted(key): _value(text) for key, text in pairs}
 
 
 def partition_parts(path: str) -> int:
@@ -24,4 +24,12 @@ def _parts(path: str) -> list[str]:
 
 
 def _value(text: str) -> str | None:
-    return None if text == NULL_DIRECTORY else unquote(text)
+    return None if text == NULL_DIRECTORY else _unquoted(text)
+
+
+def _unquoted(text: str) -> str:
+    """Return a text without percent-encoding; as it is if its bytes are not UTF-8."""
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return text

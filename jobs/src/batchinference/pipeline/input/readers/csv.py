@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -154,7 +154,7 @@ class CsvReader(Reader):
             skipped = Counter({0: text.skipped_lines})
             for block in text.blocks(len(names)):
                 if isinstance(block, Damage):
-                    yield from _bad_rows(block)
+                    yield from _warned(_bad_rows(block), skipped)
                     continue
                 rows, rejected = parse_rows(block, len(names), text.dialect)
                 skipped.update(row for row, damage in rejected if damage is None)
@@ -162,7 +162,7 @@ class CsvReader(Reader):
                 if skipped.total() and len(errors) < table.num_rows:
                     table = _with_skipped(table, skipped, errors)
                     skipped.clear()
-                yield from _in_order(table, errors, rejected)
+                yield from _warned(_in_order(table, errors, rejected), skipped)
             if not names and self._options.skip_lines and text.skipped_lines:
                 problem = f"it leaves out all {text.skipped_lines} lines of the file"
                 yield BadRow(ValueError(f"read.options.skipLines: {problem}. Use a smaller number"))
@@ -181,6 +181,17 @@ class CsvReader(Reader):
 def _bad_rows(damage: Damage) -> Iterator[BadRow]:
     for start in range(0, damage.rows, BAD_ROWS):
         yield BadRow(ValueError(damage.problem), min(BAD_ROWS, damage.rows - start))
+
+
+def _warned(chunks: Iterable[Chunk], skipped: Counter[int]) -> Iterator[Chunk]:
+    """Yield the chunks. The first failed rows get the warning about the lines in `skipped`."""
+    for chunk in chunks:
+        number = skipped.total()
+        if number and isinstance(chunk, BadRow):
+            skipped.clear()
+            yield replace(chunk, warnings=[RowWarning(0, WarningName.LINES_SKIPPED, number)])
+        else:
+            yield chunk
 
 
 def _in_order(

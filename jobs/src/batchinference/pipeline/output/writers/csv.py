@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, ClassVar
+from itertools import pairwise
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,13 @@ import pyarrow.csv as pac
 from batchinference.gzip_format import gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.output.writers.json import TEXT_BYTES, opened, packed, text_rows
+from batchinference.pipeline.output.writers.json import (
+    TEXT_BYTES,
+    opened,
+    packed,
+    text_rows,
+    with_exact_times,
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class CsvWriter:
         sink = pa.BufferOutputStream()
         options = pac.WriteOptions(delimiter=self.delimiter)
         pac.write_csv(_flat(tensors_to_lists(table)), sink, options)
-        content = sink.getvalue().to_pybytes()
+        content = _without_blank_lines(sink.getvalue().to_pybytes())
         if self.compression == "gzip":
             yield ".csv.gz", gzipped(content)
         else:
@@ -71,7 +78,8 @@ class CsvWriter:
                 names = ('"' + name.replace('"', '""') + '"' for name in table.column_names)
                 yield self.delimiter.join(names) + "\n"
             for row in text_rows(table):
-                yield self.delimiter.join(field or "" for field in row) + "\n"
+                empty = "" if len(row) > 1 else '""'
+                yield self.delimiter.join(field or empty for field in row) + "\n"
 
 
 def _records(file: BinaryIO) -> Iterator[bytes]:
@@ -97,12 +105,36 @@ def _quoted(marks: np.ndarray) -> np.ndarray:
     return quoted
 
 
+def _without_blank_lines(content: bytes) -> bytes:
+    """Return records with quotes around a null that is the only value. Readers skip blank lines."""
+    marks = np.frombuffer(content, np.uint8)
+    ends = np.flatnonzero((marks == ord("\n")) & ~_quoted(marks))
+    blank = ends[1:][np.diff(ends) == 1].tolist()
+    return b'""'.join(content[start:end] for start, end in pairwise([0, *blank, len(content)]))
+
+
 def _flat(table: pa.Table) -> pa.Table:
-    """Return the table with lists, structs and bytes as JSON text."""
+    """Return the table with lists, structs and bytes as JSON text, and durations and values of
+    extension types as text."""
     for index, field in enumerate(table.schema):
-        kind = field.type
-        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            values = table.column(index).to_pylist()
-            texts = [None if value is None else to_json(value) for value in values]
+        if not _is_flat(field.type):
+            values = with_exact_times(table.select([index])).column(0).to_pylist()
+            texts = [_text(value) for value in values]
             table = table.set_column(index, field.name, pa.array(texts, pa.string()))
     return table
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    """Return whether pyarrow writes values of a type as readable text."""
+    if pa.types.is_dictionary(kind):
+        return _is_flat(kind.value_type)
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    number = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
+    return text or (number and not pa.types.is_duration(kind))
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    json = isinstance(value, bool | bytes | list | dict | tuple)
+    return to_json(value) if json else str(value)

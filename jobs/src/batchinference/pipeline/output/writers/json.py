@@ -17,6 +17,7 @@ import pyarrow as pa
 from batchinference.gzip_format import gzip_compressor, gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.schema import map_types
 
 TEXT = pa.large_string()
 """The type of the columns of a format without types."""
@@ -34,7 +35,7 @@ class JsonWriter:
     typed: ClassVar[bool] = False
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        rows = _with_exact_times(tensors_to_lists(table)).to_pylist()
+        rows = with_exact_times(tensors_to_lists(table)).to_pylist()
         content = "".join(to_json(row) + "\n" for row in rows).encode()
         if self.compression == "gzip":
             yield ".jsonl.gz", gzipped(content)
@@ -56,12 +57,14 @@ class JsonWriter:
             yield f"{{{', '.join(fields)}}}\n"
 
 
-def _with_exact_times(table: pa.Table) -> pa.Table:
+def with_exact_times(table: pa.Table) -> pa.Table:
     """Return the table with times in nanoseconds as text. Python would drop their last digits."""
-    for index, field in enumerate(table.schema):
-        if field.type == pa.time64("ns"):
-            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
-    return table
+    kinds = [map_types(kind, _exact_time) for kind in table.schema.types]
+    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
+
+
+def _exact_time(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if kind == pa.time64("ns") else kind
 
 
 def _json_texts(lines: list[bytes]) -> pa.Table:

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.schema import map_types
 from batchinference.pipeline.storage.arrow_files import read_own_table
 
 ROW_GROUP_BYTES = 64 << 20
 """Bytes of rows in memory at which a row group is complete."""
-_LISTS = ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list))
 
 
 @dataclass(frozen=True)
@@ -58,30 +58,22 @@ def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 def storable(table: pa.Table) -> pa.Table:
     """Return the table with types that Parquet readers support: float16 as float32, because Spark
-    does not support float16, and structs without fields as nulls, which Parquet cannot store."""
+    does not support float16, and structs without fields as the text {}, as Parquet cannot store
+    them."""
     for index, field in enumerate(table.schema):
         if _has_empty_struct(field.type):
             chunks = [_without_empty_structs(chunk) for chunk in table.column(index).chunks]
-            kind = chunks[0].type if chunks else pa.null()
+            kind = chunks[0].type if chunks else pa.string()
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
     for index, field in enumerate(table.schema):
-        if (kind := _widened(field.type)) != field.type:
+        if (kind := map_types(field.type, _widened)) != field.type:
             wide = table.column(index).cast(kind)
             table = table.set_column(index, field.with_type(kind), wide)
     return table
 
 
 def _widened(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_widened(field.type)) for field in kind])
-    for is_kind, made in _LISTS:
-        if is_kind(kind):
-            return made(kind.value_field.with_type(_widened(kind.value_type)))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_widened(kind.value_type)), kind.list_size)
-    return kind
+    return pa.float32() if pa.types.is_float16(kind) else kind
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:
@@ -101,4 +93,4 @@ def _without_empty_structs(array: pa.Array) -> pa.Array:
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         elements = _without_empty_structs(array.flatten())
         return pa.ListArray.from_arrays(offsets, elements, mask=nulls)
-    return pa.nulls(len(array))
+    return pc.if_else(nulls, None, "{}") if pa.types.is_struct(kind) else pa.nulls(len(array))

@@ -212,6 +212,27 @@ def test_compressed_lines_are_read(tmp_path: Path, codec: str, file_format: str,
     assert rows == (["one"] if file_format == "csv" else ["text", "one"])
 
 
+@pytest.mark.parametrize(
+    ("content", "texts", "failed"),
+    [
+        (gzip.compress(b"a\n") + bytes(100_000), ["a"], 0),
+        (gzip.compress(b"a\n") + bytes(9) + gzip.compress(b"b\n"), ["a", "b"], 0),
+        (b"", [], 0),
+        (gzip.compress(b"a\n")[:-1], [], 1),
+        (gzip.compress(b"a\n")[:-5] + bytes(5), [], 1),
+        (gzip.compress(b"a\n" * 10**6), ["a"] * 10**6, 0),
+    ],
+    ids=["padded", "padded members", "empty", "cut", "damaged", "large"],
+)
+def test_gzip_is_read_to_its_end(
+    content: bytes, texts: list[str], failed: int, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(content)
+    outcome = read_files("text", tmp_path)
+    assert [row["text"] for row in outcome.good] == texts
+    assert len(outcome.bad) == failed
+
+
 def test_pictures_of_all_extensions_are_decoded(tmp_path: Path) -> None:
     kinds = {"a.jpg": "JPEG", "b.jfif": "JPEG", "c.jpe": "JPEG", "d.jp2": "JPEG2000"}
     kinds |= {"e.avif": "AVIF", "f.ppm": "PPM", "G.JPG": "JPEG", "photo": "PNG", "h.img": "TIFF"}

@@ -6,6 +6,7 @@ Writes are atomic. On a POSIX file system this takes a temporary file, fsync and
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -20,6 +22,7 @@ import pyarrow.fs as pafs
 from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.storage import local_files, local_listing
 from batchinference.pipeline.storage.contained_files import contained
+from batchinference.pipeline.storage.gzip_stream import GzipStream
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path, scheme_of
@@ -138,9 +141,18 @@ class Location:
         """The compression that the extension of this file stands for."""
         return COMPRESSIONS.get(self.path.lower().rpartition(".")[2])
 
-    def open_stream(self) -> pa.NativeFile:
+    def open_stream(self) -> IO[bytes]:
         """Open this file for reading from its beginning, decompressed."""
-        return self.filesystem.open_input_stream(self.path, compression=self.compression)
+        source = self.filesystem.open_input_stream(self.path, compression=None)
+        return self.unpacked(source)
+
+    def unpacked(self, source: pa.NativeFile) -> IO[bytes]:
+        """Return the content of this opened file as a stream, decompressed."""
+        if self.compression == "gzip":
+            return io.BufferedReader(GzipStream(source))
+        packed = self.compression is not None
+        stream: IO[bytes] = pa.CompressedInputStream(source, self.compression) if packed else source
+        return stream
 
     def open_input_file(self) -> pa.NativeFile:
         """Open this file for reading at any position."""

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -142,11 +142,11 @@ class CsvReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with file.open_stream() as stream:
-            source = io.BufferedReader(stream)
-            check_beginning(source.peek(HEAD_BYTES), self._options.encoding)
+            content = io.BufferedReader(cast(io.RawIOBase, stream))
+            check_beginning(content.peek(HEAD_BYTES), self._options.encoding)
             if self._encoding:
-                source = io.BufferedReader(Utf8Stream(source, self._encoding))
-            text = self._text(source, self._dialect(file))
+                content = io.BufferedReader(Utf8Stream(content, self._encoding))
+            text = self._text(content, self._dialect(file))
             names = self._names(text)
             if isinstance(names, Damage):
                 yield from _bad_rows(names)

@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
-import pyarrow as pa
-
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers import BadRow
 from batchinference.pipeline.storage.location import Location
@@ -197,7 +195,7 @@ def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
     size = size or LINE_SAMPLE_BYTES
     try:
         with file.filesystem.open_input_file(file.path) as source:
-            unpacked = _unpacked(file, source)
+            unpacked = file.unpacked(source)
             content = unpacked.read(size)
             read = source.tell()
     except OSError as error:
@@ -208,7 +206,3 @@ def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
         return head, read
     whole_lines = head[: head.rfind(b"\n") + 1] or (head if size == LINE_SAMPLE_BYTES else b"")
     return whole_lines, max(1, round(read * len(whole_lines) / len(content)))
-
-
-def _unpacked(file: Location, source: pa.NativeFile) -> pa.NativeFile:
-    return pa.CompressedInputStream(source, file.compression) if file.compression else source

@@ -111,18 +111,24 @@ PACKED = {
 
 
 @pytest.mark.parametrize("case", PACKED)
-@pytest.mark.parametrize("format_", ["csv", "text", "json"])
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
-def test_packed_file_is_no_text(tmp_path: Path, case: str, format_: str, encoding: str) -> None:
+@pytest.mark.parametrize(
+    ("format_", "options"),
+    [
+        *((name, {"encoding": each}) for name in ("csv", "text") for each in ("utf-8", "latin-1")),
+        *(("json", {"lines": lines}) for lines in (True, False)),
+    ],
+)
+def test_packed_file_is_no_text(
+    tmp_path: Path, case: str, format_: str, options: dict[str, Any]
+) -> None:
     content, fix = PACKED[case]
     good, packed = tmp_path / "a", tmp_path / "b"
-    good.write_bytes(b'{"a": 1}\n')
+    good.write_bytes(b'[{"a": 1}]' if options.get("lines") is False else b'{"a": 1}\n')
     packed.write_bytes(content)
-    options = {} if format_ == "json" else {"encoding": encoding}
     outcome = open_input(format_, good, packed, sampled=1, **options).read()
     assert list(outcome.bad) == [(1, 0)]
     assert re.search(fix, outcome.bad[1, 0])
-    if options:
+    if format_ != "json":
         with pytest.raises(BadInput, match=rf"read\.paths: {packed} is .*{fix}"):
             read_files(format_, packed, **options)
 

@@ -25,6 +25,7 @@ from batchinference.pipeline.input.readers.records import (
     samples_of,
     whole,
 )
+from batchinference.pipeline.input.signatures import packed_as
 from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
@@ -151,6 +152,8 @@ class JsonReader(Reader):
     def _elements(self, file: Location) -> Iterator[bytes | BadRow]:
         """Yield the objects of a file that is one array (or one object) as JSON Lines."""
         content = whole(file, self._most)
+        if found := packed_as(content):
+            raise ValueError(f"the file is {found}")
         check_depth(content)
         check_size(content, MAX_FILE_VALUES, SMALLER_FILE)
         for is_row, lines in itertools.groupby(lines_of(content), lambda line: line[:1] == "{"):

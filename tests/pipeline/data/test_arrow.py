@@ -184,3 +184,10 @@ def test_missing_tensor_is_none_in_a_batch() -> None:
         assert list(batch) == ["t", "n"]
     missing = concat([to_table({"t": np.zeros((1, 2, 2))}), pa.table({"n": [1]})]).slice(1)
     assert to_batch(missing)["t"].tolist() == [None]
+
+
+def test_null_of_a_dictionary_is_none_in_a_batch() -> None:
+    for values in (["a", "b", None, "a"], [None, None]):
+        text = pa.array(values, pa.string()).dictionary_encode()
+        chunks = pa.chunked_array([text, text])
+        assert to_batch(pa.table({"c": chunks}))["c"].tolist() == [*values, *values]

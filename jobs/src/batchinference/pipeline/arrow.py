@@ -90,6 +90,8 @@ def to_batch(table: pa.Table) -> Batch:
             chunks = [in_place(chunk) for chunk in table.column(index).chunks]
             table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
             with_nulls += [field.name] if table.column(index).null_count else []
+        elif kinds.is_dictionary(field.type):
+            table = table.set_column(index, field.name, decoded(table.column(index)))
     arrays = BlockAccessor.for_block(table.drop_columns(with_nulls)).to_numpy(
         [name for name in table.column_names if name not in with_nulls]
     )
@@ -97,6 +99,12 @@ def to_batch(table: pa.Table) -> Batch:
         name: _to_object_array(table.column(name)) if name in with_nulls else arrays[name]
         for name in table.column_names
     }
+
+
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column with the values of its dictionary, if it has one. NumPy would replace a null
+    by another value of the dictionary."""
+    return column.cast(column.type.value_type) if kinds.is_dictionary(column.type) else column
 
 
 def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
@@ -222,7 +230,9 @@ def with_nulls(
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column as Python objects, tensors as NumPy arrays, null as None."""
+    """Return the values of a column as Python objects, tensors as NumPy arrays, null as None.
+
+    Unlike in a batch of NumPy arrays, a null does not change the type of the other values."""
     if not isinstance(column.type, get_arrow_extension_tensor_types()):
         return list(column.to_pylist())
     found: list[Any] = []

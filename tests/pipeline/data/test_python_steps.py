@@ -168,6 +168,22 @@ def test_values_of_another_type_are_not_cast_to_the_input(own: Callable[..., Tra
         assert (result.table.schema.field("c").type, result.failed) == (expected, {})
 
 
+def test_array_of_another_type_is_not_cast_to_the_input(own: Callable[..., Transform]) -> None:
+    times = pa.array([1, 2], pa.timestamp("us"))
+    for given, dtype, expected in (
+        (pa.array([1, 2]), "float64", pa.float64()),
+        (pa.array([1, 2]), "datetime64[us]", pa.timestamp("us")),
+        (pa.array([1, 2]), "int32", pa.int32()),
+        (pa.array([0.0, 1.0]), "bool", pa.bool_()),
+        (times, "int64", pa.int64()),
+        (times, "datetime64[s]", pa.timestamp("s")),
+        (pa.array([True, None]), "bool", pa.bool_()),
+    ):
+        step = own(lambda batch, dtype=dtype: {"c": batch["c"].astype(dtype)})
+        result = as_result(step(pa.table({"c": given})))
+        assert (result.table.schema.field("c").type, result.failed) == (expected, {}), dtype
+
+
 def test_batch_arrays_are_read_only(own: Callable[..., Transform]) -> None:
     def change(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         batch["a"][0] = batch["a"][1]

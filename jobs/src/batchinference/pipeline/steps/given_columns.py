@@ -29,7 +29,10 @@ class GivenColumn:
     ) -> tuple[Values | pa.ChunkedArray, dict[int, pa.ChunkedArray]]:
         """Return the column that was returned, with the type of the input column. If that type does
         not hold all values, return the values, and the rows with the value that was given."""
-        same = self._same(values)
+        given = self._read(self._column)
+        if _is_plain(values) and (not _is_plain(given) or _kind(values) != _kind(given)):
+            return values, {}
+        same = _same(values, given)
         column = self._with_changes(values, np.flatnonzero(~same))
         if column is not None:
             return column, {}
@@ -37,14 +40,6 @@ class GivenColumn:
             return values, {}  # a NumPy type holds all of its values
         rows = [row for row in np.flatnonzero(same).tolist() if values[row] is not None]
         return values, {row: decoded(self._column.slice(row, 1)) for row in rows}
-
-    def _same(self, values: Values) -> np.ndarray:
-        """Return a mask of the rows with the value that was given."""
-        given = self._read(self._column)
-        if _is_plain(values) and _is_plain(given):
-            same = values.shape == given.shape and values.dtype == given.dtype
-            return _same_bits(values, given) if same else np.zeros(len(values), dtype=bool)
-        return np.array(list(map(_is_same, values, given)), dtype=bool)
 
     def _with_changes(self, values: Values, rows: np.ndarray) -> pa.ChunkedArray | None:
         """Return the input column with other values in these rows. Return None if its type does not
@@ -67,8 +62,8 @@ class GivenColumn:
     def _are_read(self, values: Values, column: pa.ChunkedArray) -> bool:
         found = self._read(column)
         if _is_plain(values) and _is_plain(found):
-            return bool(_same_bits(values, found.astype(values.dtype)).all())
-        return all(map(_is_same, values, found))
+            found = found.astype(values.dtype)  # integers without nulls are no floats
+        return bool(_same(values, found).all())
 
 
 def given_columns(
@@ -93,8 +88,15 @@ def _is_plain(values: Any) -> TypeGuard[np.ndarray]:
     return isinstance(values, np.ndarray) and values.dtype != object
 
 
-def _same_bits(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows with the same bits. So NaN is the same as NaN, and 0 is not -0."""
+def _kind(values: np.ndarray) -> tuple[np.dtype, int]:
+    return values.dtype, values.ndim
+
+
+def _same(one: Values, other: Values) -> np.ndarray:
+    """Return a mask of the rows with the same value: numbers with the same bits, so that NaN is the
+    same as NaN, and 0 is not -0."""
+    if not (_is_plain(one) and _is_plain(other)):
+        return np.array(list(map(_is_same, one, other)), dtype=bool)
     size = (len(one), one.dtype.itemsize)
     bits = (np.ascontiguousarray(array).view(np.uint8).reshape(size) for array in (one, other))
     return np.asarray(np.equal(*bits).all(axis=1))

@@ -9,7 +9,7 @@ type holds all of int64 and uint64, or all integers of 64 bits and fractions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyarrow import types as kinds
@@ -290,11 +290,13 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     for a decimal that has more digits than a floating-point number, and ArrowNotImplementedError if
     there is no such cast."""
     cast = column.cast(kind)
-    if _has_decimals(column.type) and cast.cast(column.type) != column:
+    if any(map(kinds.is_decimal, nested_types(column.type))) and cast.cast(column.type) != column:
         raise pa.ArrowInvalid(f"a decimal has more digits than {kind}")
     return cast
 
 
-def _has_decimals(kind: pa.DataType) -> bool:
-    inner = (kind.field(index).type for index in range(kind.num_fields))
-    return bool(kinds.is_decimal(kind)) or any(map(_has_decimals, inner))
+def nested_types(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield a type, and the types nested in it."""
+    yield kind
+    for index in range(kind.num_fields):
+        yield from nested_types(kind.field(index).type)

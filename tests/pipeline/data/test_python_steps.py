@@ -238,7 +238,10 @@ def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
         ),
         ({"a": None}, "returned a NoneType in column 'a' that is not a column"),
         ({"a": np.array(5)}, "returned a ndarray in column 'a' that is not a column"),
-        ({"a": {1, 2, 3}}, "returned a set in column 'a' that is not a column"),
+        ({"a": {1, 2, 3}}, "returned a set in column 'a'. Return one value for each row"),
+        ({"a": "abc"}, "returned a str in column 'a'. Return one value for each row"),
+        ({"a": b"abc"}, "returned a bytes in column 'a'"),
+        ({"a": {"x": 1, "y": 2, "z": 3}}, "returned a dict in column 'a'"),
     ):
         with pytest.raises(JobFailure) as failure:
             own(lambda batch, returned=returned: returned)(TABLE)

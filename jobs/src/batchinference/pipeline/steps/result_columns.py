@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -20,6 +20,8 @@ from batchinference.spec.reserved import OWN_PREFIX
 
 Misfits = dict[int, Exception]
 """The error of each row that does not fit, by row index."""
+_NOT_ROWS = (str, bytes, bytearray, memoryview, Mapping, Set)
+"""Values that have a length, but are one value. A text would be divided into its letters."""
 _NO_COLUMN = (TypeError, ValueError)
 """The errors of `to_column`. It raises ValueError if tensors are mixed with other values."""
 
@@ -100,6 +102,12 @@ class ResultColumns:
         return TransformResult(_with_columns(batch.take(left), columns), left, errors)
 
     def _column(self, name: str, values: Any, given: GivenColumn | None) -> _Column:
+        if isinstance(values, _NOT_ROWS):
+            kind = type(values).__name__
+            raise JobFailure(
+                f"step '{self._step}' returned a {kind} in column '{name}'. Return one value for "
+                "each row, such as [value] * number_of_rows"
+            )
         kept: Mapping[int, pa.ChunkedArray] = {}
         if given is not None and _has_rows(values):
             values, kept = given.restored(values)

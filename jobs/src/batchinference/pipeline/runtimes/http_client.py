@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
+from batchinference.credentials import add_secrets
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import warn
@@ -145,6 +146,7 @@ class Credentials:
     def __init__(self, model: HttpModel) -> None:
         named = {*model.headers_from.values(), *filter(None, [model.api_key_env])}
         self._values = {variable: _value(variable) for variable in sorted(named)}
+        add_secrets(self._values.values())
         self.headers = {
             header: self._values[variable] for header, variable in model.headers_from.items()
         }

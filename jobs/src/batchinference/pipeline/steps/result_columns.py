@@ -103,9 +103,9 @@ class ResultColumns:
 
     def _column(self, name: str, values: Any, given: GivenColumn | None) -> _Column:
         if isinstance(values, _NOT_ROWS):
-            kind = type(values).__name__
+            returned = type(values).__name__
             raise JobFailure(
-                f"step '{self._step}' returned a {kind} in column '{name}'. Return one value for "
+                f"step '{self._step}' returned a {returned} in column '{name}'. Return one value for "
                 "each row, such as [value] * number_of_rows"
             )
         kept: Mapping[int, pa.ChunkedArray] = {}

@@ -105,8 +105,8 @@ class ResultColumns:
         if isinstance(values, _NOT_ROWS):
             returned = type(values).__name__
             raise JobFailure(
-                f"step '{self._step}' returned a {returned} in column '{name}'. Return one value for "
-                "each row, such as [value] * number_of_rows"
+                f"step '{self._step}' returned a {returned} in column '{name}'. Return one value "
+                "for each row, such as [value] * number_of_rows"
             )
         kept: Mapping[int, pa.ChunkedArray] = {}
         if given is not None and _has_rows(values):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchinference.credentials import names_credential, without_credentials
+from batchinference.credentials import add_secrets, names_credential, without_credentials
 
 SHAPES = (
     "postgresql://user:{}@host/db", "cannot reach https://{}@host/v1", "mysql://u:{}@h?x=1",
@@ -42,6 +42,31 @@ def test_credential_of_any_shape_is_masked(
 @given(OF_A_TOKEN, st.sampled_from(PREFIXES), st.sampled_from((" ", "(", "'", '"', "/", "=")))
 def test_token_is_masked_by_its_form(secret: str, prefix: str, before: str) -> None:
     assert secret not in without_credentials(f"refused{before}{prefix}{secret}")
+
+
+def test_value_of_a_secret_is_masked_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OWN_API_KEY", "canary-of-a-variable")
+    monkeypatch.setenv("OWN_TOKEN", "abc")
+    add_secrets(["canary-that-was-read", "x"])
+    text = "abc x: canary-of-a-variable, [canary-that-was-read]"
+    assert without_credentials(text) == "abc x: ***, [***]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-----BEGIN PRIVATE KEY-----\nMIIEcanary+/=\ncanary\n-----END PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEcanary",
+        "tool --password canary --user me",
+        *(
+            f"{prefix}canary0123456789abcdef"
+            for prefix in ("dapi", "ya29.", "npm_", "pypi-", "nvapi-")
+        ),
+        "sk_live_canary0123456789abcdef",
+    ],
+)
+def test_further_forms_of_credentials_are_masked(text: str) -> None:
+    assert "canary" not in without_credentials(text)
 
 
 def test_names_and_the_rest_of_a_text_remain() -> None:

@@ -6,7 +6,10 @@ acceptable; showing a credential is not.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
+from functools import lru_cache
 
 MASK = "***"
 _KEY_NAMES = (
@@ -31,7 +34,14 @@ _PATTERNS = (
     re.compile(r"(?<![A-Za-z0-9])(?:gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AIza)[\w-]{16,}"),
     re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     re.compile(r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*"),
+    re.compile(r"(?<![\w-])(?:dapi|ya29\.|npm_|pypi-|nvapi-|[rs]k_(?:live|test)_)[\w-]{16,}"),
+    re.compile(rf"(?i)(?<![\w-])--(?:{_CREDENTIAL_NAMES})\s+({_VALUE})"),
+    re.compile(r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,32}-----)?"),
 )
+MIN_VALUE = 6
+"""Minimum length of a secret value that is masked wherever it occurs. Shorter ones are words."""
+_values: set[str] = set()
+"""The values of secrets that this process has read."""
 _WORD = re.compile(r"\S+")
 _NOT_IN_USER = frozenset("/?#@")
 """Characters that a user name in a URL does not have."""
@@ -39,8 +49,25 @@ _NAME_PATTERN = re.compile(_CREDENTIAL_NAMES, re.IGNORECASE)
 _QUERY_NAME_PATTERN = re.compile(rf"(?:{_CREDENTIAL_NAMES}|{_QUERY_NAMES})", re.IGNORECASE)
 
 
+def add_secrets(values: Iterable[str]) -> None:
+    """Mask these values in all texts of this process from now on."""
+    _values.update(value for value in values if len(value) >= MIN_VALUE)
+
+
+@lru_cache(maxsize=1)
+def _secrets_of(environment: frozenset[tuple[str, str]]) -> frozenset[str]:
+    """Return the values of the environment variables whose names are those of credentials."""
+    secrets = (value for name, value in environment if is_credential(name))
+    return frozenset(value for value in secrets if len(value) >= MIN_VALUE)
+
+
 def without_credentials(text: str) -> str:
-    """Return the text with each credential replaced by ***."""
+    """Return the text with each credential replaced by ***: those that are known by their value,
+    their name or their format."""
+    for value in sorted(
+        _values | _secrets_of(frozenset(os.environ.items())), key=len, reverse=True
+    ):
+        text = text.replace(value, MASK)
     if "://" in text and "@" in text:
         text = _WORD.sub(_mask_user, text)
     for pattern in _PATTERNS:

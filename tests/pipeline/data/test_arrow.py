@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import ray
@@ -20,6 +22,7 @@ from ray.data.extensions import (
 
 from batchinference.pipeline.arrow import (
     concat,
+    tensors_to_lists,
     to_batch,
     to_column,
     to_table,
@@ -153,6 +156,43 @@ def test_to_column_returns_arrow_data_unchanged() -> None:
         assert to_column(column) is column
 
 
+NOON = datetime.fromisoformat("2024-01-01T12:00:00")
+
+
+def test_to_column_keeps_texts_and_times_exactly() -> None:
+    nano = pd.Timestamp(1_704_067_200_123_456_789)
+    zone = timezone(timedelta(hours=2))
+    for values in (
+        np.array([b"a\0b", b"c"]),
+        np.array(["a\0b", "c"]),
+        np.array([["a\0b", "c"], ["d", "e"]]),
+        np.array([[b"a\0b", b"c"]]),
+        [np.array(["a\0b", "c"])],
+        [np.array([b"a\0b", b"c"])] * 2,
+        [np.array(["a", None], object)] * 2,
+        [np.array([{"a": 1}], object)] * 2,
+        [nano, NOON],
+        [nano.tz_localize("UTC"), None],
+        [pd.Timedelta(1001), timedelta(1)],
+        [NOON.replace(tzinfo=zone), None],
+    ):
+        table = tensors_to_lists(pa.table({"c": to_column(values)}))
+        expected = [one.tolist() if isinstance(one, np.ndarray) else one for one in values]
+        assert table.column("c").to_pylist() == expected, values
+
+
+def test_to_column_rejects_values_that_it_would_change() -> None:
+    for one, other in (
+        (NOON.date(), NOON),
+        (b"x", "text"),
+        (NOON, NOON.replace(tzinfo=UTC)),
+        ([pd.Timestamp(1)], [NOON]),
+    ):
+        for values in ([one, other], [other, one], [{"a": one}, {"a": other}], [[one, other]]):
+            with pytest.raises(TypeError):
+                to_column(values)
+
+
 def test_to_column_rejects_values_without_a_type() -> None:
     tensors = [np.zeros(2), np.zeros((2, 2))]
     for values in ([1, "x"], [object(), object()], tensors, 5, None, np.array(5)):
@@ -184,3 +224,10 @@ def test_missing_tensor_is_none_in_a_batch() -> None:
         assert list(batch) == ["t", "n"]
     missing = concat([to_table({"t": np.zeros((1, 2, 2))}), pa.table({"n": [1]})]).slice(1)
     assert to_batch(missing)["t"].tolist() == [None]
+
+
+def test_null_of_a_dictionary_is_none_in_a_batch() -> None:
+    for values in (["a", "b", None, "a"], [None, None]):
+        text = pa.array(values, pa.string()).dictionary_encode()
+        chunks = pa.chunked_array([text, text])
+        assert to_batch(pa.table({"c": chunks}))["c"].tolist() == [*values, *values]

@@ -166,6 +166,18 @@ async def test_sole_placeholder_keeps_the_type_of_the_value() -> None:
     }
 
 
+async def test_nan_fails_its_row() -> None:
+    async with served(answering(200, {})) as server:
+        model = json_endpoint(url=server.url)
+        wrong, listed, right = await ask(model, value=[float("nan"), [1.0, float("inf")], 1.5])
+    assert "NaN" in str(wrong)
+    assert "NaN" in str(listed)
+    assert not isinstance(right, Exception)
+    (request,) = server.requests
+    assert request.body == {"instances": [1.5]}
+    assert request.headers["Content-Type"] == "application/json"
+
+
 async def test_result_path_and_type_select_the_answer() -> None:
     response = {"a": [{"b": 1}, "x"], "c": True, "v": [[1, 2], [3, 4]]}
     expected: list[tuple[dict[str, Any], Any]] = [

@@ -152,6 +152,20 @@ def test_request_names_the_adapter() -> None:
     assert [request[ADAPTER] for request in asked] == ["poem", None]
 
 
+def test_null_of_another_row_does_not_change_a_request() -> None:
+    spec = model(
+        inputs={"question": "text", "age": "age"}, prompt="{question} is {age}", chat=False
+    )
+    texts = ["Ann", "Bob", "Cy"]
+    ages = pa.array([42, (1 << 53) + 1, None], pa.int64())
+    asked = requests(spec, text=texts, age=ages)
+    assert asked[:2] == [{"prompt": "Ann is 42"}, {"prompt": "Bob is 9007199254740993"}]
+    adapted = model(inputs={"question": "text", "a": "a"}, adapter="a", loraPath="/adapters")
+    styles = pa.array(["poem", None, "ode"]).dictionary_encode()
+    asked = requests(adapted, text=texts, a=styles)
+    assert [request[ADAPTER] for request in asked] == ["poem", None, "ode"]
+
+
 def test_answer_to_a_null_or_empty_input_is_null() -> None:
     done = asked(rows(text=pa.array(["a", None, " "])))
     answers = [(0, "a", "well"), (1, None, None), (2, " ", None)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
 from support.outputs.batches import Run, as_one_batch, errors_of, good, outcomes
+from support.servers.scripted_http import answering, served
 
 LONG = "x " * 100
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
@@ -115,3 +117,15 @@ def test_load_error_is_raised_when_the_stage_is_made() -> None:
     broken = torch_step(factory="user_code:Fragile", inputs={"x": "a"}, output="y")
     with pytest.raises(ModelLoad, match="step 'score': the model cannot be loaded: RuntimeError"):
         runner(broken)
+
+
+async def test_null_of_another_row_does_not_change_a_body() -> None:
+    fields = {"task": None, "runtime": "http", "api": "json", "nullInput": "compute"}
+    body = {"n": "{n}", "c": "{c}"}
+    async with served(answering(200, {})) as server:
+        inputs = {"n": "n", "c": "c"}
+        run = runner(step(**fields, url=server.url, inputs=inputs, body=body))
+        columns = {"n": [(1 << 53) + 1, None], "c": pa.array(["a", None]).dictionary_encode()}
+        await asyncio.to_thread(run, batch(**columns))
+    sent = sorted((request.body for request in server.requests), key=str)
+    assert sent == [{"n": (1 << 53) + 1, "c": "a"}, {"n": None, "c": None}]

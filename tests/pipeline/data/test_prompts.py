@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
-from batchinference.pipeline.runtimes.prompts import messages_of
+from batchinference.pipeline.runtimes.prompts import messages_of, plain, values_for_texts
 from batchinference.pipeline.runtimes.transformers.prompts import (
     images_of,
     in_parts,
@@ -61,6 +62,31 @@ def seen(messages: Messages) -> list[tuple[str, list[str]]]:
         return [content] if isinstance(content, str) else [part_of(part) for part in content]
 
     return [(message["role"], parts(message["content"])) for message in messages]
+
+
+NOON = 1_704_110_400_123_456_789
+"""2024-01-01T12:00:00.123456789 in nanoseconds."""
+TEXTS: list[tuple[pa.Array, Any]] = [
+    (pa.array([NOON, None], pa.timestamp("ns")), "2024-01-01T12:00:00.123456789"),
+    (pa.array([NOON // 10**9], pa.timestamp("s", "Asia/Tokyo")), "2024-01-01T21:00:00+09:00"),
+    (pa.array([NOON], pa.timestamp("ns", "UTC")), "2024-01-01T12:00:00.123456789+00:00"),
+    (pa.array([NOON // 10**9], pa.timestamp("s")), "2024-01-01T12:00:00"),
+    (pa.array([19_723], pa.date32()), "2024-01-01"),
+    (pa.array([3_723_000_000_001], pa.time64("ns")), "01:02:03.000000001"),
+    (pa.array([90 * 10**9], pa.duration("ns")), "0 days 00:01:30"),
+    (pa.array([{"at": NOON}], pa.struct([("at", pa.timestamp("ns"))])),
+     {"at": "2024-01-01T12:00:00.123456789"}),
+    (pa.array([(1 << 53) + 1, None]), (1 << 53) + 1),
+    (pa.array([[1, None], None]), [1, None]),
+    (pa.array(["a", None]).dictionary_encode(), "a"),
+]  # fmt: skip
+"""A column, and its first value in prompts and bodies."""
+
+
+@pytest.mark.parametrize(("column", "text"), TEXTS, ids=lambda value: str(value)[:30])
+def test_values_are_written_exactly_into_texts(column: pa.Array, text: Any) -> None:
+    for row, value in enumerate(values_for_texts({"a": "x"}, pa.table({"x": column}))["a"]):
+        assert plain(value) == (None if row else text)
 
 
 @RUNTIMES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import load_callable
-from batchinference.pipeline.steps import Transform, TransformResult
+from batchinference.pipeline.steps import Transform, TransformResult, as_result
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep
 
@@ -30,9 +31,9 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], Trans
     """Return a function that makes a step of a test's function."""
     import user_code
 
-    def make(function: Callable[..., Any]) -> Transform:
+    def make(function: Callable[..., Any], **fields: Any) -> Transform:
         monkeypatch.setattr(user_code, "of_the_test", function, raising=False)
-        return transform("user_code:of_the_test")
+        return transform("user_code:of_the_test", **fields)
 
     return make
 
@@ -74,6 +75,113 @@ def test_untouched_columns_keep_their_types() -> None:
         }
     )
     assert transform("user_code:untouched")(table).schema == table.schema
+
+
+NANO = 1_704_067_200_123_456_789
+"""A time in nanoseconds since 1970 that has digits in all units."""
+GIVEN = {
+    "integers": pa.array([(1 << 53) + 1, None, 3]),
+    "unsigned": pa.array([(1 << 64) - 1, None, 3], pa.uint64()),
+    "float32": pa.array([0.1, None, float("nan")], pa.float32()),
+    "zone": pa.array([NANO // 1000, None, 1], pa.timestamp("us", "Asia/Tokyo")),
+    "duration": pa.array([NANO, None, 1], pa.duration("ns")),
+    "date": pa.array([1, None, 2], pa.date32()),
+    "category": pa.array(["a", None, "b"]).dictionary_encode(),
+    "texts": pa.array([["a", "b"], ["c", None], None]),
+    "equal lists": pa.array([["a", "b"], ["c", "d"], ["e", "f"]]),
+    "structs in lists": pa.array([[{"a": 1}], [{"a": 2}], [{"a": 3}]]),
+    "lists in lists": pa.array([[[1, 2]], [[3]], [[4]]]),
+    "large integers": pa.array([[(1 << 53) + 1, None], [1], []]),
+    "times": pa.array([[NANO], [None], None], pa.list_(pa.timestamp("ns"))),
+    "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+    "struct": pa.array(
+        [{"n": (1 << 53) + 1, "t": NANO}, {"n": None, "t": None}, None],
+        pa.struct([("n", pa.int64()), ("t", pa.timestamp("ns"))]),
+    ),
+}
+"""Columns whose values or types NumPy or Python does not keep."""
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_copied_columns_are_unchanged(own: Callable[..., Transform], name: str) -> None:
+    table = pa.table({"c": GIVEN[name]})
+    functions: list[tuple[Any, str]] = [
+        (lambda batch: {"c": batch["c"].copy()}, "mapBatches"),
+        (lambda batch: {"c": list(batch["c"])}, "mapBatches"),
+        (lambda row: {**row}, "map"),
+        (lambda row: [row], "flatMap"),
+    ]
+    for function, method in functions:
+        result = as_result(own(function, method=method)(table))
+        assert not result.failed
+        assert str(result.table) == str(table), method  # NaN does not equal itself
+
+
+def test_changed_columns_keep_the_type_that_holds_their_values(
+    own: Callable[..., Transform],
+) -> None:
+    def later(row: dict[str, Any]) -> dict[str, Any]:
+        row["list"].append(row["list"][0])
+        return {**row, "zone": row["zone"] and row["zone"] + timedelta(days=1)}
+
+    day = 86_400_000_000
+    columns = {
+        "zone": pa.array([0, None], pa.timestamp("us", "Asia/Tokyo")),
+        "list": pa.array([[NANO], [1]], pa.list_(pa.timestamp("ns"))),
+    }
+    result = as_result(own(later, method="map")(pa.table(columns))).table
+    assert result.schema == pa.schema({name: column.type for name, column in columns.items()})
+    assert result.column("zone").cast(pa.int64()).to_pylist() == [day, None]
+    assert result.column("list").combine_chunks().flatten().cast(pa.int64()).to_pylist() == [
+        *(NANO, NANO),
+        *(1, 1),
+    ]
+
+
+def test_array_keeps_the_integers_that_are_not_changed(own: Callable[..., Transform]) -> None:
+    def change(batch: dict[str, Any]) -> dict[str, Any]:
+        numbers = batch["n"].copy()
+        numbers[2] = 5
+        return {"n": numbers}
+
+    table = pa.table({"n": [(1 << 53) + 1, None, 3]})
+    assert own(change)(table).to_pydict() == {"n": [(1 << 53) + 1, None, 5]}
+
+
+def test_values_of_another_type_are_not_cast_to_the_input(own: Callable[..., Transform]) -> None:
+    for given, function, expected in (
+        (pa.array([1, 2]), float, pa.float64()),
+        (pa.array([1, 2], pa.timestamp("us")), lambda at: at.year, pa.int64()),
+        (pa.array([1, 2], pa.timestamp("us")), lambda at: at.date(), pa.date32()),
+        (
+            pa.array([0, 0], pa.date32()),
+            lambda day: datetime.combine(day, time()),
+            pa.timestamp("us"),
+        ),
+        (pa.array([b"a", b"b"]), bytes.decode, pa.string()),
+        (pa.array([0.1, 0.2], pa.float32()), lambda number: number + 0.1, pa.float64()),
+        (pa.array([True, False]), int, pa.int64()),
+        (pa.array([1, None]), str, pa.string()),
+    ):
+        step = own(lambda row, f=function: {"c": f(row["c"])}, method="map")
+        result = as_result(step(pa.table({"c": given})))
+        assert (result.table.schema.field("c").type, result.failed) == (expected, {})
+
+
+def test_array_of_another_type_is_not_cast_to_the_input(own: Callable[..., Transform]) -> None:
+    times = pa.array([1, 2], pa.timestamp("us"))
+    for given, dtype, expected in (
+        (pa.array([1, 2]), "float64", pa.float64()),
+        (pa.array([1, 2]), "datetime64[us]", pa.timestamp("us")),
+        (pa.array([1, 2]), "int32", pa.int32()),
+        (pa.array([0.0, 1.0]), "bool", pa.bool_()),
+        (times, "int64", pa.int64()),
+        (times, "datetime64[s]", pa.timestamp("s")),
+        (pa.array([True, None]), "bool", pa.bool_()),
+    ):
+        step = own(lambda batch, dtype=dtype: {"c": batch["c"].astype(dtype)})
+        result = as_result(step(pa.table({"c": given})))
+        assert (result.table.schema.field("c").type, result.failed) == (expected, {}), dtype
 
 
 def test_batch_arrays_are_read_only(own: Callable[..., Transform]) -> None:
@@ -130,7 +238,10 @@ def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
         ),
         ({"a": None}, "returned a NoneType in column 'a' that is not a column"),
         ({"a": np.array(5)}, "returned a ndarray in column 'a' that is not a column"),
-        ({"a": {1, 2, 3}}, "returned a set in column 'a' that is not a column"),
+        ({"a": {1, 2, 3}}, "returned a set in column 'a'. Return one value for each row"),
+        ({"a": "abc"}, "returned a str in column 'a'. Return one value for each row"),
+        ({"a": b"abc"}, "returned a bytes in column 'a'"),
+        ({"a": {"x": 1, "y": 2, "z": 3}}, "returned a dict in column 'a'"),
     ):
         with pytest.raises(JobFailure) as failure:
             own(lambda batch, returned=returned: returned)(TABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,10 @@ def test_value_without_an_arrow_type_fails_its_row(returns: Returns) -> None:
     assert "surrogates not allowed" in failed[1]
 
 
+BIG = (1 << 53) + 1
+NOON = datetime.fromisoformat("2024-01-01T12:00:00")
+DAY = NOON.date()
+NOON_UTC = NOON.replace(tzinfo=UTC)
 TYPES: list[tuple[list[Any], list[Any], dict[int, str]]] = [
     ([1, 2, "x", None], [1, 2, None], {2: "int64, and this row has string"}),
     (["x", 1, "y"], ["x", "y"], {1: "string, and this row has int64"}),
@@ -85,6 +90,16 @@ TYPES: list[tuple[list[Any], list[Any], dict[int, str]]] = [
     (
         *([None, {"a": 1}, {"a": "x"}, {"a": 2}], [None, {"a": 1}, {"a": 2}]),
         {2: "struct<a: int64>, and this row has struct<a: string>"},
+    ),
+    ([0.5, BIG, 1], [0.5, 1.0], {1: f"double, which cannot hold {BIG}"}),
+    ([BIG, [0.5], BIG], [BIG, BIG], {1: "int64, and this row has list<item: double>"}),
+    ([DAY, NOON, DAY], [DAY, DAY], {1: "date32[day], and this row has timestamp[us]"}),
+    ([NOON, DAY, NOON], [NOON, NOON], {1: "timestamp[us], and this row has date32[day]"}),
+    ([NOON, NOON_UTC], [NOON], {1: "timestamp[us], and this row has timestamp[us, tz=UTC]"}),
+    (["x", b"y", "z"], ["x", "z"], {1: "string, and this row has binary"}),
+    (
+        *([{"a": "x"}, {"a": b"y"}], [{"a": "x"}]),
+        {1: "struct<a: string>, and this row has struct<a: binary>"},
     ),
     ([[1], [], 2, [3]], [[1], [], [3]], {2: "list<item: int64>, and this row has int64"}),
 ]
@@ -105,6 +120,21 @@ def test_types_of_the_first_batch_apply_to_later_batches(returns: Returns) -> No
     assert outcome(step(numbers(4, 6))) == ([], {0: reason, 1: reason})
     assert outcome(step(numbers(6, 9))) == ([3.0, 4.5], {0: reason})
     assert outcome(step(numbers(9, 10)))[1] == {0: reason.replace("int64", "double")}
+
+
+def test_value_that_the_type_of_earlier_batches_cannot_hold_fails_its_row(returns: Returns) -> None:
+    step = returns([0.5, 1, BIG])
+    assert outcome(step(numbers(0, 1))) == ([0.5], {})
+    kept, failed = outcome(step(numbers(1, 3)))
+    assert (kept, list(failed)) == ([1.0], [1])
+
+
+def test_large_integer_before_a_fraction_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    python = step_of("map", {0: BIG, 1: 0.5}, monkeypatch)
+    stage = Stage("own", (Step(name="own", python=python, batchSize=1),))
+    run = StageRunner(stage, ErrorHandling(True, Location("/none")))
+    with pytest.raises(JobFailure, match=r"step 'own'.*column 'v'.*int64.*double"):
+        as_one_batch(run)(good(0, 0, numbers(0, 2)))
 
 
 def test_null_fits_tensors_and_text_does_not(returns: Returns) -> None:
@@ -131,7 +161,7 @@ def test_row_with_one_mismatched_result_loses_all_results(monkeypatch: pytest.Mo
     import user_code
 
     def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
-        return [{"v": 1, "w": "a"}, {"v": "x" if row["n"] == 1 else 2, "w": b"\xff"[: row["n"]]}]
+        return [{"v": 1, "w": b"a"}, {"v": "x" if row["n"] == 1 else 2, "w": b"\xff"[: row["n"]]}]
 
     monkeypatch.setattr(user_code, "given", twice, raising=False)
     step = PythonStep.model_validate({"callable": "user_code:given", "method": "flatMap"})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -28,13 +29,15 @@ from ray.data.extensions import (
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.ray_compat import concat as _ray_concat
-from batchinference.pipeline.schema import is_list, unify_types
+from batchinference.pipeline.schema import exact_cast, is_list, nested_types, unify_types
 
 Batch = dict[str, np.ndarray]
 """Maps a column name to an array whose first axis is the row, as `map_batches` passes it."""
 
 MAX_LIST_BYTES = (1 << 31) - 1
 """Maximum bytes of tensors in one list array, whose offsets have 32 bits."""
+NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""The errors of Arrow for values that a type cannot hold."""
 _FIXED_SHAPE = (ArrowTensorType, ArrowTensorTypeV2)
 """Tensor types with one shape. Ray ignores the stored offsets of their values."""
 
@@ -56,17 +59,28 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _raise_if_incompatible(name: str, tables: Sequence[pa.Table], error: Exception) -> None:
-    types = (table.schema.field(name).type for table in tables if name in table.column_names)
+    columns = [table.column(name) for table in tables if name in table.column_names]
     unified = pa.null()
-    for other in dict.fromkeys(types):
-        wider = unify_types(unified, other)
-        if wider is None:
+    for number, column in enumerate(columns, 1):
+        wider = unify_types(unified, column.type)
+        fits = wider == unified == column.type or all(_fits(c, wider) for c in columns[:number])
+        if not fits:
             raise JobFailure(
-                f"column '{name}' is {unified} in some rows and {other} in others, and no type "
-                "holds both: give it one type in the step that makes it, or in a step after "
+                f"column '{name}' is {unified} in some rows and {column.type} in others, and no "
+                "type holds both: give it one type in the step that makes it, or in a step after "
                 "the read"
             ) from error
         unified = wider
+
+
+def _fits(column: pa.ChunkedArray, kind: pa.DataType | None) -> bool:
+    if isinstance(kind, pa.BaseExtensionType | None):
+        return kind is not None
+    try:
+        exact_cast(column, kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
@@ -90,6 +104,8 @@ def to_batch(table: pa.Table) -> Batch:
             chunks = [in_place(chunk) for chunk in table.column(index).chunks]
             table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
             with_nulls += [field.name] if table.column(index).null_count else []
+        elif kinds.is_dictionary(field.type):
+            table = table.set_column(index, field.name, decoded(table.column(index)))
     arrays = BlockAccessor.for_block(table.drop_columns(with_nulls)).to_numpy(
         [name for name in table.column_names if name not in with_nulls]
     )
@@ -97,6 +113,12 @@ def to_batch(table: pa.Table) -> Batch:
         name: _to_object_array(table.column(name)) if name in with_nulls else arrays[name]
         for name in table.column_names
     }
+
+
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column with the values of its dictionary, if it has one. NumPy would replace a null
+    by another value of the dictionary."""
+    return column.cast(column.type.value_type) if kinds.is_dictionary(column.type) else column
 
 
 def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
@@ -138,14 +160,84 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
 def to_column(values: Any) -> pa.ChunkedArray:
     """Return one column: Arrow data unchanged, anything else converted as by `to_table`.
 
-    Raises TypeError for objects that Ray Data could only pickle.
+    Texts and bytes of NumPy, and times of Python, are converted without Ray, which changes them.
+    Raises TypeError for objects that Ray Data could only pickle, and for values that the type of
+    the others would change.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    column = to_table({"column": values}).column(0)
-    if isinstance(column.type, ArrowPythonObjectType):
-        raise TypeError("its values have no type in common that Arrow knows")
+    if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
+        return _texts(values)
+    if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
+        return _by_ray(values)
+    first = next((value for value in values if value is not None), None)
+    column = pa.chunked_array([_by_arrow(values)]) if _is_time(first) else _by_ray(values)
+    if any(map(_may_change, nested_types(column.type))) and not all(
+        map(holds, column.to_pylist(), values)
+    ):
+        raise TypeError("the type of some values would change others")
     return column
+
+
+def _by_ray(values: Any) -> pa.ChunkedArray:
+    column = to_table({"column": values}).column(0)
+    if not isinstance(column.type, ArrowPythonObjectType):
+        return column
+    if any(isinstance(value, np.ndarray) and value.dtype.kind in "biufc" for value in values):
+        raise TypeError("its values have no type in common that Arrow knows")
+    return pa.chunked_array([_by_arrow(values)])  # Ray has no tensors of texts or objects
+
+
+def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+    plain = [
+        value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "SUO" else value
+        for value in values
+    ]
+    try:
+        column = pa.array(plain, from_pandas=True)
+        if any(map(_has_nanoseconds, plain)):
+            return pa.array(plain, _in_nanoseconds(column.type), from_pandas=True)
+    except NO_VALUES as error:
+        raise TypeError(f"its values have no type in common that Arrow knows: {error}") from error
+    return column
+
+
+def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
+    """Return texts or bytes, as lists if the array has several dimensions."""
+    kind = pa.binary() if values.dtype.kind == "S" else pa.string()
+    for _ in values.shape[1:]:
+        kind = pa.list_(kind)
+    return pa.array(values.tolist(), kind)  # from an array, Arrow cuts them at their first NUL
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, datetime | timedelta)
+
+
+def _has_nanoseconds(value: Any) -> bool:
+    """Return whether a time of pandas has digits that Arrow would cut by default."""
+    return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
+
+
+def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    return pa.duration("ns") if kinds.is_duration(kind) else pa.timestamp("ns", kind.tz)
+
+
+def _may_change(kind: pa.DataType) -> bool:
+    """Return whether Arrow takes values of other types for this type, and changes them."""
+    return bool(kinds.is_temporal(kind) or kinds.is_binary(kind) or kinds.is_string(kind))
+
+
+def holds(read: Any, value: Any) -> bool:
+    """Return whether a value that was read from a column is the text, the bytes or the time that
+    was put in, at any depth."""
+    if isinstance(value, Mapping) and isinstance(read, dict):
+        return all(holds(read.get(key), child) for key, child in value.items())
+    if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
+        return len(read) == len(value) and all(map(holds, read, value))
+    if isinstance(value, str | bytes | date | time | timedelta):
+        return bool(read == value or value != value)  # noqa: PLR0124 - NaT is null
+    return True
 
 
 def tensors_to_lists(table: pa.Table) -> pa.Table:
@@ -187,7 +279,9 @@ def _as_lists(tensors: pa.ExtensionArray) -> pa.Array:
     shapes = np.array([value.shape for value in values])
     if values.dtype == object:  # rows of different shapes
         values = np.concatenate([value.reshape(-1) for value in values])
-    return _nested(pa.array(values.reshape(-1), _value_type(tensors.type)), shapes)
+    values = values.reshape(-1)
+    elements = values.tolist() if values.dtype.kind == "U" else values  # see _texts
+    return _nested(pa.array(elements, _value_type(tensors.type)), shapes)
 
 
 def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
@@ -222,7 +316,9 @@ def with_nulls(
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column as Python objects, tensors as NumPy arrays, null as None."""
+    """Return the values of a column as Python objects, tensors as NumPy arrays, null as None.
+
+    Unlike in a batch of NumPy arrays, a null does not change the type of the other values."""
     if not isinstance(column.type, get_arrow_extension_tensor_types()):
         return list(column.to_pylist())
     found: list[Any] = []

@@ -363,3 +363,10 @@ def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
     if kinds.is_string(other) or (kinds.is_decimal(one) and not kinds.is_floating(other)):
         return True  # Arrow has checked it
     return bool(cast.cast(one).equals(array))
+
+
+def nested_types(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield a type, and the types nested in it."""
+    yield kind
+    for index in range(kind.num_fields):
+        yield from nested_types(kind.field(index).type)

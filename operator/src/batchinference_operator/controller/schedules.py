@@ -26,6 +26,9 @@ from batchinference_operator.reconcile.schedule_view import Run, ScheduleView
 from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
 
+MAX_RUNS = 300
+"""Maximum number of runs of a schedule that are kept. The history limits allow 200 finished runs. A
+tenant with more runs must not delay other schedules."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -125,8 +128,12 @@ class ScheduleController:
 
         Only one run is in memory at a time, because runs may be large.
         """
-        bodies = self.api.list_runs(schedule.namespace, schedule.name)
-        runs = [Run.of(body) async for body in bodies if schedule.owns(body)]
+        runs: list[Run] = []
+        async for body in self.api.list_runs(schedule.namespace, schedule.name):
+            if schedule.owns(body):  # others may use the label
+                runs.append(Run.of(body))
+            if len(runs) == MAX_RUNS:
+                break
         return tuple(sorted(runs, key=lambda run: run.name))
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:

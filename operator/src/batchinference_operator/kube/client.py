@@ -62,9 +62,8 @@ MAX_EVENTS = 50
 MAX_LISTS = 4
 """Maximum number of list pages read at the same time. Objects of tenants can make a page 15 MB
 large, and it takes a multiple of this size in memory."""
-MAX_RUNS = 300
-"""Maximum number of runs read of a schedule. The history limits allow 200 finished runs. A tenant
-with more runs must not delay other schedules."""
+MAX_LISTED_RUNS = 3000
+"""Maximum number of objects with the label of a schedule that are read."""
 _LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
@@ -303,7 +302,7 @@ class KubeClient:
 
     def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
         path, label = path_of(KIND, namespace), _label_parameter(f"{SCHEDULE_LABEL}={schedule}")
-        return self._list(path, label, MAX_RUNS)
+        return self._list(path, label, MAX_LISTED_RUNS)
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         await self._delete(path_of(KIND, namespace, name), uid)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any, Self
 
 import aiohttp
@@ -12,6 +14,10 @@ from pydantic_core import from_json
 
 from batchinference_operator.kube.http import read_lines
 from batchinference_operator.kube.json_reader import MAX_BYTES, read_json
+
+MAX_TYPE_BYTES = 64
+"""The type of an event is in its first bytes."""
+logger = logging.getLogger("batchinference.operator")
 
 
 class LimitedResponse(aiohttp.ClientResponse):
@@ -43,7 +49,21 @@ class _LimitedStream:
 
     async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
         async for line in read_lines(self._stream):
-            yield await _limit_line(line) + b"\n"
+            yield await _limit_line(_with_restart(line)) + b"\n"
+
+
+def _with_restart(line: bytes) -> bytes:
+    """Return an event of a watch. An error becomes the one after which kopf watches again.
+
+    kopf ends for any other error, such as those that the API server sends to all watches if etcd
+    has lost its leader for a moment.
+    """
+    if b'"ERROR"' not in line[:MAX_TYPE_BYTES]:
+        return line
+    status = json.loads(line)["object"]
+    if status.get("code") != HTTPStatus.GONE:
+        logger.warning("a watch ended with an error, and starts again: %s", status.get("message"))
+    return json.dumps({"type": "ERROR", "object": {**status, "code": HTTPStatus.GONE}}).encode()
 
 
 async def _limit_line(line: bytes) -> bytes:

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from random import uniform
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,10 @@ if TYPE_CHECKING:
 ABORT_SECONDS = 5.0
 """Seconds that the other tasks have to commit their rows after a task has failed."""
 POLL_SECONDS = 0.5
-"""Maximum seconds until the driver, or a task between two batches, notices a request to stop."""
+"""Maximum seconds until the driver notices a request to stop."""
+TASK_POLLS = (3.0, 5.0)
+"""Multiples of POLL_SECONDS after which a task looks for a request to stop. All tasks of a large
+cluster ask the same process, so they ask less often, and not at the same time."""
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
 SMALL_COMMIT_SHARE = 0.25
@@ -116,7 +120,7 @@ class StopRequest:
         requested, ended = Event(), Event()
 
         def watch() -> None:
-            while not ended.wait(POLL_SECONDS):
+            while not ended.wait(POLL_SECONDS * uniform(*TASK_POLLS)):  # noqa: S311
                 sent = False
                 with suppress(MemoryError):  # another thread is within `memory_limit`
                     sent = self.is_sent()

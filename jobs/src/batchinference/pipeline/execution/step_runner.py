@@ -323,9 +323,13 @@ class StepResults:
         self.nbytes += other.nbytes
 
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
-        """Return the batch after a step with this name."""
+        """Return the batch after a step with this name. Raises JobFailure if no type can hold all
+        values of a column."""
         tables = [table for table in self.tables if table.num_rows]
-        table = concat(tables) if tables else without_rows(self.tables)
+        try:
+            table = concat(tables) if tables else without_rows(self.tables)
+        except JobFailure as failure:
+            raise JobFailure(f"step '{step}': {failure.message}") from failure
         parents = np.concatenate(self.parents) if self.parents else np.empty(0, dtype=np.int64)
         if self.warnings:
             batch = batch.with_warnings(warning_table(step, batch.ids, self.warnings))

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
+from batchinference.credentials import add_secrets
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import warn
@@ -68,19 +69,20 @@ class Endpoint:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, body: dict[str, Any]) -> Any:
-        """Send a request, with retries, and return the parsed response.
+    async def ask(self, body: bytes) -> Any:
+        """Send a request with this JSON, with retries, and return the parsed response.
 
         Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
         down, and JobFailure if the endpoint would reject every row.
         """
         return await self._retries.ask(partial(self._request, body))
 
-    async def _request(self, body: dict[str, Any]) -> Any:
+    async def _request(self, body: bytes) -> Any:
         async with self._slots:
             await self._pace.wait()
             try:
-                post = self._session.post(self._model.endpoint, json=body, allow_redirects=False)
+                data = aiohttp.BytesPayload(body, content_type="application/json")
+                post = self._session.post(self._model.endpoint, data=data, allow_redirects=False)
                 async with post as response:
                     content = await _content(response)
             except TimeoutError:
@@ -144,6 +146,7 @@ class Credentials:
     def __init__(self, model: HttpModel) -> None:
         named = {*model.headers_from.values(), *filter(None, [model.api_key_env])}
         self._values = {variable: _value(variable) for variable in sorted(named)}
+        add_secrets(self._values.values())
         self.headers = {
             header: self._values[variable] for header, variable in model.headers_from.items()
         }
@@ -203,13 +206,23 @@ class HttpRuntime:
 
     async def _ask(self, row: Mapping[str, Any]) -> Any:
         try:
-            body = self._adapter.request(row)
+            body = _json(self._adapter.request(row))
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             return error
         try:
             return await self._endpoint.ask(body)
         except RequestFailed as error:
             return error
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except ValueError:
+        raise ValueError(
+            "the request holds NaN or infinity, which JSON has no number for. Replace it in a step "
+            "before the model"
+        ) from None
 
 
 def checks(model: HttpModel) -> None:

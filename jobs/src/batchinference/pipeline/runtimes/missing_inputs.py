@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 from ray.data.extensions import get_arrow_extension_tensor_types
 
+from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.schema import is_list
 from batchinference.spec.warnings import WarningName
@@ -53,7 +54,7 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
     if table.num_rows == 0:
         return MissingInputs()
     columns = {
-        name: _plain(table.column(column))
+        name: decoded(table.column(column))
         for name, column in model.inputs.items()
         if name not in model.parameter_inputs
     }
@@ -78,10 +79,6 @@ def _add(
         missing.failed[row] = MissingInput(f"inputs: {problem}, and {field_name} is fail")
     else:
         missing.skipped[row] = name
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if kinds.is_dictionary(column.type) else column
 
 
 def _empty_rows(columns: Iterable[pa.ChunkedArray]) -> np.ndarray | None:

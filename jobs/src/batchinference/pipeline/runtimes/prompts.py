@@ -7,10 +7,13 @@ import io
 import json
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.json_texts import load_unique
 from batchinference.spec.models.prompts import PromptSpec, placeholders
 
@@ -20,7 +23,18 @@ Part = dict[str, Any]
 """A part of a message's content: text or an image."""
 
 
-def rows_of(inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+def values_for_texts(inputs: Mapping[str, str], table: pa.Table) -> dict[str, list[Any]]:
+    """Return the values of each input of a model that writes them into a text or a JSON body.
+
+    `inputs` maps inputs to columns. Values do not depend on other rows, as those of arrays do."""
+    columns = {name: table.column(column) for name, column in inputs.items()}
+    return {
+        name: values_of(column.cast(pa.string()) if column.type == pa.time64("ns") else column)
+        for name, column in columns.items()  # Python has no times in nanoseconds
+    }
+
+
+def rows_of(inputs: Mapping[str, Sequence[Any] | np.ndarray]) -> Iterator[dict[str, Any]]:
     """Return the rows of a batch as dicts that map each input's name to its value."""
     return (dict(zip(inputs, values, strict=True)) for values in zip(*inputs.values(), strict=True))
 
@@ -35,11 +49,14 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of a batch as JSON-compatible types. Bytes become base64."""
+    """Return a value of a batch as JSON-compatible types. Bytes become base64, and dates and times
+    text in ISO 8601."""
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, date | time):
+        return value.isoformat()
     if isinstance(value, Mapping):
         return {str(key): plain(child) for key, child in value.items()}
     if isinstance(value, list | tuple):

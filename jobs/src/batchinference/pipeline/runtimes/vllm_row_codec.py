@@ -18,7 +18,6 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import (
     concat,
     require_columns,
-    to_batch,
     to_column,
     with_column,
     with_nulls,
@@ -26,7 +25,13 @@ from batchinference.pipeline.arrow import (
 from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
-from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
+from batchinference.pipeline.runtimes.prompts import (
+    messages_of,
+    plain,
+    rows_of,
+    text_of,
+    values_for_texts,
+)
 from batchinference.pipeline.runtimes.vllm_prompts import fitted
 from batchinference.pipeline.storage.arrow_files import read_stream
 from batchinference.spec.models import VllmModel
@@ -117,11 +122,9 @@ def requests_of(step: str, model: VllmModel, rows: pa.Table) -> list[Asked]:
         return []
     require_columns(step, list(model.inputs.values()), rows)
     missing = missing_inputs(model, rows)
-    columns = to_batch(rows.select(sorted(set(model.inputs.values()))))
-    inputs = {name: columns[column] for name, column in model.inputs.items()}
     return [
         Asked() if number in missing.skipped else _asked(model, row, missing.failed.get(number))
-        for number, row in enumerate(rows_of(inputs))
+        for number, row in enumerate(rows_of(values_for_texts(model.inputs, rows)))
     ]
 
 

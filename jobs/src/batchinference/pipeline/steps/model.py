@@ -14,9 +14,11 @@ from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
 from batchinference.pipeline.runtimes.non_finite import NonFiniteOutput, non_finite_rows
+from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.result_columns import ResultColumns
-from batchinference.spec.models import Model
+from batchinference.spec.models import HttpModel, Model
+from batchinference.spec.models.transformers_tasks import GENERATION
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
 
@@ -47,8 +49,7 @@ class ModelTransform:
         if len(rows) == 0:
             return [], {}
         part = batch.select(sorted(set(self._model.inputs.values())))
-        columns = to_batch(part if len(rows) == batch.num_rows else part.take(rows))
-        inputs = {name: columns[column] for name, column in self._model.inputs.items()}
+        inputs = _inputs(self._model, part if len(rows) == batch.num_rows else part.take(rows))
         with collect_warnings() as warnings:
             results = self._runtime(inputs)
         for warning in warnings:
@@ -64,6 +65,14 @@ class ModelTransform:
         pairs = list(zip(rows.tolist(), results, strict=True))
         failed = {row: result for row, result in pairs if isinstance(result, Exception)}
         return [result for row, result in pairs if row not in failed], failed
+
+
+def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
+    """Return the values of each input of the model."""
+    if isinstance(model, HttpModel) or getattr(model, "task", None) in GENERATION:
+        return dict(values_for_texts(model.inputs, table))
+    columns = to_batch(table)
+    return {name: columns[column] for name, column in model.inputs.items()}
 
 
 def without_non_finite(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat, to_column, with_column, with_nulls
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.schema import unify_types
+from batchinference.pipeline.schema import exact_cast, nested_types, unify_types
 from batchinference.pipeline.steps import TransformResult
+from batchinference.pipeline.steps.given_columns import GivenColumn, chunks_of
 from batchinference.spec.reserved import OWN_PREFIX
 
 Misfits = dict[int, Exception]
 """The error of each row that does not fit, by row index."""
+_NOT_ROWS = (str, bytes, bytearray, memoryview, Mapping, Set)
+"""Values that have a length, but are one value. A text would be divided into its letters."""
 _NO_COLUMN = (TypeError, ValueError)
 """The errors of `to_column`. It raises ValueError if tensors are mixed with other values."""
 
@@ -44,7 +48,7 @@ class ResultColumns:
 
     The first batch sets the type of a column: the type that most of its rows have. The type is
     widened if a later value needs it, for example from integer to float. A row does not fit if its
-    value has another type, or a type that Arrow does not know.
+    value has another type, a type that Arrow does not know, or a value that the type would change.
     """
 
     def __init__(self, step: str) -> None:
@@ -52,13 +56,15 @@ class ResultColumns:
         self._types: dict[str, pa.DataType] = {}
 
     def of(
-        self, values: Mapping[str, Any]
+        self, values: Mapping[str, Any], given: Mapping[str, GivenColumn] | None = None
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
         """Return the columns and the errors of the rows that do not fit. Rows that do not fit into
         one of the columns are removed from all columns. If no row is left, there are no columns,
-        because their types are unknown. Raises JobFailure if values have no rows."""
+        because their types are unknown. Values that were `given` to the code are not converted.
+        Raises JobFailure if values have no rows."""
         columns = {
-            name: self._column(name, column_values) for name, column_values in values.items()
+            name: self._column(name, column_values, (given or {}).get(name))
+            for name, column_values in values.items()
         }
         misfits: Misfits = {}
         for column in columns.values():
@@ -95,36 +101,54 @@ class ResultColumns:
             }
         return TransformResult(_with_columns(batch.take(left), columns), left, errors)
 
-    def _column(self, name: str, values: Any) -> _Column:
+    def _column(self, name: str, values: Any, given: GivenColumn | None) -> _Column:
+        if isinstance(values, _NOT_ROWS):
+            returned = type(values).__name__
+            raise JobFailure(
+                f"step '{self._step}' returned a {returned} in column '{name}'. Return one value "
+                "for each row, such as [value] * number_of_rows"
+            )
+        kept: Mapping[int, pa.ChunkedArray] = {}
+        if given is not None and _has_rows(values):
+            values, kept = given.restored(values)
+        if kept:
+            return self._row_by_row(name, values, kept)
         try:
             column = to_column(values)
         except _NO_COLUMN as error:
             if not _has_rows(values):
                 raise no_column(self._step, name, values, error) from error
-            return self._row_by_row(name, values)
-        kind = unify_types(self._types.get(name, pa.null()), column.type)
-        if kind is None:
-            return self._row_by_row(name, values)
+            return self._row_by_row(name, values, {})
+        kind = _wider(self._types.get(name, pa.null()), column.type)
+        cast = None if kind is None else _cast(column, kind)
+        if cast is None:
+            return self._row_by_row(name, values, {})
         self._types[name] = kind
-        return _Column(column)
+        return _Column(cast)
 
-    def _row_by_row(self, name: str, values: Any) -> _Column:
+    def _row_by_row(self, name: str, values: Any, kept: Mapping[int, pa.ChunkedArray]) -> _Column:
+        """Return the column of the rows that fit. `kept` holds rows that are not converted."""
         single: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):
             try:
-                single[row] = to_column(values[row : row + 1])
+                single[row] = kept[row] if row in kept else to_column(values[row : row + 1])
             except _NO_COLUMN:
                 misfits[row] = TypeError(f"column '{name}': {_unsupported_value(values[row])}")
         kind = self._types.get(name) or _most_common(column.type for column in single.values())
         for row, column in list(single.items()):
-            wider = unify_types(kind, column.type)
+            wider = _wider(kind, column.type)
             if wider is None:
                 message = f"column '{name}' is {kind}, and this row has {single.pop(row).type}"
                 misfits[row] = TypeError(message)
             kind = wider or kind
         self._types[name] = kind
-        return _Column(_concatenated(values, single), misfits)
+        casts = {row: _cast(column, kind) for row, column in single.items()}
+        fit = {row: column for row, column in casts.items() if column is not None}
+        for row in casts.keys() - fit:
+            message = f"column '{name}' is {kind}, which cannot hold {values[row]!r:.99}"
+            misfits[row] = ValueError(message)
+        return _Column(_concatenated(values, fit, kind), misfits)
 
 
 def _with_columns(batch: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
@@ -170,10 +194,36 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
     return max(counts, key=lambda kind: counts[kind], default=pa.null())
 
 
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type of values of both types; None if there is none, or if texts became bytes."""
+    wider = unify_types(one, other)
+    if wider is None or _texts(wider) < max(_texts(one), _texts(other)):
+        return None
+    return wider
+
+
+def _texts(kind: pa.DataType) -> int:
+    return sum(map(pa.types.is_string, nested_types(kind)))
+
+
+def _cast(
+    column: pa.Array | pa.ChunkedArray, kind: pa.DataType
+) -> pa.Array | pa.ChunkedArray | None:
+    """Return a column in a wider type; None if the type does not hold all values."""
+    if column.type == kind or isinstance(kind, pa.BaseExtensionType):
+        return column
+    try:
+        return exact_cast(column, kind)
+    except pa.ArrowInvalid:
+        return None
+
+
 def _concatenated(
-    values: Any, single: Mapping[int, pa.Array | pa.ChunkedArray]
+    values: Any, single: Mapping[int, pa.Array | pa.ChunkedArray], kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
     """Return one column of the rows that fit. `single` holds each of these rows as a column."""
+    if not isinstance(kind, pa.BaseExtensionType):
+        return pa.chunked_array(chain.from_iterable(map(chunks_of, single.values())), kind)
     try:
         return to_column([values[row] for row in single])
     except _NO_COLUMN:  # None mixed with tensors, which only concat supports

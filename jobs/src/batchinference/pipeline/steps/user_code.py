@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_batch
+from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_batch, values_of
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform, TransformResult
+from batchinference.pipeline.steps.given_columns import given_columns
 from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
 from batchinference.pipeline.steps.returned_batch import columns_of
 from batchinference.spec.python_step import DEVICE
@@ -69,9 +70,9 @@ class MapBatches(_UserFunction):
         self, batch: pa.Table, inputs: Batch, result: dict[str, Any]
     ) -> pa.Table | TransformResult:
         untouched = {name for name, values in result.items() if values is inputs.get(name)}
-        made, misfits = self._columns.of(
-            {name: values for name, values in result.items() if name not in untouched}
-        )
+        changed = {name: values for name, values in result.items() if name not in untouched}
+        given = batch.select([name for name in changed if name in inputs])
+        made, misfits = self._columns.of(changed, given_columns(given, _as_array))
         fit = np.array([row for row in range(batch.num_rows) if row not in misfits], np.int64)
         if misfits and len(fit) == 0:
             return TransformResult(pa.table({}), fit, misfits)  # no rows, so no types
@@ -99,7 +100,7 @@ class MapRows(_UserFunction):
                 continue
             results += made
             parents += [number] * len(made)
-        return self._changed(results, parents, failed)
+        return self._changed(batch, results, parents, failed)
 
     def _made(self, row: Row) -> list[Row]:
         return [self._checked(self._function(row, **self._arguments))]
@@ -113,11 +114,17 @@ class MapRows(_UserFunction):
         return row
 
     def _changed(
-        self, results: list[Row], parents: list[int], failed: dict[int, Exception]
+        self,
+        batch: pa.Table,
+        results: list[Row],
+        parents: list[int],
+        failed: dict[int, Exception],
     ) -> TransformResult:
         names = dict.fromkeys(name for row in results for name in row)
+        given = batch.select([name for name in batch.column_names if name in names])
         columns, misfits = self._columns.of(
-            {name: [row.get(name) for row in results] for name in names}
+            {name: [row.get(name) for row in results] for name in names},
+            given_columns(given.take(pa.array(parents, pa.int64())), values_of),
         )
         bad = {parents[row]: error for row, error in misfits.items()}
         kept = [row for row in range(len(results)) if row not in misfits]
@@ -167,6 +174,10 @@ class PredictBatchTransform:
                 f"{batch.num_rows} values: it must return one for each"
             )
         return self._made.added(batch, {self._columns.output: results}, failed={})
+
+
+def _as_array(column: pa.ChunkedArray) -> np.ndarray:
+    return to_batch(pa.table({"column": column}))["column"]
 
 
 def _legacy(value: Any) -> Any:

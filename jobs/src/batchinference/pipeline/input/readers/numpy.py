@@ -166,7 +166,7 @@ def _in_arrow_dtype(name: str, array: np.ndarray) -> np.ndarray:
 def _to_column(name: str, array: np.ndarray) -> pa.ChunkedArray:
     try:
         return to_column(array)
-    except TypeError as error:
+    except (TypeError, UnicodeError) as error:
         raise ValueError(f"column '{name}': Arrow cannot hold a value of {array.dtype}") from error
 
 

@@ -15,6 +15,7 @@ from ray.data.block import Block
 from batchinference.pipeline.errors import BadInput, describe
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
+from batchinference.pipeline.input.sources.dataset_folder import SAVED, check_dataset_folder
 from batchinference.pipeline.ray_compat import HuggingFaceDatasource
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import local_path
@@ -23,8 +24,6 @@ from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
 PART_ROWS, MOST_PARTS = 1000, 64
 """Rows per part, and the maximum number of parts, of a dataset that can be split at any row."""
 _COMMIT = re.compile("[0-9a-f]{40}")
-_SAVED = ("state.json", "dataset_dict.json")
-"""Files that `save_to_disk` writes to a directory."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Part:
 
     def _load(self) -> datasets.Dataset | datasets.IterableDataset:
         options = self.options
-        if any((Path(self.path) / name).exists() for name in _SAVED):
+        if any((Path(self.path) / name).exists() for name in SAVED):
             return _split_of(datasets.load_from_disk(self.path), options)
         found = datasets.load_dataset(
             self.path,
@@ -70,6 +69,8 @@ def open_source(read: ReadHuggingface) -> TableInput:
     For a streamed dataset, only its description is fetched here."""
     path = str(Path(local_path(read.name)).expanduser()) if read.is_path else read.name
     whole = Part(path, read.options)
+    if read.is_path:
+        check_dataset_folder(Path(path))
     try:
         found = whole.load()
     except BadInput:

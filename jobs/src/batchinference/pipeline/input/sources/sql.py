@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool
 
+from batchinference.credentials import add_secrets
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.errors import BadInput, JobFailure, describe, mask_secrets
 from batchinference.pipeline.input import RowCount
@@ -43,6 +44,7 @@ class Database:
         if self.url is not None:
             return self.url
         if address := os.environ.get(self.url_env or ""):
+            add_secrets([address])
             return address
         raise BadInput(f"read.urlEnv: the environment variable '{self.url_env}' is not set")
 

@@ -1,0 +1,154 @@
+"""The head of an attempt is lost or does not answer: the attempt continues, or ends in time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.cluster.kubectl import Kubectl, eventually
+from support.cluster.waits import (
+    CLUSTER_START,
+    JOB_END,
+    outcomes,
+    pod_bodies,
+    wait_for_rows,
+)
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long("driver-heads")]
+Job = dict[str, Any]
+SIGNAL = """
+import os, signal, glob, sys
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        command = open(path, "rb").read()
+    except OSError:
+        continue
+    if sys.argv[1].encode() in command and b"glob" not in command:
+        os.kill(int(path.split("/")[2]), getattr(signal, sys.argv[2]))
+"""
+DASHBOARD = "dashboard/dashboard.py"
+MAX_LOST_HEADS = 3
+
+
+def running_head(kubectl: Kubectl, name: str) -> Job | None:
+    heads = [pod for pod in pod_bodies(kubectl, name, "head") if is_ready(pod)]
+    return heads[0] if heads else None
+
+
+def is_ready(pod: Job) -> bool:
+    conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def signal(kubectl: Kubectl, head: Job, process: str, which: str) -> None:
+    name = head["metadata"]["name"]
+    kubectl("exec", name, "--container", "ray", "--", "python", "-c", SIGNAL, process, which)
+
+
+def driver_head(kubectl: Kubectl, name: str) -> Job:
+    head: Job = kubectl.status(name)["attempts"][0].get("driverHead", {})
+    return head
+
+
+def evict(kubectl: Kubectl, pod: Job) -> None:
+    """Evict a pod, as `kubectl drain` does."""
+    metadata = {key: pod["metadata"][key] for key in ("name", "namespace")}
+    place = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    kubectl("create", "--raw", place, "--filename", "-", text=json.dumps(body))
+
+
+def wait_for_another_head(kubectl: Kubectl, name: str, lost: Job) -> Job:
+    """Wait until the driver runs on another head, and return its pod."""
+    uid = lost["metadata"]["uid"]
+
+    def another() -> bool:
+        return driver_head(kubectl, name).get("pod", uid) != uid
+
+    eventually("the driver runs on another head", another, CLUSTER_START)
+    head = running_head(kubectl, name)
+    assert head is not None
+    return head
+
+
+def test_heads_that_are_lost_again_and_again_end_the_attempt(
+    kubectl: Kubectl,
+    slow_job: Callable[..., Job],
+    open_gate: Callable[[Job], None],
+    create: Callable[[Job], str],
+) -> None:
+    job = slow_job("heads")
+    job["spec"]["retry"] = {"backoff": {"initial": "1s"}}
+    name = create(job)
+    wait_for_rows(kubectl, name)
+    eventually("all rows but the last are done", lambda: is_held(kubectl, name), CLUSTER_START)
+    head = running_head(kubectl, name)
+    for lost in range(MAX_LOST_HEADS):
+        assert head is not None
+        assert driver_head(kubectl, name)["lost"] == lost
+        signal(kubectl, head, "ray start", "SIGTERM")
+        if lost < MAX_LOST_HEADS - 1:
+            head = wait_for_another_head(kubectl, name, head)
+    ended = kubectl.status_when(
+        name, "the first attempt ends", lambda s: "outcome" in s["attempts"][0], CLUSTER_START
+    )
+    assert (ended["attempts"][0]["cause"], ended["attempts"][0]["driverHead"]["lost"]) == (
+        "HeadLost",
+        MAX_LOST_HEADS,
+    )
+    open_gate(job)
+    status = kubectl.wait_complete(name, JOB_END)
+    assert outcomes(status) == ["Failed", "Succeeded"]
+
+
+def is_held(kubectl: Kubectl, name: str) -> bool:
+    """Return whether the job waits for its gate: its rows do not grow."""
+    before = kubectl.status(name)["progress"]["rows"]
+    eventually("some seconds pass", iter([False] * 20 + [True]).__next__, 60)
+    return bool(kubectl.status(name)["progress"]["rows"] == before)
+
+
+def test_late_answer_after_an_eviction_costs_no_attempt(
+    kubectl: Kubectl,
+    slow_job: Callable[..., Job],
+    open_gate: Callable[[Job], None],
+    create: Callable[[Job], str],
+) -> None:
+    job = slow_job("evicted")
+    name = create(job)
+    wait_for_rows(kubectl, name)
+    head = running_head(kubectl, name)
+    assert head is not None
+    evict(kubectl, head)
+    head = wait_for_another_head(kubectl, name, head)
+    signal(kubectl, head, DASHBOARD, "SIGSTOP")
+    eventually("some seconds pass", iter([False] * 20 + [True]).__next__, 60)
+    signal(kubectl, head, DASHBOARD, "SIGCONT")
+    open_gate(job)
+    status = kubectl.wait_complete(name, JOB_END)
+    assert outcomes(status) == ["Succeeded"]
+
+
+def test_dashboard_that_hangs_ends_the_attempt_by_the_stall_deadline(
+    kubectl: Kubectl,
+    slow_job: Callable[..., Job],
+    open_gate: Callable[[Job], None],
+    create: Callable[[Job], str],
+) -> None:
+    job = slow_job("hanging")
+    job["spec"] |= {"deadlines": {"stall": "90s"}, "retry": {"backoff": {"initial": "1s"}}}
+    name = create(job)
+    wait_for_rows(kubectl, name)
+    head = running_head(kubectl, name)
+    assert head is not None
+    signal(kubectl, head, DASHBOARD, "SIGSTOP")
+    ended = kubectl.status_when(
+        name, "the first attempt ends", lambda s: "outcome" in s["attempts"][0], CLUSTER_START
+    )
+    assert ended["attempts"][0]["cause"] == "Stalled"
+    open_gate(job)
+    status = kubectl.wait_complete(name, JOB_END)
+    assert outcomes(status) == ["Failed", "Succeeded"]

@@ -23,7 +23,7 @@ SIGNAL = """
 import os, signal, glob, sys
 for path in glob.glob("/proc/[0-9]*/cmdline"):
     try:
-        command = open(path, "rb").read()
+        command = open(path, "rb").read().replace(b"\\0", b" ")
     except OSError:
         continue
     if sys.argv[1].encode() in command and b"glob" not in command:

@@ -47,9 +47,10 @@ def test_token_is_masked_by_its_form(secret: str, prefix: str, before: str) -> N
 def test_value_of_a_secret_is_masked_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OWN_API_KEY", "canary-of-a-variable")
     monkeypatch.setenv("OWN_TOKEN", "abc")
+    monkeypatch.setenv("PWD", "/home/me")
     add_secrets(["canary-that-was-read", "x"])
-    text = "abc x: canary-of-a-variable, [canary-that-was-read]"
-    assert without_credentials(text) == "abc x: ***, [***]"
+    text = "/home/me abc x: canary-of-a-variable, [canary-that-was-read]"
+    assert without_credentials(text) == "/home/me abc x: ***, [***]"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ _PATTERNS = (
 )
 MIN_VALUE = 6
 """Minimum length of a secret value that is masked wherever it occurs. Shorter ones are words."""
+_DIRECTORIES = ("PWD", "OLDPWD")
+"""Variables of shells that hold no password."""
 _values: set[str] = set()
 """The values of secrets that this process has read."""
 _WORD = re.compile(r"\S+")
@@ -57,7 +59,9 @@ def add_secrets(values: Iterable[str]) -> None:
 @lru_cache(maxsize=1)
 def _secrets_of(environment: frozenset[tuple[str, str]]) -> frozenset[str]:
     """Return the values of the environment variables whose names are those of credentials."""
-    secrets = (value for name, value in environment if is_credential(name))
+    secrets = (
+        value for name, value in environment if is_credential(name) and name not in _DIRECTORIES
+    )
     return frozenset(value for value in secrets if len(value) >= MIN_VALUE)
 
 

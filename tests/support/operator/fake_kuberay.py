@@ -97,10 +97,23 @@ class FakeKubeRay:
                 return self._job_of(cluster)
         return None
 
-    def lose_head(self) -> None:
-        """Remove all heads with their drivers. KubeRay submits the jobs to new heads."""
+    def lose_head(self, status: Object | None = None) -> None:
+        """Replace all heads, and submit the jobs again. `status` is that of the lost pods; None if
+        they were deleted without one."""
         for name in self.drivers:
             self.drivers[name] = RayDriver()
+            for pod in self._pods(name):
+                if pod["metadata"]["labels"]["ray.io/node-type"] == "head":
+                    self._replace(pod, status)
+
+    def _replace(self, pod: Object, status: Object | None) -> None:
+        metadata = pod["metadata"]
+        if status is not None:
+            self.cluster.patch("Pod", metadata["name"], {"status": status})
+        self.cluster.delete("Pod", metadata["name"])
+        left = {key: metadata[key] for key in ("labels", "ownerReferences")}
+        name = f"{metadata['labels']['ray.io/cluster']}-{self.cluster.version}-head"
+        self.cluster.put({**pod, "metadata": {"name": name, **left}, "status": placed(self._now())})
 
     def give_up(self, body: Object, reason: str) -> None:
         """Mark a RayJob as failed, as KubeRay does, regardless of its driver."""

@@ -27,12 +27,15 @@ from batchinference.rendering import CLAIM
 from batchinference.rendering.config_map import DIGEST_VARIABLES, digest_of
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import ENDED_PHASES, TRANSITIONS, Phase
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.controller.controller import BACKLOG
 from batchinference_operator.controller.pools import PoolController
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference_operator.reconcile.driver_heads import MAX_LOST_BY_MEMORY
+from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS
 from batchinference_operator.reconcile.pool import OWNER_PREFIX, Pool, PoolSettings
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
@@ -98,6 +101,14 @@ TWO_GROUPS: Object = {
 }
 """Two groups with GPUs whose memory grows up to the same maximum, and a patch of one of them."""
 SPECS = _SPECS | _SPECS.map(lambda spec: {**spec, **TWO_GROUPS})
+LOST_HEADS: dict[str, Object | None] = {
+    "HeadLost": None,
+    "NodeLost": {"phase": "Failed", "reason": "Evicted"},
+    "OutOfMemory": {
+        "containerStatuses": [{"name": "ray", "state": {"terminated": {"reason": "OOMKilled"}}}]
+    },
+}
+"""The cause with which an attempt may end, and the status of its lost heads."""
 CAUSES_OF_DEADLINES = {"DeadlineExceeded", "Stalled", "ImagePull", "ContainerConfig"}
 
 
@@ -264,9 +275,45 @@ class JobModel(RuleBasedStateMachine):
             if not seen.queue:  # then Kueue does not manage the RayJob
                 self.allow_failure(seen.owner_uid, "Interrupted")
 
+    @rule(how=st.sampled_from(list(LOST_HEADS)))
+    def lose_heads(self, how: str) -> None:
+        self.lose_all_heads(how)
+
+    def lose_all_heads(self, how: str) -> None:
+        for uid in self.allowed_causes:
+            self.allow_failure(uid, how)
+        self.kuberay.lose_head(LOST_HEADS[how])
+
     @rule()
-    def lose_heads(self) -> None:
-        self.kuberay.lose_head()
+    def lose_heads_by_memory_again_and_again(self) -> None:
+        """The attempt ends, because another head has no more memory."""
+        self.kuberay.problem.clear()
+        self.run_rounds_without_faults(4)
+        before = self.running_attempt()
+        for _ in range(MAX_LOST_BY_MEMORY):
+            self.lose_all_heads("OutOfMemory")
+            self.run_rounds_without_faults(5)
+        assert before is None or self.running_attempt() != before, self.status
+
+    @rule()
+    def miss_a_poll_long_after_a_head_was_replaced(self) -> None:
+        self.kuberay.problem.clear()
+        self.run_rounds_without_faults(4)
+        self.lose_all_heads("NodeLost")
+        self.run_rounds_without_faults(3)
+        before = self.running_attempt()
+        self.clock.seconds += LOST_PODS_SECONDS + 1
+        self.operator.drivers.poll(lost=True)
+        while not self.operator.idle:
+            self.operator.step()
+        ended = [one for one in self.status.get("attempts", []) if one["number"] == before]
+        assert all(one.get("cause") != "NodeLost" for one in ended), self.status
+
+    def running_attempt(self) -> int | None:
+        """Return the number of the attempt whose driver runs."""
+        last = last_attempt(self.status) or {}
+        runs = "driverHead" in last and "outcome" not in last
+        return last["number"] if runs and self.status.get("phase") == "Running" else None
 
     @rule(reason=st.sampled_from(["Evicted", "Preempting"]))
     def lose_pod(self, reason: str) -> None:
@@ -374,6 +421,7 @@ class JobModel(RuleBasedStateMachine):
         assert (phase in ENDED_PHASES) == ended(new)
         assert kstatus(after) == expected_kstatus(after, phase)
         self.check_attempts(after)
+        self.check_deadlines(after)
         self.check_usage(after)
         self.check_retry(after, new)
 
@@ -395,6 +443,15 @@ class JobModel(RuleBasedStateMachine):
         failed = sum(attempt.get("outcome") == "Failed" for attempt in attempts)
         assert status.get("failedAttempts", 0) == failed
         assert not ended(status) or not attempts or "outcome" in attempts[-1]
+
+    def check_deadlines(self, job: Object) -> None:
+        """Check that a driver that does not answer is subject to `deadlines.stall`."""
+        status, spec = job["status"], job["spec"]
+        ready = find_condition(status, "Ready") or {}
+        if ready.get("reason") == "DriverSilent" and "progressTime" in status:
+            limit = seconds_of(spec.get("deadlines", {}).get("stall", "9999h"))
+            since = datetime.fromisoformat(status["progressTime"])
+            assert (self.clock.now() - since).total_seconds() < limit, status
 
     def check_usage(self, job: Object) -> None:
         """Check that a job is charged only for its own pods: at most two pods with one GPU."""

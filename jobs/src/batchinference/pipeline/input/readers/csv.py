@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
 """The smallest limit for the size of a row, and the maximum size of a block of pyarrow."""
-SAMPLE_BYTES = 32 << 20
+SAMPLE_BYTES = 4 << 20
 """Bytes of all files together from which types are inferred. Smaller inputs are read completely, so
 that no value is found too late to be text."""
 BAD_ROWS = 10_000

@@ -30,6 +30,8 @@ for path in glob.glob("/proc/[0-9]*/cmdline"):
         os.kill(int(path.split("/")[2]), getattr(signal, sys.argv[2]))
 """
 DASHBOARD = "dashboard/dashboard.py"
+STATE = "gcs/gcs_server"
+"""The process of Ray without which the container of the head ends."""
 MAX_LOST_HEADS = 3
 
 
@@ -62,11 +64,12 @@ def evict(kubectl: Kubectl, pod: Job) -> None:
 
 
 def wait_for_another_head(kubectl: Kubectl, name: str, lost: Job) -> Job:
-    """Wait until the driver runs on another head, and return its pod."""
+    """Wait until the driver runs on another head, which is ready, and return its pod."""
     uid = lost["metadata"]["uid"]
 
     def another() -> bool:
-        return driver_head(kubectl, name).get("pod", uid) != uid
+        known = driver_head(kubectl, name).get("pod", uid) != uid
+        return known and running_head(kubectl, name) is not None
 
     eventually("the driver runs on another head", another, CLUSTER_START)
     head = running_head(kubectl, name)
@@ -89,7 +92,7 @@ def test_heads_that_are_lost_again_and_again_end_the_attempt(
     for lost in range(MAX_LOST_HEADS):
         assert head is not None
         assert driver_head(kubectl, name)["lost"] == lost
-        signal(kubectl, head, "ray start", "SIGTERM")
+        signal(kubectl, head, STATE, "SIGKILL")
         if lost < MAX_LOST_HEADS - 1:
             head = wait_for_another_head(kubectl, name, head)
     ended = kubectl.status_when(

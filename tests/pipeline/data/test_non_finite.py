@@ -13,8 +13,8 @@ import transformers
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.non_finite import non_finite_rows
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.runtimes.non_finite import non_finite_rows
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step

@@ -321,6 +321,13 @@ def test_undecodable_sample_fails_its_row(tmp_path: Path) -> None:
     assert outcome.ends == {0: 8}
 
 
+def test_member_with_the_name_of_the_column_of_keys_fails_its_row(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", {"1.txt": b"a", "1.__key__": b"2", "2.txt": b"b"})
+    outcome = read_files("webdataset", tmp_path)
+    assert outcome.good == [{"__key__": "2", "txt": "b"}]
+    assert "sample '1' has a member '__key__'" in outcome.bad[0, 0]
+
+
 def test_duplicate_member_fails_its_row(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name in ("1.txt", "1.TXT", "2.txt"):

@@ -9,7 +9,11 @@ import pytest
 from ray.data.exceptions import SystemException
 from ray.exceptions import (
     ActorUnavailableError,
+    ActorUnschedulableError,
+    NodeDiedError,
+    ObjectLostError,
     OutOfMemoryError,
+    OwnerDiedError,
     RayActorError,
     RayTaskError,
     WorkerCrashedError,
@@ -107,6 +111,24 @@ def test_other_errors_become_failures_of_the_application(
 
 
 NO_STEP = "a process that reads, runs steps or writes died repeatedly"
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (ActorUnschedulableError("The node specified via NodeAffinity doesn't exist any more"),
+         "ActorUnschedulableError"),
+        (caused(RuntimeError("outer"), NodeDiedError("Node was lost")), "NodeDiedError"),
+        (in_a_task(ObjectLostError("ff" * 28, None, "")), "ObjectLostError"),
+        (OwnerDiedError("ff" * 28, None, ""), "OwnerDiedError"),
+    ],
+    ids=["actor of a node", "node", "object", "owner"],
+)  # fmt: skip
+def test_lost_node_is_not_a_step_error(error: BaseException, name: str) -> None:
+    found = root_cause(error)
+    assert found.reason == Cause.NODE_LOST
+    assert Cause.NODE_LOST.retried
+    assert name in found.message
 
 
 @pytest.mark.parametrize(

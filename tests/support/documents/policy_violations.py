@@ -181,6 +181,24 @@ VIOLATIONS = [
     _patched("hostAccess", "containers[].ports[].hostPort", "a port of the node",
              _container(ports=[{"containerPort": 22, "hostPort": 22}]),
              "containers[0].ports[0].hostPort: it"),
+    *(_patched("hostAccess", f"containers[].{path}.host", about,
+               _container(**value), f"containers[0].{path}.host: '169.254.169.254'")
+      for path, about, value in [
+          ("livenessProbe.httpGet", "requests from the network of the node",
+           {"livenessProbe": {"httpGet": {"host": "169.254.169.254", "port": 80}}}),
+          ("lifecycle.preStop.tcpSocket", "the same when the container stops",
+           {"lifecycle": {"preStop": {"tcpSocket": {"host": "169.254.169.254", "port": 80}}}}),
+      ]),
+    *(PolicyViolation("cluster.patches[].pod.metadata.annotations", about,
+            f"spec.cluster.patches[0].pod.metadata.annotations.{name}: '{name}'",
+            {"cluster": {"patches": [{"groups": ["*"], "pod": {"metadata": {
+                "annotations": {name: "unconfined"}}}}]}},
+            part="hostAccess")
+      for name, about in [
+          ("container.apparmor.security.beta.kubernetes.io/ray",
+           "files that AppArmor protects, by an annotation"),
+          ("seccomp.security.alpha.kubernetes.io/pod", "all system calls, by an annotation"),
+      ]),
     *(_patched("hostAccess", f"{kind}[].securityContext.{path}", about,
                _container(kind, securityContext=context),
                f"{kind}[0].securityContext.{path.replace('[]', '[0]')}: {shown}")

@@ -430,7 +430,7 @@ finite(
 )
 finite(
     "NaN that is written as JSON",
-    Right(holds=lambda rows: len(rows) == 3, warnings={"NonFinite": 1}),
+    Right(holds=lambda rows: len(rows) == 3, warnings={"NonFinite": 1, "WrittenAsNull": 1}),
     read=NUMBERS,
     steps=[torch_step("root")],
     output={"format": "json"},

@@ -83,11 +83,20 @@ def test_only_listed_fields_may_be_patched(pod: Any, path: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "allowed"),
+    [("example.com/*", True), ("example.com/a", True), ("other.com/*", False), ("*.com/b", False)],
+)
+def test_names_of_annotations_may_be_limited(pattern: str, allowed: bool) -> None:
+    policy = PlatformPolicy(patches=[f"metadata.annotations[{pattern}]"])
+    assert (refused(policy, patching(ANNOTATIONS)) == []) == allowed
+
+
+@pytest.mark.parametrize(
     "policy",
     [
         *("patches: yes please", "patches: [status.x]", "patches: [spec]", "patches: {}"),
         *("images: [registry.example]", "volumes: false", "serviceAccounts: a", "profiles: []"),
-        *("volume: []", "[", "a"),
+        *("patches: ['metadata.annotations[']", "patches: ['metadata[a]']", "volume: []", "[", "a"),
     ],
 )
 def test_invalid_policy_is_refused(policy: str) -> None:

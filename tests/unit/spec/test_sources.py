@@ -77,6 +77,12 @@ def test_sql_password_in_the_file_is_refused_and_not_shown(url: str) -> None:
     assert SECRET not in found
 
 
+def test_address_in_place_of_the_name_of_a_variable_is_not_shown() -> None:
+    found = refused(reading_source("sql", urlEnv=f"postgresql://user:{SECRET}@host/db"))
+    assert found.startswith("spec.read.urlEnv")
+    assert SECRET not in found
+
+
 @pytest.mark.parametrize("url", ["data.db", "", "://host", "sqlite:data.db", f"pg:{SECRET}@h"])
 def test_sql_url_that_is_invalid_is_not_shown(url: str) -> None:
     found = refused(reading_source("sql", url=url))

@@ -13,6 +13,7 @@ from typing import TypeGuard
 from batchinference.pipeline.errors import (
     BadOutput,
     JobFailure,
+    NodeLost,
     OutOfMemory,
     StorageUnavailable,
     WorkerCrashed,
@@ -49,7 +50,13 @@ _TRANSIENT_STATUS = frozenset((408, 409, 425, 429))
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _TRANSIENT_ERRNOS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
 _DEAD_PROCESS_ERRORS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
+_LOST_NODE_ERRORS = {
+    *("NodeDiedError", "LocalRayletDiedError", "ObjectLostError", "RpcError"),
+    *("ActorUnschedulableError", "TaskUnschedulableError"),  # they were bound to a node
+}
 _STEP_OF_ACTOR = re.compile(r"MapBatches\(([\w-]+)\)")
+MAX_RAY_TEXT = 200
+"""Maximum number of characters of a message of Ray."""
 _MORE_MEMORY = (
     "give it more memory (resources.memory of the step, cluster.workers.memory) or fewer rows at a "
     "time (batchSize)"
@@ -156,11 +163,14 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
 
 
 def _dead_process_in(error: BaseException) -> JobFailure | None:
-    """Return the failure if an error reports a dead process, else None.
+    """Return the failure if an error reports a dead process or a lost node, else None.
 
     Ray's message is not used: it is a page long and lists several possible causes."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
+    if kinds & _LOST_NODE_ERRORS:
+        first = " ".join(text.split())[:MAX_RAY_TEXT]
+        return NodeLost(f"Ray lost a node of the cluster ({type(error).__name__}: {first})")
     if "creation task" in text or not kinds & _DEAD_PROCESS_ERRORS:
         return None
     found = _STEP_OF_ACTOR.search(text)

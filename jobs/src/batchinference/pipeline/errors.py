@@ -152,6 +152,12 @@ class WorkerCrashed(JobFailure):
     reason = "WorkerCrashed"
 
 
+class NodeLost(JobFailure):
+    """Ray lost a node, or its own processes on a node. No step raised an error."""
+
+    reason = "NodeLost"
+
+
 def require_package(what: str, module: str, package: str, failure: type[JobFailure]) -> None:
     """Raise `failure` with the message of `missing_package` if the module is not installed."""
     if importlib.util.find_spec(module) is None:

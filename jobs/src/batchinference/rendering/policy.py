@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,8 +22,11 @@ from batchinference.spec.patches import Patch
 from batchinference.spec.problems import Problem
 
 Path = tuple[str, ...]
-PodPath = Annotated[str, Field(pattern=r"^(metadata|spec)(\.[A-Za-z]+)+$", max_length=128)]
-"""A field of a pod, such as spec.affinity. List items have the path of their list."""
+PodPath = Annotated[
+    str, Field(pattern=r"^(metadata|spec)(\.[A-Za-z]+)+(\[[^\[\]]+\])?$", max_length=128)
+]
+"""A field of a pod, such as spec.affinity. List items have the path of their list. A field may end
+with a pattern for the names in it, such as metadata.annotations[example.com/*]."""
 Name = Annotated[str, Field(min_length=1, max_length=316)]
 Names = Annotated[list[Name], Field(max_length=64)]
 ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
@@ -39,6 +43,12 @@ NO_KINDS = ("name", "mountPath", "readOnly")
 """Fields of a volume that do not name its kind."""
 HARMLESS = (None, False, 0, "", "Default", "RuntimeDefault", "Localhost", ["ALL"])
 """Values that give no access to a node: those of unset fields, of profiles, and `drop: [ALL]`."""
+HOST_ANNOTATIONS = (
+    "container.apparmor.security.beta.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+    "seccomp.security.alpha.kubernetes.io/",
+)
+"""The beginnings of annotations that change the security context of a pod."""
 NULL = "null"
 NONE = "none"
 
@@ -96,9 +106,10 @@ class Rule:
     """The name of the chart value."""
     paths: tuple[str, ...]
     """The fields below `spec.cluster`."""
-    compare: Literal["name", "image", "any"] = "name"
+    compare: Literal["name", "image", "any", "annotation"] = "name"
     """With `name`, a value must be listed. With `image`, it must begin with a listed prefix. With
-    `any`, every value is refused, except for HARMLESS ones."""
+    `any`, every value is refused, except for HARMLESS ones; with `annotation`, only names that
+    begin with one of HOST_ANNOTATIONS."""
 
     @cached_property
     def tree(self) -> Tree:
@@ -116,13 +127,18 @@ class Rule:
         if allowed is True or (self.policy == "patches" and allowed):
             return
         for path, value in _find(settings, self.tree, "spec.cluster"):
-            if self.compare == "any":
-                if value not in HARMLESS:
+            if self.compare in ("any", "annotation"):
+                if self._gives_access(value):
                     named = f"'{value}'" if isinstance(value, str) else "it"
                     yield Problem(path, f"{named} {refusal(self.policy, 'false')}")
             elif isinstance(value, str) and not self._allows(allowed, value):
                 shown = ", ".join(allowed) or NONE
                 yield Problem(path, f"'{value}' {refusal(self.policy, shown)}")
+
+    def _gives_access(self, value: Any) -> bool:
+        if self.compare == "annotation":
+            return str(value).startswith(HOST_ANNOTATIONS)
+        return value not in HARMLESS
 
     def _allows(self, names: list[str], value: str) -> bool:
         if self.compare == "name":
@@ -183,6 +199,13 @@ _OF_ALL = (
     "windowsOptions.hostProcess",
 )
 """The same for the security contexts of containers and of pods."""
+_REQUESTS = tuple(
+    f"{hook}.{kind}.host"
+    for hook in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postStart",
+                 "lifecycle.preStop")
+    for kind in ("httpGet", "tcpSocket")
+)  # fmt: skip
+"""Addresses to which the kubelet sends requests from the network of the node."""
 
 RULES = (
     Rule("volumes", ("volumes[]*", f"{_POD}.volumes[]*")),
@@ -208,6 +231,7 @@ RULES = (
         (
             *(f"{_POD}.{name}" for name in ("hostNetwork", "hostPID", "hostIPC", "nodeName")),
             *(f"{one}.ports[].hostPort" for one in _CONTAINERS),
+            *(f"{one}.{name}" for one in _CONTAINERS for name in _REQUESTS),
             *(f"{one}.securityContext!" for one in _CONTAINERS),
             *(
                 f"{one}.securityContext.{name}"
@@ -218,6 +242,7 @@ RULES = (
         ),
         "any",
     ),
+    Rule("hostAccess", ("patches[].pod.metadata.annotations*",), "annotation"),
     Rule("patches", ("patches[]",), "any"),
 )
 
@@ -229,14 +254,33 @@ def parse_policy(text: str) -> PlatformPolicy:
 
 def _check_fields(allowed: Sequence[str], patches: Sequence[Patch]) -> list[Problem]:
     """Return a problem for each field that a patch sets and that is not below an allowed field."""
-    prefixes = [tuple(path.split(".")) for path in allowed]
+    fields = [_AllowedField.of(path) for path in allowed]
     message = f"it {refusal('patches', ', '.join(allowed) or NONE)}"
     return [
         Problem(f"spec.cluster.patches[{index}].pod.{'.'.join(path)}", message)
         for index, patch in enumerate(patches)
         for path in dict.fromkeys(_fields_of(patch.pod.model_dump(exclude_defaults=True)))
-        if not any(path[: len(prefix)] == prefix for prefix in prefixes)
+        if not any(field.contains(path) for field in fields)
     ]
+
+
+@dataclass(frozen=True)
+class _AllowedField:
+    """A field that patches may change, and a pattern for the names in it."""
+
+    path: Path
+    names: str
+
+    @classmethod
+    def of(cls, text: str) -> _AllowedField:
+        path, _, names = text.rstrip("]").partition("[")
+        return cls(tuple(path.split(".")), names)
+
+    def contains(self, path: Path) -> bool:
+        size = len(self.path)
+        if path[:size] != self.path or not self.names:
+            return path[:size] == self.path
+        return len(path) > size and fnmatchcase(path[size], self.names)
 
 
 def _fields_of(value: Any, path: Path = (), keys: Path = ()) -> Iterator[Path]:

@@ -142,7 +142,7 @@ _SYNONYMS = {
 """Words that users write for a known name that is not similar enough."""
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
-    *("url", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
+    *("url", "urlEnv", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
 }
 """Fields that may contain passwords. Messages do not show their values."""
 

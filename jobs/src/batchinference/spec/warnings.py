@@ -148,6 +148,13 @@ class WarningName(StrEnum):
         "row",
         "values",
     )
+    WRITTEN_AS_NULL = (
+        "WrittenAsNull",
+        "NaN or infinity was written as null, because the output cannot hold it",
+        "Write Parquet, or replace the values in a step before the output",
+        "row",
+        "values",
+    )
 
 
 _BY_VALUE = {name.value: name for name in WarningName}

@@ -32,7 +32,7 @@ _DRIVER_KILLED = re.compile(
 )
 """Ray's messages if the driver was killed by the kernel, which may not kill the pod, or by Ray's
 memory monitor."""
-_UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.WORKER_CRASHED)
+_UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.NODE_LOST, Cause.WORKER_CRASHED)
 """Causes that a driver reports if it only observed that pods disappeared."""
 DISRUPTION_SECONDS = 300.0
 """Maximum time between the disruption of a pod and the failure of the attempt that it caused."""

@@ -52,6 +52,9 @@ class RowFiles(Protocol):
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:
         """Return the names and types of the columns in the data files of a table."""
 
+    def with_warnings(self, batch: RowBatch) -> RowBatch:
+        """Return the batch with warnings about values that the output cannot hold."""
+
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
         """Return the batch with the rows that cannot be encoded as failed rows; `batch` itself if
         all of its rows can be encoded now. `error` is the error that `data` raised."""
@@ -81,6 +84,7 @@ class Committer:
         with _removed_on_error() as written:
             write_time = StepTime(WRITE_STEP, of_thread=True)
             with write_time.measured(lambda: len(batch.ids)):
+                batch = self.files.with_warnings(batch)
                 entries = list(self._entries(batch, task, written))
             notes = [*batch.notes, *write_time.take_rest()]
             known = batch.table.num_columns and not any(entry.counts.written for entry in entries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,11 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import ValueWriter, Writer
+from batchinference.pipeline.output.writers import NullingWriter, ValueWriter, Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, numbers_of
+from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
+from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
@@ -74,6 +76,19 @@ class OutputFiles:
             table = storable(table)
         return [(field.name, str(field.type)) for field in table.schema]
 
+    def with_warnings(self, batch: RowBatch) -> RowBatch:
+        """Return the batch with a warning about each row of which the output writes values as null.
+        These rows are failed rows if the job does not accept the warning."""
+        if not isinstance(self.writer, NullingWriter):
+            return batch
+        written = batch.table.select(self.layout.written(batch.table.column_names))
+        nulled = self.writer.nulled_rows(written)
+        name = WarningName.WRITTEN_AS_NULL
+        warnings = [RowWarning(row, name, count) for row, count in nulled.items()]
+        if errors := errors_of(warnings, self.handling.failing):
+            return self._without(batch, errors)
+        return batch.with_warnings(warning_table(WRITE_STEP, batch.ids, warnings))
+
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
         """Return the batch with the rows that cannot be encoded as failed rows of the step `write`;
         `batch` itself if all of its rows can be encoded now.
@@ -81,13 +96,15 @@ class OutputFiles:
         Raises JobFailure if no failed rows are allowed."""
         if not isinstance(self.writer, ValueWriter):
             raise error
-        errors: dict[int, UnwritableValue] = {}
+        errors: dict[int, Exception] = {}
         split, indexes = self.layout.split(batch.table), self.layout.indexes(batch.table)
         for (_, rows), places in zip(split, indexes, strict=True):
             found = self.writer.unwritable(rows)
             errors |= {int(places[row]): failure for row, failure in found.items()}
-        if not errors:
-            return batch
+        return self._without(batch, errors) if errors else batch
+
+    def _without(self, batch: RowBatch, errors: Mapping[int, Exception]) -> RowBatch:
+        """Return the batch with the rows that have an error, by row index, as failed rows."""
         kept = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
         failed = self.handling.failed_rows(WRITE_STEP, batch, errors)
         return batch.derived(batch.table.take(pa.array(kept)), kept, failed)

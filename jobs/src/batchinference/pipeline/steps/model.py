@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_rows
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
-from batchinference.pipeline.runtimes.non_finite import NonFiniteOutput, non_finite_rows
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.result_columns import ResultColumns

@@ -93,7 +93,9 @@ class WebdatasetReader(Reader):
         self._check_types()
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
-        self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
+        self._names = [name for name in names if name != KEY][
+            :MAX_FIELDS
+        ]  # any other member becomes a column where it occurs
         some = (sample for found in inspected_files for sample in found[:SAMPLE_ROWS])
         members = (item for sample in some for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
@@ -185,6 +187,11 @@ class WebdatasetReader(Reader):
             raise ValueError(
                 f"sample '{sample.key}' has two members '{sample.repeated}'. If archives with the "
                 "same names were joined, read them as separate files"
+            )
+        if KEY in sample.members:
+            raise ValueError(
+                f"sample '{sample.key}' has a member '{KEY}', which is the name of the column with "
+                "the keys. Rename the member"
             )
         if sample.too_large is not None:
             limit = f"max_row_bytes ({self._options.row_bytes})"

@@ -4,10 +4,12 @@ transaction."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,6 +17,7 @@ from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput, mask_secrets
+from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.tables import Row, Table, unified
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import is_complete
@@ -47,6 +50,16 @@ class SqlTable(Table):
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         yield from ParquetWriter("zstd").files(tensors_to_lists(table))
+
+    def nulled_rows(self, table: pa.Table) -> dict[int, int]:
+        """Nested values become JSON. SQLite has no NaN."""
+        table = tensors_to_lists(table)
+        nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+        rows = Counter(non_finite_values(table.select(nested)))
+        for column in table.columns if self._engine().dialect.name == "sqlite" else ():
+            if pa.types.is_floating(column.type):
+                rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
+        return dict(rows)
 
     def create(self, schema: pa.Schema) -> None:
         engine = self._engine()

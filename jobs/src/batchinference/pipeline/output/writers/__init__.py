@@ -35,6 +35,14 @@ class ValueWriter(Writer, Protocol):
 
 
 @runtime_checkable
+class NullingWriter(Writer, Protocol):
+    """A writer that writes NaN or infinity as null, because the output cannot hold them."""
+
+    def nulled_rows(self, table: pa.Table) -> dict[int, int]:
+        """Return the number of such values of each row that has any, by row index."""
+
+
+@runtime_checkable
 class RewritingWriter(Writer, Protocol):
     """A writer that can read its files back and write them again, without changing a value."""
 

@@ -15,6 +15,7 @@ import pyarrow.csv as pac
 from batchinference.gzip_format import gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.writers.json import (
     TEXT_BYTES,
     opened,
@@ -41,6 +42,12 @@ class CsvWriter:
             yield ".csv.gz", gzipped(content)
         else:
             yield ".csv", content
+
+    def nulled_rows(self, table: pa.Table) -> dict[int, int]:
+        table = tensors_to_lists(table)
+        return non_finite_values(
+            table.select([f.name for f in table.schema if not _is_flat(f.type)])
+        )
 
     def read(self, content: bytes) -> pa.Table:
         tables: list[pa.Table] = []

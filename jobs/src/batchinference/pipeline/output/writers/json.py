@@ -17,6 +17,7 @@ import pyarrow as pa
 from batchinference.gzip_format import gzip_compressor, gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.schema import map_types
 
 TEXT = pa.large_string()
@@ -41,6 +42,9 @@ class JsonWriter:
             yield ".jsonl.gz", gzipped(content)
         else:
             yield ".jsonl", content
+
+    def nulled_rows(self, table: pa.Table) -> dict[int, int]:
+        return non_finite_values(table)
 
     def read(self, content: bytes) -> pa.Table:
         with opened(content, self.compression) as file:

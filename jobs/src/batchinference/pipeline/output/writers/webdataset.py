@@ -16,6 +16,7 @@ from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
+from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers import naming
 from batchinference.pipeline.output.writers.numpy import npy
@@ -71,6 +72,13 @@ class WebdatasetWriter:
                 except UnwritableValue as error:
                     errors.setdefault(row, error)
         return errors
+
+    def nulled_rows(self, table: pa.Table) -> dict[int, int]:
+        if not non_finite_values(table):
+            return {}
+        members = _members(self._values(table))
+        json = [name for name, (_, encoded) in members.items() if encoded is _ENCODERS["json"]]
+        return non_finite_values(table.select(json))
 
     def _values(self, table: pa.Table) -> dict[str, list[Any]]:
         columns = [name for name in table.column_names if name != self._key_column]

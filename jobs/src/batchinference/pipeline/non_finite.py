@@ -1,6 +1,8 @@
-"""Counts NaN and infinity in the results of models."""
+"""Counts NaN and infinity in columns."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,14 @@ class NonFiniteOutput(ValueError):
             f"the output has {values} values that are NaN or infinity. Use another dtype such as "
             "float32, or set the model's field nonFinite to keep"
         )
+
+
+def non_finite_values(table: pa.Table) -> dict[int, int]:
+    """Return the number of NaN and infinite values of each row that has any, by row index."""
+    rows: Counter[int] = Counter()
+    for column in table.columns:
+        rows.update(non_finite_rows(column))
+    return dict(rows)
 
 
 def non_finite_rows(column: pa.ChunkedArray) -> dict[int, int]:

@@ -202,12 +202,17 @@ class TestSql:
             ({"query": "SELECT * FROM txets"}, "read.query: .*no such table: txets"),
             ({"query": "SELEKT 1"}, "read.query: .*syntax error"),
             ({"query": twice}, r"read.query has two columns 'id'"),
-            ({"url": "sqlite:////none/a.db"}, "read.url: no connection: .*unable to open"),
+            ({"url": "sqlite:////none/a.db"}, "read.url: there is no file '/none/a.db'"),
             ({"url": "nonesuch://host/db"}, "read.url: no connection: NoSuchModuleError"),
             ({"url": "postgresql+psycopg://u@h/d"}, "read.url: the database's driver is missing"),
         ):
             with pytest.raises(BadInput, match=reason):
                 opened("sql", **{"url": url, "query": "SELECT 1", **fields})
+
+    def test_missing_file_is_not_created(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match=r"read.url: there is no file"):
+            opened("sql", url=f"sqlite:///{tmp_path}/a.db", query="SELECT 1")
+        assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("end", ["", ";", " -- the newest"])
     def test_wrapping_queries_avoid_as(self, url: str, end: str) -> None:

@@ -86,6 +86,17 @@ def test_lines_are_the_output_of_the_cell(
     assert shown.outputs == []
 
 
+def test_progress_bar_of_a_terminal_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kernels of notebooks set FORCE_COLOR."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    installed(monkeypatch, SimpleNamespace(kernel=object()))
+    with NotebookDisplay() as display:
+        display.show(report(progress=PROGRESS))
+    assert capsys.readouterr().err == ""
+
+
 def test_bar_without_a_total_has_no_value() -> None:
     assert html_of(report("preparing")).startswith('<progress style="width:100%"></progress>')
     unknown = html_of(report(progress={"rows": 5}))

@@ -27,7 +27,9 @@ class NotebookDisplay(Display):
     """Shows reports in one table below the cell, and other lines as the output of the cell."""
 
     def __init__(self, *, verbose: bool = False) -> None:
-        super().__init__(Console(file=sys.stderr, force_jupyter=False), verbose=verbose)
+        # notebooks set FORCE_COLOR, but a terminal's progress bar would fill the cell
+        console = Console(file=sys.stderr, force_jupyter=False, force_terminal=False)
+        super().__init__(console, verbose=verbose)
         self._table: Any = None
 
     def show(self, report: Report) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchinference.api.jobs_on_cluster import JobStatus
-from batchinference.api.kubernetes import Kubernetes
+from batchinference.api.kubernetes import ClusterError, Kubernetes
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,15 @@ class Target:
         return not is_path
 
     def cluster(self) -> Kubernetes:
-        return Kubernetes(self.namespace, self.context)
+        """Return the client of the cluster. Raises ClusterError."""
+        try:
+            return Kubernetes(self.namespace, self.context)
+        except ClusterError as error:
+            if self.namespace or self.context:
+                raise
+            raise ClusterError(
+                f"'{self.text}' is no file or directory here. If it is a job on a cluster: {error}"
+            ) from None
 
     def output(self) -> str:
         """Return the path of the output. For a job, it is read from its status or its spec.

@@ -16,6 +16,7 @@ from batchinference.pipeline.errors import BadInput, JobFailure, describe, mask_
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.ray_compat import SQLDatasource
+from batchinference.spec.databases import sqlite_file
 from batchinference.spec.read import ReadSql, SqlOptions
 
 
@@ -39,6 +40,13 @@ class Database:
             raise BadInput(f"{field}: the database's driver is missing: {error}") from None
         except Exception as error:  # noqa: BLE001 - each driver has its own errors
             raise BadInput(f"{field}: no connection: {self.explain(error)}") from None
+
+    def check_file(self) -> None:
+        """Raise BadInput if a SQLite database has no file. SQLite would create it."""
+        file = sqlite_file(self._address())
+        if file and not file.startswith("file:") and not os.path.exists(file):
+            field = "read.url" if self.url else "read.urlEnv"
+            raise BadInput(f"{field}: there is no file '{file}'. Correct the path")
 
     def _address(self) -> str:
         if self.url is not None:
@@ -78,6 +86,7 @@ class Database:
 def open_source(read: ReadSql) -> TableInput:
     """Return the query as an input with a row count. Raises BadInput if the query fails."""
     database, query = Database(read.url, read.url_env), read.query.strip().rstrip(";")
+    database.check_file()
     try:
         columns = database.columns(query)
         count = int(database.first_value(f"SELECT COUNT(*) FROM {_as_subquery(query)}"))  # noqa: S608

@@ -119,8 +119,13 @@ def test_driver_that_the_memory_monitor_of_ray_kills_ran_out_of_memory() -> None
 
 @pytest.mark.parametrize(
     "found_report",
-    [None, failure_report("Application"), failure_report("Interrupted")],
-    ids=["silent", "error", "stopped"],
+    [
+        None,
+        failure_report("Application"),
+        failure_report("Interrupted"),
+        failure_report("NodeLost"),
+    ],
+    ids=["silent", "error", "stopped", "lost node"],
 )
 def test_pod_loss_explains_an_unspecific_failure(found_report: Report | None) -> None:
     found = failure_cause(seen(), found_report, (KILLED,))

@@ -166,6 +166,7 @@ PARSER_ONLY: list[tuple[Document, str]] = [
     (with_full("spec.cluster.patches.0.pod.spec", nested(40)), NO_SCHEMA),
     (with_full("spec.steps.3.python.callArgs", nested(40)), NO_SCHEMA),
     (with_full("spec.steps.3.python.callArgs", {"a": "x" * 70_000}), NO_SCHEMA),
+    (with_full("spec.steps.3.python.callArgs", {"a": [1] * 70_000}), NO_SCHEMA),
     (with_full("spec.steps.3.python.callArgs", {"a": {1: 2}}), NOT_JSON),
     (with_full("spec.steps.3.python.callArgs", {"a": float("inf")}), NOT_JSON),
     (with_full("spec.steps.3.python.callArgs", {"a": date(2026, 1, 31)}), NOT_JSON),

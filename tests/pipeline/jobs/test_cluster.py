@@ -69,7 +69,8 @@ def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.Mo
         assert signal.getsignal(signal.SIGTERM) is handler
         assert len(started) == 1
     settings = {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False}
-    assert started == [{**settings, "_temp_dir": f"{files.path}/r"}, {}]
+    system = {"enable_metrics_collection": False}
+    assert started == [{**settings, "_system_config": system, "_temp_dir": f"{files.path}/r"}, {}]
     assert os.environ["RAY_AUTH_TOKEN"] == "shared by all runs"
     assert cluster.auto_init_hook.enable_auto_connect is False
     assert sys.path[0] == str(tmp_path)

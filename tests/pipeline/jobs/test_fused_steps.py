@@ -42,7 +42,7 @@ class Recorded(Steps):
     def run(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
         return self.applied_to(read, self.stopping)
 
-    def _run_from_model(self, batch: RowBatch) -> Iterator[RowBatch]:
+    def _run_from_model(self, batch: RowBatch, stopping: threading.Event) -> Iterator[RowBatch]:
         self.batches.append(batch)
         if len(self.batches) == self.stop_after:
             self.stopping.set()
@@ -193,10 +193,10 @@ class TestWindowsOfTextsThatStepsHaveMade:
     ) -> None:
         make = Recorded._run_before_model
 
-        def made(self: Recorded, batch: RowBatch) -> Iterator[RowBatch]:
+        def made(self: Recorded, batch: RowBatch, stopping: threading.Event) -> Iterator[RowBatch]:
             if batch.ids[0] == 2 * UNIT:
                 self.stopping.set()
-            return make(self, batch)
+            return make(self, batch, stopping)
 
         monkeypatch.setattr(Recorded, "_run_before_model", made)
         results = made_by(MADE).run(iter(texts(9 * UNIT)))

@@ -223,7 +223,7 @@ def test_table_on_s3_is_refused_from_the_listing(
     with counted(s3.endpoint) as relay:
         here.setenv("AWS_ENDPOINT_URL", relay.endpoint)
         for path in ("tables/", "tables/t", "tables/t/day=1", "tables/t/*/a.parquet"):
-            with pytest.raises(BadInput, match="tables/t' is a Delta Lake table"):
+            with pytest.raises(BadInput, match="tables/t' is a table of the format Delta Lake"):
                 list_input(ReadParquet(format="parquet", paths=[f"s3://{bucket}/{path}"]))
         paths = [request.partition("?")[0] for request in relay.requests]
     assert not [path for path in paths if path.endswith("/a.parquet") and "%2A" not in path]

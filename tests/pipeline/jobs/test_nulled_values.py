@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline.output.tables.sql import SqlTable
 from batchinference.spec.report import Report
+from batchinference.spec.write import WriteSql
 from support.documents.minimal import document
 from support.jobs.without_ray import run_without_ray
 
@@ -60,6 +62,16 @@ def test_each_value_that_becomes_null_is_counted(
     assert (report.counts.written, report.counts.warned or 0) == (5, rows)
     warned = [(each.name, each.step, each.count, each.amount) for each in report.warnings]
     assert warned == ([("WrittenAsNull", "write", rows, values)] if rows else [])
+
+
+def test_tasks_need_no_connection_to_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the driver connects: the variable with the URL may be set for the driver only."""
+    monkeypatch.delenv("DATABASE", raising=False)
+    fields = {"format": "sql", "urlEnv": "DATABASE", "table": "t", "path": "out"}
+    table = SqlTable(WriteSql.model_validate(fields))
+    assert table.nulled_rows(ROWS) == {0: 1, 1: 1, 3: 2}
+    monkeypatch.setenv("DATABASE", "nosuchdriver://host/db")
+    assert table.nulled_rows(ROWS) == {0: 1, 1: 1, 3: 2}
 
 
 def test_job_may_refuse_rows_with_such_values(tmp_path: Path) -> None:

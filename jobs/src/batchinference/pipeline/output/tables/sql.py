@@ -23,6 +23,7 @@ from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
 MARKS = "batchinference_commits"
@@ -56,7 +57,7 @@ class SqlTable(Table):
         table = tensors_to_lists(table)
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
         rows = Counter(non_finite_values(table.select(nested)))
-        for column in table.columns if self._engine().dialect.name == "sqlite" else ():
+        for column in table.columns if sqlite_file(self._url()) else ():
             if pa.types.is_floating(column.type):
                 rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
         return dict(rows)
@@ -125,8 +126,12 @@ class SqlTable(Table):
             found = connection.execute(sa.select(self._existing(engine)).limit(count))
             return [dict(row) for row in found.mappings()]
 
+    def _url(self) -> str:
+        """Return the URL of the database; empty if its variable is not set."""
+        return self._write.url or os.environ.get(self._write.url_env or "", "")
+
     def _engine(self) -> sa.Engine:
-        url = self._write.url or os.environ.get(self._write.url_env or "")
+        url = self._url()
         if not url:
             raise BadOutput(f"write.urlEnv: the variable {self._write.url_env} is not set")
         try:

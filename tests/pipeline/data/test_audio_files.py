@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from support.inputs.media_files import recorded, write_film
-from support.inputs.read_files import Outcome, read_files
+from support.inputs.read_files import Outcome, read_content, read_files
 
 RATE = 48000
 TONE = (np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE) / 2).astype(np.float32)
@@ -27,9 +27,7 @@ def encoded(samples: np.ndarray, file_format: str, subtype: str | None = None) -
 
 
 def read(folder: Path, content: bytes, **options: Any) -> Outcome:
-    path = folder / "a.any"
-    path.write_bytes(content)
-    return read_files("audio", path, **options)
+    return read_content("audio", folder, content, **options)
 
 
 def amplitude(outcome: Outcome) -> np.ndarray:

@@ -12,7 +12,8 @@ from PIL import Image
 from batchinference.pipeline.media import images
 from support.inputs.media_files import exif, saved
 from support.inputs.photographs import photograph
-from support.inputs.read_files import Outcome, read_files
+from support.inputs.read_files import Outcome
+from support.inputs.read_files import read_image as read
 
 PICTURE = Image.fromarray(photograph("chelsea")).resize((200, 150))
 WRITERS: dict[str, tuple[Image.Image, dict[str, Any]]] = {
@@ -43,12 +44,6 @@ def written(writer: str) -> bytes:
         pytest.skip(f"{file_format} needs an optional library")
     image, options = WRITERS[writer]
     return saved(image, file_format, **options)
-
-
-def read(folder: Path, content: bytes, **options: Any) -> Outcome:
-    path = folder / "a.any"
-    path.write_bytes(content)
-    return read_files("images", path, **options)
 
 
 def pixels(outcome: Outcome) -> np.ndarray:

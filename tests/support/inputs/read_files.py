@@ -138,11 +138,16 @@ def read_files(format_: str, *paths: Path | str, **options: Any) -> Outcome:
     return open_input(format_, *paths, **options).read()
 
 
-def read_image(directory: Path, content: bytes, **options: Any) -> Outcome:
-    """Write an image file into a directory, and read it."""
+def read_content(format_: str, directory: Path, content: bytes, **options: Any) -> Outcome:
+    """Write a file into a directory, and read it."""
     path = directory / "a.any"
     path.write_bytes(content)
-    return read_files("images", path, **options)
+    return read_files(format_, path, **options)
+
+
+def read_image(directory: Path, content: bytes, **options: Any) -> Outcome:
+    """Write an image file into a directory, and read it."""
+    return read_content("images", directory, content, **options)
 
 
 def pixels_of(outcome: Outcome) -> np.ndarray:

@@ -16,6 +16,7 @@ import yaml
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.storage.location import is_inside
+from batchinference.spec.arguments import texts_in
 
 SAVED = ("state.json", "dataset_dict.json")
 """Files that `save_to_disk` writes to a directory."""
@@ -55,7 +56,7 @@ def _names_in(folder: Path, path: Path) -> Iterator[str]:
     try:
         if path.name in SAVED:
             return _saved_names(json.loads(text))
-        return _texts(_metadata_of_card(path.name, text).get("configs"))
+        return texts_in(_metadata_of_card(path.name, text).get("configs"))
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError) as error:
         raise _outside(folder, path, f"cannot be parsed ({type(error).__name__})") from None
 
@@ -71,12 +72,3 @@ def _metadata_of_card(name: str, text: str) -> Any:
 def _saved_names(state: Any) -> Iterator[str]:
     yield from (str(file.get("filename", "")) for file in state.get("_data_files") or [])
     yield from map(str, state.get("splits") or [])
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a value of YAML, except for keys."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)

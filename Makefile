@@ -25,6 +25,8 @@ KIND_CLUSTER ?= batchinference
 RESTART_API_SERVER ?= tests/tools/restart-api-server $(KIND_CLUSTER)
 # Command that starts a second node or cuts its power. Argument: up or kill
 SECOND_NODE ?= tests/tools/second-node $(KIND_CLUSTER)
+# Command that installs or uninstalls Kueue with elastic jobs. Argument: up or down
+KUEUE ?= tests/tools/kueue
 # Command that prints the directory with prometheus and promtool.
 BUILD_PROMETHEUS ?= echo "$$PROMETHEUS"
 NAMESPACE ?= batchinference-system
@@ -42,7 +44,7 @@ CHAOS_OPTIONS ?= --at-once 3
 
 PIPELINE_IMAGE = $(REGISTRY)/batchinference/pipeline:$(TAG)
 
-export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECOND_NODE \
+export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECOND_NODE KUEUE \
     BENCH_ROUNDS BENCH_SIZE
 
 .PHONY: help

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +35,7 @@ DASHBOARD = "dashboard/dashboard.py"
 STATE = "gcs/gcs_server"
 """The process of Ray without which the container of the head ends."""
 MAX_LOST_HEADS = 3
+FILL_MEMORY = "blocks = []\nwhile True: blocks.append(bytearray(b'x' * (16 << 20)))"
 
 
 def running_head(kubectl: Kubectl, name: str) -> Job | None:
@@ -79,6 +82,7 @@ def wait_for_another_head(kubectl: Kubectl, name: str, lost: Job) -> Job:
 
 def test_heads_that_are_lost_again_and_again_end_the_attempt(
     kubectl: Kubectl,
+    operator: Kubectl,
     slow_job: Callable[..., Job],
     open_gate: Callable[[Job], None],
     create: Callable[[Job], str],
@@ -87,7 +91,9 @@ def test_heads_that_are_lost_again_and_again_end_the_attempt(
     job["spec"]["retry"] = {"backoff": {"initial": "1s"}}
     name = create(job)
     wait_for_rows(kubectl, name)
-    eventually("all rows but the last are done", lambda: is_held(kubectl, name), CLUSTER_START)
+    eventually(
+        "all rows but the last are done", lambda: is_held(kubectl, operator, name), CLUSTER_START
+    )
     head = running_head(kubectl, name)
     for lost in range(MAX_LOST_HEADS):
         assert head is not None
@@ -107,15 +113,39 @@ def test_heads_that_are_lost_again_and_again_end_the_attempt(
     assert outcomes(status) == ["Failed", "Succeeded"]
 
 
-def is_held(kubectl: Kubectl, name: str) -> bool:
-    """Return whether the job waits for its gate: its rows do not grow."""
+def is_held(kubectl: Kubectl, operator: Kubectl, name: str) -> bool:
+    """Return whether the job waits for its gate: its rows do not grow from poll to poll."""
     before = kubectl.status(name)["progress"]["rows"]
-    eventually("some seconds pass", iter([False] * 20 + [True]).__next__, 60)
+    wait_for_polls(operator, "answered", 10)
     return bool(kubectl.status(name)["progress"]["rows"] == before)
+
+
+def wait_for_polls(operator: Kubectl, result: str, more: int) -> None:
+    """Wait until the operator has polled drivers some more times with this result."""
+    before = polls(operator, result)
+    eventually(
+        f"{more} more polls are {result}", lambda: polls(operator, result) >= before + more, 120
+    )
+
+
+def polls(operator: Kubectl, result: str) -> float:
+    """Return the number of polls with this result, of all replicas of the operator."""
+    series = re.compile(rf'^batchinference_driver_polls_total{{result="{result}"}} (.+)$', re.M)
+    return sum(
+        float(value)
+        for pod in operator.list("pods", "app.kubernetes.io/name=batch-inference-operator")
+        for value in series.findall(metrics(operator, pod["metadata"]["name"]))
+    )
+
+
+def metrics(operator: Kubectl, pod: str) -> str:
+    address = f"/api/v1/namespaces/{operator.namespace}/pods/{pod}:8080/proxy/metrics"
+    return operator("get", "--raw", address)
 
 
 def test_late_answer_after_an_eviction_costs_no_attempt(
     kubectl: Kubectl,
+    operator: Kubectl,
     slow_job: Callable[..., Job],
     open_gate: Callable[[Job], None],
     create: Callable[[Job], str],
@@ -128,7 +158,7 @@ def test_late_answer_after_an_eviction_costs_no_attempt(
     evict(kubectl, head)
     head = wait_for_another_head(kubectl, name, head)
     signal(kubectl, head, DASHBOARD, "SIGSTOP")
-    eventually("some seconds pass", iter([False] * 20 + [True]).__next__, 60)
+    wait_for_polls(operator, "failed", 2)
     signal(kubectl, head, DASHBOARD, "SIGCONT")
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)
@@ -155,3 +185,51 @@ def test_dashboard_that_hangs_ends_the_attempt_by_the_stall_deadline(
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)
     assert outcomes(status) == ["Failed", "Succeeded"]
+
+
+def test_memory_that_runs_out_in_the_head_again_and_again_ends_the_job(
+    kubectl: Kubectl, slow_job: Callable[..., Job], create: Callable[[Job], str]
+) -> None:
+    job = slow_job("full")
+    job["spec"]["cluster"]["head"] = {"memory": "2Gi"}
+    more_memory = {"memoryFactor": 1.5, "maxMemory": "3Gi"}
+    job["spec"]["retry"] = {
+        "maxAttempts": 2, "backoff": {"initial": "1s"}, "outOfMemory": more_memory,
+    }  # fmt: skip
+    name = create(job)
+    for attempt in range(2):
+        kubectl.status_when(
+            name, f"attempt {attempt + 1} runs", lambda s, n=attempt: runs(s, n), CLUSTER_START
+        )
+        eventually(
+            f"attempt {attempt + 1} has no memory left",
+            lambda n=attempt: fill_memory(kubectl, name) or has_ended(kubectl, name, n),
+            CLUSTER_START,
+        )
+    status = eventually("the job fails", lambda: failed(kubectl, name), CLUSTER_START)
+    assert [one["cause"] for one in status["attempts"]] == ["OutOfMemory"] * 2
+    assert status["attempts"][1]["memory"] == {"head": "3Gi"}
+
+
+def runs(status: Job, attempt: int) -> bool:
+    attempts = status.get("attempts", [])
+    return len(attempts) > attempt and status["phase"] == "Running"
+
+
+def has_ended(kubectl: Kubectl, name: str, attempt: int) -> bool:
+    return "outcome" in kubectl.status(name)["attempts"][attempt]
+
+
+def failed(kubectl: Kubectl, name: str) -> Job | None:
+    status = kubectl.status(name)
+    return status if status["phase"] == "Failed" else None
+
+
+def fill_memory(kubectl: Kubectl, name: str) -> None:
+    """Use up the memory of the head; the kernel or Ray kills processes."""
+    head = running_head(kubectl, name)
+    if head is None:
+        return
+    inside = ("exec", head["metadata"]["name"], "--container", "ray", "--")
+    command = ["kubectl", "--namespace", kubectl.namespace, *inside, "python", "-c", FILL_MEMORY]
+    subprocess.run(command, capture_output=True, timeout=120, check=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from support.cluster.kubectl import eventually, run
 
@@ -14,6 +16,8 @@ RESTART_API_SERVER = os.environ.get(
 """The command that kills the API server and starts it again."""
 SECOND_NODE = os.environ.get("SECOND_NODE", "tests/tools/second-node batchinference")
 """The command that starts a second node (`up`) or cuts its power (`kill`)."""
+KUEUE = os.environ.get("KUEUE", "tests/tools/kueue")
+"""The command that installs (`up`) or uninstalls (`down`) Kueue with elastic jobs."""
 
 
 def restart_api_server() -> None:
@@ -29,3 +33,13 @@ def _api_server_is_ready() -> bool:
 
 def second_node(action: str) -> None:
     run([*shlex.split(SECOND_NODE), action], timeout=300)
+
+
+@contextmanager
+def kueue_installed() -> Iterator[None]:
+    """Install Kueue while the block runs."""
+    run([*shlex.split(KUEUE), "up"], timeout=900)
+    try:
+        yield
+    finally:
+        run([*shlex.split(KUEUE), "down"], timeout=180)

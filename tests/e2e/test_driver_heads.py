@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.cluster.kubectl import Kubectl, eventually
+from support.cluster.processes import signal
 from support.cluster.waits import (
     CLUSTER_START,
     JOB_END,
@@ -21,16 +22,6 @@ from support.cluster.waits import (
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long("driver-heads")]
 Job = dict[str, Any]
-SIGNAL = """
-import os, signal, glob, sys
-for path in glob.glob("/proc/[0-9]*/cmdline"):
-    try:
-        command = open(path, "rb").read().replace(b"\\0", b" ")
-    except OSError:
-        continue
-    if sys.argv[1].encode() in command and b"glob" not in command:
-        os.kill(int(path.split("/")[2]), getattr(signal, sys.argv[2]))
-"""
 DASHBOARD = "dashboard/dashboard.py"
 STATE = "gcs/gcs_server"
 """The process of Ray without which the container of the head ends."""
@@ -46,11 +37,6 @@ def running_head(kubectl: Kubectl, name: str) -> Job | None:
 def is_ready(pod: Job) -> bool:
     conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
-
-
-def signal(kubectl: Kubectl, head: Job, process: str, which: str) -> None:
-    name = head["metadata"]["name"]
-    kubectl("exec", name, "--container", "ray", "--", "python", "-c", SIGNAL, process, which)
 
 
 def driver_head(kubectl: Kubectl, name: str) -> Job:

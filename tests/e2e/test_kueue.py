@@ -10,13 +10,12 @@ import pytest
 from e2e.jobs import GATED, counts
 from support.cluster.disruptions import kueue_installed
 from support.cluster.kubectl import Kubectl, eventually
+from support.cluster.processes import signal
 from support.cluster.waits import (
     CLUSTER_START,
     JOB_END,
-    kill,
     outcomes,
     pod_bodies,
-    pods,
     wait_for_phase,
     wait_for_reason,
     wait_for_rows,
@@ -26,6 +25,8 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.long("kueue")]
 Job = dict[str, Any]
 QUEUE = "tests"
 ELASTIC = "kueue.x-k8s.io/elastic-job"
+RAYLET = "raylet/raylet"
+"""The process of Ray without which the container of a worker ends."""
 FIXED = {"workers": {"min": 1, "max": 1}}
 
 
@@ -84,12 +85,11 @@ def test_lost_worker_of_a_queued_job_is_replaced(
     wait_for_rows(kubectl, name)
     ray_job = kubectl.get("rayjob", f"{name}-1") or {}
     assert (ELASTIC in ray_job["metadata"].get("annotations", {})) == (not size)
-    lost = pods(kubectl, name, "worker")
-    kill(kubectl, lost)
+    lost = ready_workers(kubectl, name)
+    for worker in pod_bodies(kubectl, name, "worker"):
+        signal(kubectl, worker, RAYLET, "SIGKILL")
     eventually(
-        "another worker is ready",
-        lambda: ready_workers(kubectl, name) - set(lost),
-        CLUSTER_START,
+        "another worker is ready", lambda: ready_workers(kubectl, name) - lost, CLUSTER_START
     )
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)

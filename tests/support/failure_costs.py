@@ -8,6 +8,7 @@ docs/performance.md.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import tarfile
 import tempfile
@@ -19,7 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
+from batchinference.api.outputs import error_groups
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.output.file_layout import FileLayout
@@ -27,9 +30,13 @@ from batchinference.pipeline.output.file_rewrites import OutputSchema
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.verify.findings import Result
+from batchinference.pipeline.verify.verify import verify
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
+from support.documents.minimal import document
 from support.inputs.read_files import open_input
+from support.jobs.without_ray import run_without_ray
 
 ROUNDS = 2
 Work = Callable[[], None]
@@ -184,6 +191,55 @@ def _running(step: Step, table: pa.Table) -> Work:
     return work
 
 
+def _expression(place: Path, rows: int, failures: int) -> Work:
+    is_bad = _bad(rows, failures)
+    texts = ["x" if is_bad(row) else "1" for row in range(rows)]
+    step = Step.model_validate({"name": "n", "addColumns": {"n": "int(text)"}})
+    return _running(step, pa.table({"text": texts}))
+
+
+def _texts(place: Path, rows: int, failures: int) -> Work:
+    is_bad = _bad(rows, failures)
+    lines = (b"\xff" if is_bad(row) else b"a line" for row in range(rows))
+    (place / "a.txt").write_bytes(b"\n".join(lines))
+    return _reading("text", place)
+
+
+def _images(place: Path, rows: int, failures: int) -> Work:
+    is_bad = _bad(rows, failures)
+    stored = io.BytesIO()
+    Image.new("RGB", (64, 64), (200, 30, 30)).save(stored, "JPEG")
+    for row in range(rows):
+        content = b"\xff\xd8 no image" if is_bad(row) else stored.getvalue()
+        (place / f"{row:06}.jpg").write_bytes(content)
+    return _reading("images", place)
+
+
+def _job(place: Path, rows: int, failures: int) -> Work:
+    """A job with failed rows, from its plan to the groups of its errors and `verify`."""
+    is_bad = _bad(rows, failures)
+    (place / "in").mkdir()
+    (place / "in" / "a.txt").write_text(
+        "\n".join("x" if is_bad(row) else "1" for row in range(rows))
+    )
+    runs = itertools.count()
+
+    def work() -> None:
+        output = str(place / f"out-{next(runs)}")
+        job = document(
+            "costs",
+            read={"format": "text", "paths": [str(place / "in")]},
+            steps=[{"name": "n", "addColumns": {"n": "int(text)"}}],
+            write={"format": "parquet", "path": output},
+            errors={"maxPercent": 100},
+        )
+        run_without_ray(job, rows_per_task=4_000)
+        assert sum(group.rows for group in error_groups(output)) == failures
+        assert verify(Location(output)).result == Result.PROVEN
+
+    return work
+
+
 def _partitions(place: Path, rows: int, failures: int) -> Work:
     """Each value of the column of partitions is a directory."""
     table = pa.table({"n": range(rows), "day": [str(row % (failures + 1)) for row in range(rows)]})
@@ -225,6 +281,10 @@ CASES = [
     Case("a long name in WebDataset", _tar_names, 500, 40_000),
     Case("a row for which a step raises", _step, 4_000, 200),
     Case("a row that a decode step cannot decode", _decode, 20_000, 200),
+    Case("an expression that fails for a row", _expression, 8_000, 200),
+    Case("a line that is not UTF-8", _texts, 100_000, 200),
+    Case("a file that is no image", _images, 200, 20),
+    Case("a job with failed rows, with errors and verify", _job, 1_000, 20),
     Case("values of the column of partitionBy", _partitions, 20_000, 4_000),
     Case("commits that lack a column", _columns, 1_000, 1),
 ]

@@ -335,8 +335,9 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
             )
     source.ignored.check(spec.errors.warnings)
     problems = list(check_columns(spec, source.columns()))
-    if not problems and isinstance(source, FileInput):
-        problems = list(type_problems(spec.steps, source.types()))
+    if not problems:
+        types = source.types() if isinstance(source, FileInput) else {}
+        problems = list(type_problems(spec.steps, types))
     if problems:
         raise BadInput("; ".join(map(str, problems)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from batchinference.plan.output_types import outputs_of
 from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
 from batchinference.spec.job import BatchInferenceSpec
@@ -67,6 +68,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
         yield from _check_write(spec.write, columns)
+    yield from _check_partitions(spec)
 
 
 def _check_sampling_rates(steps: Sequence[Step]) -> Iterator[Problem]:
@@ -108,6 +110,26 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
     if chosen and partition_columns.issuperset(chosen):
         message = "every column becomes a directory: nothing is left to write"
         yield Problem("spec.write.partitionBy", message)
+
+
+def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield the results of models that are no values that can name a directory."""
+    types = outputs_of(spec.steps)
+    for column in spec.write.column_fields.get("partitionBy", ()):
+        kind = types.get(column)
+        if isinstance(kind, dict):
+            parts = f"a struct of {' and '.join(kind)}"
+            yield _no_directory(column, parts, f"{column}[{next(iter(kind))!r}]")
+        elif isinstance(kind, list):
+            yield _no_directory(column, "a list", f"{column}[0]")
+
+
+def _no_directory(column: str, what: str, part: str) -> Problem:
+    message = (
+        f"column '{column}' holds {what}, which cannot name directories. Add a column with a step "
+        f"addColumns, such as {part}, and name that column"
+    )
+    return Problem("spec.write.partitionBy", message)
 
 
 def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:

@@ -36,13 +36,18 @@ FUNCTIONS = {
 MAX_DEPTH = 100
 """Maximum depth of a syntax tree, which prevents a RecursionError."""
 MAX_INTEGER = 2**63 - 1
+MAX_ITEMS = 2**31 - 1
+"""The maximum length of an Arrow list."""
 
 _TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
 """Python keywords that the language supports."""
 _LEAVES = (ast.Constant, ast.Name)
-_BRANCHES = (ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.IfExp)
+_BRANCHES = (
+    *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.IfExp),
+    *(ast.Attribute, ast.Subscript),
+)
 _OPERATORS = (
     *(ast.And, ast.Or, ast.Not, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod),
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
@@ -155,6 +160,8 @@ def _check(node: ast.expr) -> None:
             _check_call(node)
         case ast.Compare():
             _check_comparison(node)
+        case ast.Subscript():
+            _check_key(node)
     for part in _parts(node):
         _check(part)
 
@@ -181,6 +188,8 @@ def _parts(node: ast.expr) -> list[ast.expr]:
             pairs = zip(node.ops, node.comparators, strict=True)
             right = [operand for op, operand in pairs if not isinstance(op, ast.In | ast.NotIn)]
             return [node.left, *right]
+        case ast.Subscript():
+            return [node.value]
     return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
 
 
@@ -201,6 +210,24 @@ def _check_call(node: ast.Call) -> None:
     for argument in node.args if name == "col" else node.args[1:]:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
             raise ValueError(f"the last argument of {name}() must be a string in quotes")
+
+
+def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
+    """Return the field of a.field and a['field'], or the index of a[0]."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return key if isinstance(key, str | int) else ""
+
+
+def _check_key(node: ast.Subscript) -> None:
+    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    if isinstance(key, str) or (type(key) is int and 0 <= key < MAX_ITEMS):
+        return
+    raise ValueError(
+        f"'{ast.unparse(node)[:60]}' reads neither a field nor an item. Write a field as a['name'], "
+        "and an item as a[0], counted from 0"
+    )
 
 
 def _instead_of(node: ast.Call) -> str:

@@ -7,53 +7,48 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import with_column
-from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
-from batchinference.pipeline.steps.relational import Filter
+from batchinference.pipeline.steps.expression import CONVERT, ColumnExpression, UnsuitableTypes
+from batchinference.pipeline.steps.no_rows import result_without_rows
+from batchinference.pipeline.steps.relational import ExplodeList, Filter
 from batchinference.spec.problems import Problem
 from batchinference.spec.steps import Step, to_alias
 
 
 def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
-    """Yield the problem of the first expression that does not suit the types of the input. Columns
-    of unknown type are not checked, and no step after the first model or user code."""
+    """Yield the problem of the first expression that does not suit the types of the columns: those
+    of the input, and of the results of earlier steps. Columns of unknown type are not checked, and
+    no step after user code."""
     known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
         try:
-            after = _after(step, known)
+            known = _after(step, known)
         except UnsuitableTypes as error:
-            message = f"{error.message}. {_fix(error.message, known.schema)}"
-            yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
+            path = f"spec.steps[{index}].{to_alias(step.kind)}"
+            yield Problem(path, f"{error.message}{_other_fix(error.message, types)}")
             return
-        if after is None:
+        if step.python is not None:
             return
-        known = after
 
 
-def _fix(message: str, schema: pa.Schema) -> str:
-    used = [f"{field.name} is {field.type}" for field in schema if field.name in message]
-    return (
-        f"Here {', '.join(used)}. Convert a column, for example with int(NAME), or declare its "
-        "type in read.options.types"
-    )
+def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
+    """Return a second fix if a column of the input must be converted, else an empty text."""
+    of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
+    is_cast = message.endswith(CONVERT) and of_input
+    return ", or declare its type in read.options.types" if is_cast else ""
 
 
-def _after(step: Step, known: pa.Table) -> pa.Table | None:
-    """Return the columns of known type after a step, without rows; None if all are unknown. Raises
-    UnsuitableTypes."""
-    names = known.column_names
+def _after(step: Step, known: pa.Table) -> pa.Table:
+    """Return the columns of known type after a step, without rows. Raises UnsuitableTypes."""
     if step.filter is not None:
         if _are_known(step.filter, known):
             Filter(step.name, step.filter).mask(known)
         return known
     if step.add_columns is not None:
         return _with_columns(step.name, step.add_columns, known)
-    if step.select_columns is not None:
-        return known.select([name for name in step.select_columns if name in names])
-    if step.drop_columns is not None:
-        return known.select([name for name in names if name not in step.drop_columns])
-    if step.rename_columns is not None:
-        return known.rename_columns([step.rename_columns.get(name, name) for name in names])
-    return None
+    loaded = ExplodeList(step.name, step.explode) if step.explode else None
+    after = result_without_rows(step, known, loaded)
+    unknown = [field.name for field in after.schema if pa.types.is_null(field.type)]
+    return after.drop_columns(unknown)
 
 
 def _with_columns(step: str, added: Mapping[str, str], known: pa.Table) -> pa.Table:

@@ -73,6 +73,70 @@ def test_missing_column_is_named_with_a_suggestion(step: Document) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("expression", "fix"),
+    [
+        ("web", ". Use one of them, or write a text in quotes: \"'web'\""),
+        ("n == web", ". Use one of them, or write a text in quotes: 'web'"),
+        ("n == true", ". Write True"),
+        ("my > 1", ". Write col('my col') for that column"),
+        ("a.b > 1", ". Write col('a.b') for that column"),
+        ("nn > 1", "; did you mean 'n'?"),
+        ("len(web) > 1", ". Use one of them"),
+        ("col('x y') > 1", ". Use one of them"),
+    ],
+)
+def test_fix_of_a_name_that_is_no_column(expression: str, fix: str) -> None:
+    (message,) = problems(
+        {"name": "s", "addColumns": {"x": expression}}, columns=["n", "my col", "a.b"]
+    )
+    assert message.endswith(f"but the columns here are n, my col, a.b{fix}")
+
+
+CLASSIFIER = {
+    "name": "classify",
+    "model": {
+        **{"runtime": "transformers", "source": "./m", "task": "text-classification"},
+        **{"inputs": {"text": "text"}, "output": "o"},
+    },
+}
+TOP_LABELS = {**CLASSIFIER, "model": {**CLASSIFIER["model"], "topK": 2}}
+RENAMED = {"name": "rename", "renameColumns": {"o": "p"}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "column", "parts"),
+    [
+        ([CLASSIFIER], "o", ["a struct of label and score", "addColumns", "o['label']"]),
+        ([TOP_LABELS], "o", ["a list", "o[0]"]),
+        ([CLASSIFIER, RENAMED], "p", ["a struct"]),
+        ([CLASSIFIER], "o.label", ["addColumns, such as o.label, and name that column"]),
+    ],
+)
+def test_result_that_cannot_name_directories_is_refused(
+    steps: list[Document], column: str, parts: list[str]
+) -> None:
+    write = {"format": "parquet", "path": "s3://out/", "partitionBy": [column]}
+    (message,) = problems(*steps, columns=["text"], write=write)
+    assert message.startswith("spec.write.partitionBy: ")
+    assert [part for part in parts if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"addColumns": {"o": "o.label"}},
+        {"python": {"callable": "own:f"}},
+        {"explode": {"column": "o"}},
+    ],
+    ids=str,
+)
+def test_replaced_result_may_name_directories(step: Document) -> None:
+    write = {"format": "parquet", "path": "s3://out/", "partitionBy": ["o"]}
+    made = [TOP_LABELS, {"name": "replace", **step}]
+    assert problems(*made, columns=["text"], write=write) == []
+
+
 def test_missing_column_of_a_model_is_named() -> None:
     assert problems(filter_step(), model_step(), columns=["prompt"])[1:] == [
         "spec.steps[1].model: step 'embed' reads column 'text', but the columns here are prompt. "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from batchinference.spec import parse
 from batchinference.spec.steps import Replicas, Step
@@ -232,6 +233,26 @@ def test_field_of_a_step_is_refused(fields: Document, message: str) -> None:
 )  # fmt: skip
 def test_value_of_a_step_kind_is_refused(kind: str, value: Any, message: str) -> None:
     assert refused(with_step(**{kind: value})).startswith(f"{STEP}.{kind}{message}")
+
+
+@pytest.mark.parametrize(
+    ("flow", "advice"),
+    [
+        ("{p: matches(n, 2), q: n}", "is also wrong: the last argument of matches()"),
+        ("{p: round(n, 2)}", "is also wrong: unknown function 'round'"),
+        ("{p: n in (1, 2)}", 'Write the expression in quotes: p: "n in (1, 2)"'),
+        ("{p: n in (1, 2, 3), q: n}", 'Write the expression in quotes: p: "n in (1, 2, 3)"'),
+    ],
+)
+def test_expression_that_yaml_divides_at_a_comma_is_refused(flow: str, advice: str) -> None:
+    message = refused(with_step(addColumns=yaml.safe_load(flow)))
+    assert message.startswith(f"{STEP}.addColumns: in {{...}}, a comma ends a value")
+    assert advice in message
+
+
+def test_null_expression_is_no_divided_one() -> None:
+    message = refused(with_step(addColumns={"a": "len(b)", "c": None}))
+    assert message == f"{STEP}.addColumns.c: expected a text, got null"
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from batchinference.plan.output_types import outputs_of
 from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
+from batchinference.spec.expression import names_compared_in
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
@@ -24,6 +26,7 @@ from batchinference.spec.write import Write, WriteOrdered
 
 CASELESS = ("delta", "iceberg", "sql")
 """Formats of tables whose engines ignore the case of column names."""
+_CONSTANTS = {"true": "True", "false": "False", "null": "None", "none": "None"}
 _FORMAT_COLUMNS = {
     "images": ["image"],
     "text": ["text"],
@@ -89,7 +92,7 @@ def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
     yield from _reserved_names(step)
     if columns is not None:
         for column in sorted(columns_read(step) - set(columns)):
-            yield _missing_column(step.name, column, columns)
+            yield _missing_column(step, column, columns)
         yield from _rename_conflicts(step, columns)
         yield from _chunk_conflicts(step, columns)
 
@@ -188,11 +191,33 @@ def columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
     return [*left | dict.fromkeys(columns_added(step))]
 
 
-def _missing_column(step: str, column: str, columns: list[str]) -> str:
-    return _unknown_column(f"step '{step}' reads column '{column}'", column, columns)
+def _missing_column(step: Step, column: str, columns: list[str]) -> str:
+    added = list((step.add_columns or {}).values())
+    fix = ""
+    if expressions := [*added, *filter(None, [step.filter])]:
+        fix = _fix_of_expression(column, columns, expressions)
+    if not fix and column in added and not did_you_mean(column, columns):
+        fix = f". Use one of them, or write a text in quotes: \"'{column}'\""
+    return _unknown_column(f"step '{step.name}' reads column '{column}'", column, columns, fix)
 
 
-def _unknown_column(what: str, column: str, columns: list[str]) -> str:
+def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) -> str:
+    """Return the fix of a name in expressions that is no column, or an empty text."""
+    for name in columns:
+        if not name.isidentifier() and column in re.findall(r"\w+", name):
+            return f". Write col({name!r}) for that column"
+    if constant := _CONSTANTS.get(column.lower()):
+        return f". Write {constant}"
+    compared = any(column in names_compared_in(each) for each in expressions)
+    if compared and not did_you_mean(column, columns):
+        return f". Use one of them, or write a text in quotes: '{column}'"
+    return ""
+
+
+def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -> str:
     known = ", ".join(columns) or "none"
-    fix = did_you_mean(column, columns) or (". Use one of them" if columns else "")
+    struct = column.partition(".")[0]
+    if not fix and struct != column and struct in columns:
+        fix = f". Add a column with a step addColumns, such as {column}, and name that column"
+    fix = fix or did_you_mean(column, columns) or (". Use one of them" if columns else "")
     return f"{what}, but the columns here are {known}{fix}"

@@ -26,7 +26,13 @@ import pyarrow.dataset as pads
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.schema import is_list, unify_types
-from batchinference.spec.expression import column_of, columns_of, is_column, key_of, parse_expression
+from batchinference.spec.expression import (
+    column_of,
+    columns_of,
+    is_column,
+    key_of,
+    parse_expression,
+)
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -163,20 +169,24 @@ class _Translation:
                 return constant(value)
             case ast.Name(id=name):
                 return self._column(name)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._operation(op, self.of(left), self.of(right))
+            case ast.BoolOp(op=op, values=values):
+                return self._fold(op, [self.of(value) for value in values])
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self._choice(*map(self.of, (test, body, orelse)))
+        return self._operand(node)
+
+    def _operand(self, node: ast.expr) -> Operand:
+        match node:
             case ast.Attribute(value=value) | ast.Subscript(value=value):
                 return self._part(self.of(value), key_of(node))
             case ast.Call():
                 return self._call(node)
             case ast.UnaryOp():
                 return self._unary(node)
-            case ast.BinOp(left=left, op=op, right=right):
-                return self._operation(op, self.of(left), self.of(right))
-            case ast.BoolOp(op=op, values=values):
-                return self._fold(op, [self.of(value) for value in values])
             case ast.Compare():
                 return self._comparisons(node)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self._choice(*map(self.of, (test, body, orelse)))
         raise ValueError(f"'{ast.unparse(node)}' is not part of the expression language")
 
     def _apply(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:

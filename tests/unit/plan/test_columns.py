@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.columns import check_columns, input_columns
+from batchinference.plan.columns import check_columns, input_columns, replaced_columns
 from batchinference.spec import SpecError
+from batchinference.spec.steps import Step
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import (
     drop_step,
@@ -91,6 +92,37 @@ def test_fix_of_a_name_that_is_no_column(expression: str, fix: str) -> None:
         {"name": "s", "addColumns": {"x": expression}}, columns=["n", "my col", "a.b"]
     )
     assert message.endswith(f"but the columns here are n, my col, a.b{fix}")
+
+
+OUTPUT_O = {**model_step("m"), "model": {**model_step("m")["model"], "output": "o"}}
+OUTPUT_TEXT = {**model_step("t"), "model": {**model_step("t")["model"], "output": "text"}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "notes"),
+    [
+        ([OUTPUT_O, {**OUTPUT_O, "name": "n"}], ["step 'n' replaces column 'o' of step 'm'"]),
+        ([OUTPUT_TEXT], ["step 't' replaces column 'text' of the input"]),
+        ([filter_step("f", "o > 1"), OUTPUT_O], ["step 'm' replaces column 'o' of the input"]),
+        ([OUTPUT_O, {"name": "r", "renameColumns": {"o": "text"}}, OUTPUT_TEXT],
+         ["step 't' replaces column 'text' of step 'm'"]),
+        ([OUTPUT_O, {"name": "r", "renameColumns": {"o": "p"}}, OUTPUT_O], []),
+        ([OUTPUT_O, drop_step("o", name="d"), OUTPUT_O], []),
+        ([OUTPUT_O, select_step("text", name="s"), OUTPUT_O], []),
+        ([OUTPUT_O, python_step(), OUTPUT_O], []),
+        ([OUTPUT_O, {"name": "a", "addColumns": {"o": "o.x"}}], []),
+        ([{"name": "d", "decode": {"column": "b", "format": "image"}}], []),
+        ([nearest_step(column="text"), OUTPUT_O], []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [read("csv"), read("text")], ids=["unknown", "known"])
+def test_replaced_columns_are_noted(
+    steps: list[Document], notes: list[str], given: Document
+) -> None:
+    parsed = [Step.model_validate(step) for step in steps]  # also with the same names
+    spec = spec_of(**given).model_copy(update={"steps": parsed})
+    found = [note.partition(".")[0] for note in replaced_columns(spec)]
+    assert found == notes
 
 
 CLASSIFIER = {

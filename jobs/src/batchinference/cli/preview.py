@@ -17,6 +17,7 @@ from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import note
 from batchinference.credentials import without_credentials
 from batchinference.plan import plan_for_machine
+from batchinference.plan.columns import replaced_columns
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
 from batchinference.spec.job import BatchInferenceSpec
@@ -135,14 +136,14 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
 
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
-    """Return the preview of a job with the devices of this machine, and print notes on its plan."""
+    """Return the preview of a job with the devices of this machine, and print notes on it."""
     from batchinference.pipeline.execution.cluster import add_import_path, machine_devices
     from batchinference.pipeline.preview import Preview
 
     add_import_path(str(directory))
     devices = machine_devices()
     plan = plan_for_machine(job.spec, int(devices.get(GPU, 0)), devices)
-    for text in plan.notes:
+    for text in (*plan.notes, *replaced_columns(job.spec)):
         note(text, err=True)
     return Preview(job.spec, plan, rows)
 

@@ -74,6 +74,43 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     yield from _check_partitions(spec)
 
 
+def replaced_columns(spec: BatchInferenceSpec) -> Iterator[str]:
+    """Yield a note on each result of a step that replaces a column of the input or of an earlier
+    step. Without a list of the input's columns, those are known that a step reads."""
+    writers: dict[str, str] = dict.fromkeys(input_columns(spec) or (), "the input")
+    for step in spec.steps:
+        writers = dict.fromkeys(columns_read(step), "the input") | writers
+        output = _result_column(step)
+        if output in writers:
+            yield (
+                f"step '{step.name}' replaces column '{output}' of {writers[output]}. Give its "
+                "output another name to keep both"
+            )
+        writers = _writers_after(step, writers)
+
+
+def _result_column(step: Step) -> str | None:
+    """Return the column for the results of a model, a search or a method predict_batch."""
+    if step.model is not None:
+        return step.model.output
+    if step.nearest is not None:
+        return step.nearest.output
+    predict_batch = step.python.predict_batch if step.python else None
+    return predict_batch.output if predict_batch else None
+
+
+def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
+    """Return who wrote each known column after a step."""
+    output = _result_column(step)
+    if step.python is not None:
+        return {**writers, output: f"step '{step.name}'"} if output else {}
+    before = {new: old for old, new in (step.rename_columns or {}).items()}
+    added = dict.fromkeys(columns_added(step) if not before else (), f"step '{step.name}'")
+    names = columns_after(step, list(writers)) or []
+    kept = {name: writers.get(before.get(name, name), "the input") for name in names}
+    return kept | added
+
+
 def _check_sampling_rates(steps: Sequence[Step]) -> Iterator[Problem]:
     """Yield the steps that decode audio and would replace the sampling rate of an earlier step."""
     made: list[str] = []

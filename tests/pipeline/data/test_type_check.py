@@ -43,6 +43,27 @@ def test_declared_type_is_a_fix_for_columns_of_the_input() -> None:
     assert "read.options" not in of_step
 
 
+@pytest.mark.parametrize(
+    ("task", "inputs", "is_wrong"),
+    [
+        ("image-classification", {"image": "year"}, True),
+        ("audio-classification", {"audio": "year"}, True),
+        ("video-classification", {"video": "year"}, True),
+        ("image-classification", {"image": "unknown"}, False),
+        ("image-classification", {"image": "tags"}, False),
+        ("text-classification", {"text": "year"}, False),
+        ("document-question-answering", {"image": "unknown", "question": "year"}, False),
+    ],
+)
+def test_texts_are_no_pixels_and_no_samples(
+    task: str, inputs: dict[str, str], is_wrong: bool
+) -> None:
+    model = {"runtime": "transformers", "source": "./m", "output": "o", "task": task}
+    found = problems({"model": {**model, "inputs": inputs}})
+    assert len(found) == is_wrong
+    assert all("is column 'year', which holds texts. Use a column of" in each for each in found)
+
+
 SENTIMENT = {
     "model": {
         **{"runtime": "transformers", "task": "text-classification", "source": "./m"},

@@ -10,8 +10,16 @@ from batchinference.pipeline.arrow import with_column
 from batchinference.pipeline.steps.expression import CONVERT, ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.steps.relational import ExplodeList, Filter
+from batchinference.spec.models import TransformersModel
 from batchinference.spec.problems import Problem
 from batchinference.spec.steps import Step, to_alias
+
+_MEDIA = {
+    **dict.fromkeys(("image", "other_image"), "pixels: read.format images or a step decode"),
+    "audio": "samples: read.format audio or a step decode",
+    "video": "bytes: read.format binary",
+}
+"""The inputs of models that are no texts, and where their values come from."""
 
 
 def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
@@ -45,10 +53,23 @@ def _after(step: Step, known: pa.Table) -> pa.Table:
         return known
     if step.add_columns is not None:
         return _with_columns(step.name, step.add_columns, known)
+    _check_inputs(step, known)
     loaded = ExplodeList(step.name, step.explode) if step.explode else None
     after = result_without_rows(step, known, loaded)
     unknown = [field.name for field in after.schema if pa.types.is_null(field.type)]
     return after.drop_columns(unknown)
+
+
+def _check_inputs(step: Step, known: pa.Table) -> None:
+    """Raise UnsuitableTypes if texts are the input of a model that needs pixels or samples."""
+    inputs = step.model.inputs if isinstance(step.model, TransformersModel) else {}
+    for name, column in inputs.items():
+        kind = known.schema.field(column).type if column in known.column_names else None
+        if kind in (pa.string(), pa.large_string()) and (fix := _MEDIA.get(name)):
+            raise UnsuitableTypes(
+                f"step '{step.name}': the input '{name}' is column '{column}', which holds texts. "
+                f"Use a column of {fix}"
+            )
 
 
 def _with_columns(step: str, added: Mapping[str, str], known: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ import ast
 import datetime as dt
 import keyword
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -59,6 +60,7 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "matches": pc.match_substring_regex,
 }
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_NO_KERNEL = re.compile(r"Function '\w+' has no kernel matching input types")
 CONVERT = "Convert a column, for example with int(NAME)"
 _TEXTS = (pa.types.is_string, pa.types.is_large_string)
 
@@ -133,7 +135,8 @@ class ColumnExpression:
         except NoSuchValue as error:
             raise UnsuitableTypes(f"{self._label}: {error}: {self._text}") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
-            message = f"{self._label} cannot be computed: {self._text}: {error}"
+            reason = _NO_KERNEL.sub("no such operation for the input types", str(error))
+            message = f"{self._label} cannot be computed: {self._text}: {reason}"
             raise UnsuitableTypes(f"{message.rstrip('.')}. {_advice(schema)}") from None
         return result
 

@@ -22,7 +22,7 @@ def check_callable(step: str, path: str) -> ast.Module | None:
 
     Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
     package that is not installed. The module is not imported: that may take long."""
-    module, _, name = path.partition(":")
+    module = path.partition(":")[0]
     # find_spec imports parent modules: for `own.py`, it would run the user's code
     found = None if module.endswith(".py") else _spec_of(module)
     if found is None:
@@ -36,6 +36,13 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     tree = _parsed(step, file)
     if "." not in module and found.submodule_search_locations is None:
         _check_no_relative_import(step, file, tree)
+    _check_imports(step, file, tree)
+    _check_name(step, path, file, tree)
+    return tree
+
+
+def _check_imports(step: str, file: Path, tree: ast.Module) -> None:
+    """Raise ModelLoad if a module imports a package that is not installed."""
     for line, package in _imports(tree):
         if _spec_of(package) is None:
             raise ModelLoad(
@@ -43,8 +50,12 @@ def check_callable(step: str, path: str) -> ast.Module | None:
                 "installed. Install it, put it into the directory of the job's file, or add it to "
                 "the image"
             )
+
+
+def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
+    """Raise ModelLoad if a module does not define the name in `module:name`."""
     names = _names(tree)
-    top = name.split(".")[0]
+    top = path.partition(":")[2].split(".")[0]
     if names is not None and top not in names:
         public_names = [known for known in names if not known.startswith("_")]
         only = ", ".join(public_names[:SHOWN_NAMES]) or "other code"
@@ -52,7 +63,6 @@ def check_callable(step: str, path: str) -> ast.Module | None:
             f"step '{step}': '{path}': {file.name} has no '{top}', only {only}"
             f"{did_you_mean(top, public_names) or '. Use one of them'}"
         )
-    return tree
 
 
 def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:

@@ -119,6 +119,25 @@ def test_fields_and_items_are_null_safe() -> None:
     assert mask("l[0].label == 'P'", NESTED.slice(1)) == [False, False]
 
 
+def test_items_of_tensors_are_those_of_lists() -> None:
+    table = pa.table(
+        {
+            "vector": to_column(np.arange(6, dtype=np.float32).reshape(3, 2)),
+            "picture": to_column(np.arange(12, dtype=np.uint8).reshape(3, 2, 2)),
+            "ragged": to_column([np.zeros(2), np.ones(3), np.ones(1)]),
+        }
+    )
+    assert_masks(
+        """
+        TTT  len(vector) == 2 ; len(picture[0]) == 2 ; vector is not None
+        .TT  vector[0] > 1 ; ragged[0] == 1
+        T..  picture[1][0] == 2 ; len(ragged) == 2
+        ...  vector[2] == 1
+        """,
+        table,
+    )
+
+
 @pytest.mark.parametrize(
     ("expression", "reason"),
     [

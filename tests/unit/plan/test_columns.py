@@ -139,10 +139,14 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p"}}
 @pytest.mark.parametrize(
     ("steps", "column", "parts"),
     [
-        ([CLASSIFIER], "o", ["a struct of label and score", "addColumns", "o['label']"]),
-        ([TOP_LABELS], "o", ["a list", "o[0]"]),
+        (
+            [CLASSIFIER],
+            "o",
+            ["a struct of label and score", "addColumns, such as {value: o.label}"],
+        ),
+        ([TOP_LABELS], "o", ["a list", "{value: o[0].label}"]),
         ([CLASSIFIER, RENAMED], "p", ["a struct"]),
-        ([CLASSIFIER], "o.label", ["addColumns, such as o.label, and name that column"]),
+        ([CLASSIFIER], "o.label", ["addColumns, such as {value: o.label}, and name it"]),
     ],
 )
 def test_result_that_cannot_name_directories_is_refused(

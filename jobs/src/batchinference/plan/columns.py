@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from batchinference.plan.output_types import outputs_of
 from batchinference.plan.pruning import columns_added, columns_read
+from batchinference.spec.column_types import ColumnType
 from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
 from batchinference.spec.expression import names_compared_in
 from batchinference.spec.job import BatchInferenceSpec
@@ -156,20 +157,25 @@ def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:
     """Yield the results of models that are no values that can name a directory."""
     types = outputs_of(spec.steps)
     for column in spec.write.column_fields.get("partitionBy", ()):
-        kind = types.get(column)
-        if isinstance(kind, dict):
-            parts = f"a struct of {' and '.join(kind)}"
-            yield _no_directory(column, parts, f"{column}[{next(iter(kind))!r}]")
-        elif isinstance(kind, list):
-            yield _no_directory(column, "a list", f"{column}[0]")
+        kind = types.get(column, "")
+        if not isinstance(kind, str):
+            what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
+            message = (
+                f"column '{column}' holds {what}, which cannot name directories. Add a column with "
+                f"a step addColumns, such as {{value: {_scalar_of(column, kind)}}}, and name that "
+                "column"
+            )
+            yield Problem("spec.write.partitionBy", message)
 
 
-def _no_directory(column: str, what: str, part: str) -> Problem:
-    message = (
-        f"column '{column}' holds {what}, which cannot name directories. Add a column with a step "
-        f"addColumns, such as {part}, and name that column"
-    )
-    return Problem("spec.write.partitionBy", message)
+def _scalar_of(expression: str, kind: ColumnType) -> str:
+    """Return the expression of the first single value within a value of this type."""
+    if isinstance(kind, str):
+        return expression
+    if isinstance(kind, list):
+        return _scalar_of(f"{expression}[0]", kind[0])
+    name, field = next(iter(kind.items()))
+    return _scalar_of(f"{expression}.{name}", field)
 
 
 def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:
@@ -255,6 +261,6 @@ def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -
     known = ", ".join(columns) or "none"
     struct = column.partition(".")[0]
     if not fix and struct != column and struct in columns:
-        fix = f". Add a column with a step addColumns, such as {column}, and name that column"
+        fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
     fix = fix or did_you_mean(column, columns) or (". Use one of them" if columns else "")
     return f"{what}, but the columns here are {known}{fix}"

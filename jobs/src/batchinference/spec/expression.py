@@ -191,6 +191,20 @@ def columns_read_by(text: str) -> frozenset[str]:
     return frozenset(columns_of(parse_expression(text)))
 
 
+def columns_with_items(tree: ast.expr) -> set[str]:
+    """Return the columns of which an expression reads fields, items or the length."""
+    whole: list[ast.expr] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=value) | ast.Subscript(value=value):
+                whole.append(value)
+            case ast.Call(func=ast.Name(id="len"), args=[value]):
+                whole.append(value)
+    names = {node.id for node in whole if isinstance(node, ast.Name)}
+    calls = [node for node in whole if isinstance(node, ast.Call)]
+    return names | {column_of(call) for call in calls if is_column(call)}
+
+
 def names_compared_in(text: str) -> set[str]:
     """Return the names right of `==` and `!=` in a valid expression."""
     compared = [node for node in ast.walk(parse_expression(text)) if isinstance(node, ast.Compare)]

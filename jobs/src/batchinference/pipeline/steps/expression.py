@@ -25,11 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
+from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.schema import is_list, unify_types
 from batchinference.spec.expression import (
     column_of,
     columns_of,
+    columns_with_items,
     is_column,
     key_of,
     parse_expression,
@@ -61,6 +63,8 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
 }
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _NO_KERNEL = re.compile(r"Function '\w+' has no kernel matching input types")
+MAX_TYPE = 200
+"""Maximum number of characters of a type in a message."""
 CONVERT = "Convert a column, for example with int(NAME)"
 _TEXTS = (pa.types.is_string, pa.types.is_large_string)
 
@@ -115,6 +119,7 @@ class ColumnExpression:
         self._label, self._text = label, text
         self._tree = parse_expression(text)
         self.columns = sorted(columns_of(self._tree))
+        self._as_lists = sorted(columns_with_items(self._tree))
         self._known: dict[pa.Schema, Operand] = {}
 
     def __call__(self, batch: pa.Table) -> pa.ChunkedArray:
@@ -122,6 +127,9 @@ class ColumnExpression:
         UnsuitableTypes if the expression does not fit the columns, and ArrowInvalid if it fails for
         a row, for example because a sum overflows."""
         narrow = batch.select(self.columns)
+        lists = tensors_to_lists(batch.select(self._as_lists))
+        for name in self._as_lists:
+            narrow = with_column(narrow, name, lists.column(name))
         schema = narrow.schema.remove_metadata()
         if schema not in self._known:
             self._known[schema] = self._translate(schema)
@@ -152,7 +160,8 @@ def _advice(schema: pa.Schema) -> str:
             break
     else:
         fix = CONVERT
-    return f"Here {', '.join(f'{field.name} is {field.type}' for field in schema)}. {fix}"
+    types = (f"{field.name} is {str(field.type)[:MAX_TYPE]}" for field in schema)
+    return f"Here {', '.join(types)}. {fix}"
 
 
 def _written(column: str) -> str:

@@ -141,11 +141,12 @@ def test_items_of_tensors_are_those_of_lists() -> None:
 @pytest.mark.parametrize(
     ("expression", "reason"),
     [
-        ("s.lable", "no field 'lable'. The fields are label, score, n. Here s is struct<"),
-        ("l.label", "its items are read with [0]"),
+        ("s.lable", "no field 'lable'. The fields are label, score, n; did you mean 'label'?"),
+        ("l.label", "Read an item first, such as [0].label"),
         ("s[0]", "no list"),
+        ("s.label[0]", "no list. Decode a text of JSON with a step decode"),
         ("m[0]", "no list"),
-        ("s.label.x", "because the value is string"),
+        ("s.label.x", "because the value is string. Decode a text of JSON with a step decode"),
         ("s == 'P'", "Read a field, such as s['label']"),
         ("l == 'P'", "Read an item, such as l[0]"),
     ],

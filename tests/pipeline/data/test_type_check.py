@@ -78,7 +78,7 @@ TOP = {"model": {**SENTIMENT["model"], "topK": 2}}
     [
         (SENTIMENT, {"filter": "o.lable == 'x'"}, ["no field 'lable'", "label, score"]),
         (SENTIMENT, {"filter": "o == 'POSITIVE'"}, ["o is struct<label", "o['label']"]),
-        (SENTIMENT, {"addColumns": {"a": "o[0].label"}}, ["o is struct<label", "no list"]),
+        (SENTIMENT, {"addColumns": {"a": "o[0].label"}}, ["is struct<label", "no list"]),
         (SENTIMENT, {"filter": "o.score > 'a'"}, ["string"]),
         (TOP, {"filter": "o.label == 'x'"}, ["[0].label"]),
         (TOP, {"filter": "o > 1"}, ["o[0]"]),

@@ -133,7 +133,7 @@ CLASSIFIER = {
     },
 }
 TOP_LABELS = {**CLASSIFIER, "model": {**CLASSIFIER["model"], "topK": 2}}
-RENAMED = {"name": "rename", "renameColumns": {"o": "p"}}
+RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p"}}
             ["a struct of label and score", "addColumns, such as {value: o.label}"],
         ),
         ([TOP_LABELS], "o", ["a list", "{value: o[0].label}"]),
-        ([CLASSIFIER, RENAMED], "p", ["a struct"]),
+        ([CLASSIFIER, RENAMED], "p q", ["a struct", "{value: col('p q').label}"]),
         ([CLASSIFIER], "o.label", ["addColumns, such as {value: o.label}, and name it"]),
     ],
 )

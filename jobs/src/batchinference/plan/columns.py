@@ -9,7 +9,7 @@ from batchinference.plan.output_types import outputs_of
 from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
-from batchinference.spec.expression import names_compared_in
+from batchinference.spec.expression import names_compared_in, written
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
@@ -162,8 +162,8 @@ def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:
             what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
             message = (
                 f"column '{column}' holds {what}, which cannot name directories. Add a column with "
-                f"a step addColumns, such as {{value: {_scalar_of(column, kind)}}}, and name that "
-                "column"
+                f"a step addColumns, such as {{value: {_scalar_of(written(column), kind)}}}, and "
+                "name that column"
             )
             yield Problem("spec.write.partitionBy", message)
 
@@ -248,7 +248,7 @@ def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) 
     """Return the fix of a name in expressions that is no column, or an empty text."""
     for name in columns:
         if not name.isidentifier() and column in re.findall(r"\w+", name):
-            return f". Write col({name!r}) for that column"
+            return f". Write {written(name)} for that column"
     if constant := _CONSTANTS.get(column.lower()):
         return f". Write {constant}"
     compared = any(column in names_compared_in(each) for each in expressions)

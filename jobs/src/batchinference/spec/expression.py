@@ -70,10 +70,10 @@ def parse_expression(text: str) -> ast.expr:
     try:
         return _checked_tree(text)
     except ValueError as error:
-        if (written := _translation(text)) is None:
+        if (translation := _translation(text)) is None:
             raise
         problem = _FIX.split(str(error))[0]
-        raise ValueError(f"{problem}. Write {written}") from None
+        raise ValueError(f"{problem}. Write {translation}") from None
 
 
 def parse_condition(text: str) -> ast.expr:
@@ -96,13 +96,13 @@ def _checked_tree(text: str) -> ast.expr:
 
 def _translation(text: str) -> str | None:
     """Return an invalid expression as this language writes it; None if that is unknown."""
-    if len(text) > MAX_TRANSLATED or (written := translated(text)) == text:
+    if len(text) > MAX_TRANSLATED or (translation := translated(text)) == text:
         return None
     try:
-        tree = _checked_tree(written)
+        tree = _checked_tree(translation)
     except ValueError:
         return None
-    return written if columns_of(tree) and not _has_bits(tree) else None
+    return translation if columns_of(tree) and not _has_bits(tree) else None
 
 
 def _has_bits(tree: ast.expr) -> bool:
@@ -203,6 +203,12 @@ def columns_with_items(tree: ast.expr) -> set[str]:
     names = {node.id for node in whole if isinstance(node, ast.Name)}
     calls = [node for node in whole if isinstance(node, ast.Call)]
     return names | {column_of(call) for call in calls if is_column(call)}
+
+
+def written(column: str) -> str:
+    """Return a column as it is written in an expression."""
+    plain = column.isidentifier() and not keyword.iskeyword(column)
+    return column if plain else f"col({column!r})"
 
 
 def names_compared_in(text: str) -> set[str]:

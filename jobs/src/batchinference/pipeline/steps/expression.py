@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
-import keyword
 import operator
 import re
 from collections.abc import Callable
@@ -35,7 +34,9 @@ from batchinference.spec.expression import (
     is_column,
     key_of,
     parse_expression,
+    written,
 )
+from batchinference.spec.problems import did_you_mean
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -71,6 +72,10 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string)
 
 class UnsuitableTypes(BadInput):
     """Columns have types that a step or a query cannot use."""
+
+
+class NoSuchPart(TypeError):
+    """A value has no fields or items, or not this field."""
 
 
 class NoSuchValue(ValueError):
@@ -142,6 +147,8 @@ class ColumnExpression:
             compute(result.expression, null_row)
         except NoSuchValue as error:
             raise UnsuitableTypes(f"{self._label}: {error}: {self._text}") from None
+        except NoSuchPart as error:
+            raise UnsuitableTypes(f"{self._label}: {self._text}: {error}") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
             reason = _NO_KERNEL.sub("no such operation for the input types", str(error))
             message = f"{self._label} cannot be computed: {self._text}: {reason}"
@@ -153,21 +160,15 @@ def _advice(schema: pa.Schema) -> str:
     """Return the types of the columns of an expression, and how to use the first of them."""
     for field in schema:
         if pa.types.is_struct(field.type) and field.type.names:
-            fix = f"Read a field, such as {_written(field.name)}[{field.type.names[0]!r}]"
+            fix = f"Read a field, such as {written(field.name)}[{field.type.names[0]!r}]"
             break
         if is_list(field.type):
-            fix = f"Read an item, such as {_written(field.name)}[0], or the len of the list"
+            fix = f"Read an item, such as {written(field.name)}[0], or the len of the list"
             break
     else:
         fix = CONVERT
-    types = (f"{field.name} is {str(field.type)[:MAX_TYPE]}" for field in schema)
+    types = (f"{field.name} is {_shown(field.type)}" for field in schema)
     return f"Here {', '.join(types)}. {fix}"
-
-
-def _written(column: str) -> str:
-    """Return a column as it is written in an expression."""
-    plain = column.isidentifier() and not keyword.iskeyword(column)
-    return column if plain else f"col({column!r})"
 
 
 class _Translation:
@@ -299,7 +300,7 @@ class _Translation:
 
     def _part(self, value: Operand, key: str | int) -> Operand:
         """Return a field of a struct, the value of a key of a map, or an item of a list; null if
-        there is no such key or item. Raises TypeError if the type has none."""
+        there is no such key or item. Raises NoSuchPart if the type has none."""
         if value.is_null:
             return NULL
         part = _item_of(value, key) if isinstance(key, int) else _field_of(value, key)
@@ -349,17 +350,31 @@ def _field_of(value: Operand, name: str) -> Operand:
     if pa.types.is_map(kind):
         return Operand(pc.map_lookup(value.expression, name, "first"), kind.item_type)
     if not pa.types.is_struct(kind):
-        items = f": its items are read with [0], such as [0].{name}" if is_list(kind) else ""
-        raise TypeError(f"there is no field '{name}', because the value is {kind}{items}")
+        fix = f". Read an item first, such as [0].{name}" if is_list(kind) else _decode_fix(kind)
+        raise NoSuchPart(f"there is no field '{name}', because the value is {_shown(kind)}{fix}")
     place = kind.get_field_index(name)
     if place < 0:
-        raise TypeError(f"there is no field '{name}'. The fields are {', '.join(kind.names)}")
+        near = did_you_mean(name, kind.names)
+        raise NoSuchPart(
+            f"there is no field '{name}'. The fields are {', '.join(kind.names)}{near}"
+        )
     return Operand(pc.struct_field(value.expression, [place]), kind.field(place).type)
+
+
+def _decode_fix(kind: pa.DataType) -> str:
+    return ". Decode a text of JSON with a step decode" if _is_text(kind) else ""
+
+
+def _shown(kind: pa.DataType) -> str:
+    return str(kind)[:MAX_TYPE]
 
 
 def _item_of(value: Operand, index: int) -> Operand:
     if not is_list(value.kind):
-        raise TypeError(f"there is no item {index}, because the value is {value.kind}, and no list")
+        problem = (
+            f"there is no item {index}, because the value is {_shown(value.kind)}, and no list"
+        )
+        raise NoSuchPart(f"{problem}{_decode_fix(value.kind)}")
     # list_element fails for an index beyond a list that is not null, and list_slice may crash
     none = pc.scalar(pa.scalar(None, value.kind))
     long_enough = pc.list_value_length(value.expression) > index

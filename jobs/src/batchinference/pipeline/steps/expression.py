@@ -354,10 +354,8 @@ def _field_of(value: Operand, name: str) -> Operand:
         raise NoSuchPart(f"there is no field '{name}', because the value is {_shown(kind)}{fix}")
     place = kind.get_field_index(name)
     if place < 0:
-        near = did_you_mean(name, kind.names)
-        raise NoSuchPart(
-            f"there is no field '{name}'. The fields are {', '.join(kind.names)}{near}"
-        )
+        fields = ", ".join(kind.names)[:MAX_TYPE] + did_you_mean(name, kind.names)
+        raise NoSuchPart(f"there is no field '{name}'. The fields are {fields}")
     return Operand(pc.struct_field(value.expression, [place]), kind.field(place).type)
 
 

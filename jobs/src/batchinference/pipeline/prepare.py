@@ -344,8 +344,11 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     source.ignored.check(spec.errors.warnings)
     problems = list(check_columns(spec, source.columns()))
     if not problems:
-        types = source.types() if isinstance(source, FileInput) else {}
-        problems = list(type_problems(spec.steps, types))
+        problems = list(
+            type_problems(spec.steps, source.types(), source.why_text)
+            if isinstance(source, FileInput)
+            else type_problems(spec.steps, {})
+        )
     if problems:
         raise BadInput("; ".join(map(str, problems)))
 

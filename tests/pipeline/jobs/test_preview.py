@@ -108,6 +108,13 @@ def test_a_result_that_replaces_the_input_is_noted(job_file: JobFile, module: st
     done = preview(job_file(python("Upper", module, predictBatch=predict)))
     assert done.exit_code == 0
     assert "step 'upper' replaces column 'text' of the input" in done.stderr
+    predict["output"] = "other"
+    done = preview(job_file(python("Upper", module, predictBatch=predict)))
+    assert (done.exit_code, done.stderr) == (0, "")
+    csv = {"format": "csv", "paths": ["numbers.csv"]}
+    Path("numbers.csv").write_text("text,other\na,b\n")
+    done = preview(job_file(python("Upper", module, predictBatch=predict), read=csv))
+    assert "step 'upper' replaces column 'other' of the input" in done.stderr
 
 
 def test_steps_and_rows_are_printed_in_order(job_file: JobFile, module: str) -> None:

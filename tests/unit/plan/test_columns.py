@@ -121,7 +121,7 @@ def test_replaced_columns_are_noted(
 ) -> None:
     parsed = [Step.model_validate(step) for step in steps]  # also with the same names
     spec = spec_of(**given).model_copy(update={"steps": parsed})
-    found = [note.partition(".")[0] for note in replaced_columns(spec)]
+    found = [note.partition(".")[0] for note in replaced_columns(spec, input_columns(spec))]
     assert found == notes
 
 

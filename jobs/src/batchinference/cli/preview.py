@@ -119,6 +119,8 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
     stream = sys.stdout if form is Format.TEXT else sys.stderr
     with LinesOfSteps(stream) as output, redirect_stdout(output):
         for outcome in preview.run():
+            for text in () if outcomes else replaced_columns(job.spec, preview.columns):
+                note(text, err=True)
             outcomes.append(outcome)
             for line in _lines_of(outcome) if form is Format.TEXT else ():
                 echo(line)
@@ -136,14 +138,14 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
 
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
-    """Return the preview of a job with the devices of this machine, and print notes on it."""
+    """Return the preview of a job with the devices of this machine, and print notes on its plan."""
     from batchinference.pipeline.execution.cluster import add_import_path, machine_devices
     from batchinference.pipeline.preview import Preview
 
     add_import_path(str(directory))
     devices = machine_devices()
     plan = plan_for_machine(job.spec, int(devices.get(GPU, 0)), devices)
-    for text in (*plan.notes, *replaced_columns(job.spec)):
+    for text in plan.notes:
         note(text, err=True)
     return Preview(job.spec, plan, rows)
 

@@ -75,10 +75,10 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     yield from _check_partitions(spec)
 
 
-def replaced_columns(spec: BatchInferenceSpec) -> Iterator[str]:
+def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
     """Yield a note on each result of a step that replaces a column of the input or of an earlier
-    step. Without a list of the input's columns, those are known that a step reads."""
-    writers: dict[str, str] = dict.fromkeys(input_columns(spec) or (), "the input")
+    step. `columns` are those of the input; if they are unknown, those that a step reads count."""
+    writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
         writers = dict.fromkeys(columns_read(step), "the input") | writers
         output = _result_column(step)

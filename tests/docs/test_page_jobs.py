@@ -239,6 +239,13 @@ def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
 
+def check_praise(rows: list[Row]) -> None:
+    (row,) = rows  # of three texts
+    assert set(row) == {"text", "score", "source"}
+    assert row["source"] == "web"
+    assert 0.5 < row["score"] <= 1
+
+
 EXPECTED = {
     "docs/jobs.md": {
         "reading": count(3),
@@ -261,6 +268,7 @@ EXPECTED = {
         "rows": count(80),
         "passages": check_passages,
         "stored-photos": check_stored,
+        "praise": check_praise,
         "legacy": count(3),
     },
     "docs/exactly-once.md": {"nightly": count(3)},

@@ -37,6 +37,9 @@ COMPUTED = {
     "n if n > 0 else f": [1.0, -1.9, None],
     "n > 0": [True, False, None],
     "s": [" 7 ", "x", None],
+    "'web'": ["web"] * 3,
+    "1 < 2": [True] * 3,
+    "None": [None] * 3,
 }
 
 

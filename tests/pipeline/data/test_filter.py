@@ -93,6 +93,70 @@ FUNCTIONS = """
 """
 
 
+NESTED = pa.table(
+    {
+        "s": [{"label": "P", "score": 0.9, "n": {"x": [1, 2]}}, None, {"label": None}],
+        "l": [[{"label": "P"}, {"label": "N"}], None, []],
+        "m": pa.array([[("k", 1)], None, [("j", 1)]], pa.map_(pa.string(), pa.int8())),
+        "s.label": ["Q", "P", "R"],
+        "null": pa.nulls(3),
+        "small": pa.array([[2**31 - 1, 7], None, [1, 1]], pa.list_(pa.int32(), 2)),
+    }
+)
+FIELDS = """
+    TTT  null.a[0].b is None ; l[2].label is None ; s.n.x[2] is None ; l[2147483646] is None
+    T..  s.label == 'P' ; s['label'] == 'P' ; col('s').label == 'P' ; lower(s.label) == 'p'
+    T..  l[0].label == 'P' ; l[1].label == 'N' ; len(l) == 2 ; s.n.x[1] == 2 ; s.score > 0.5
+    T..  m['k'] == 1 ; m.k + 1 == 2 ; small[0] + small[1] > 2 ; l[0] is not None ; len(s.n.x) == 2
+    .TT  s.label is None ; l[0].label is None ; m['k'] is None ; s.n.x[0] is None
+    .T.  s is None ; l is None ; col('s.label') == 'P' ; small[1] is None
+"""
+
+
+def test_fields_and_items_are_null_safe() -> None:
+    assert_masks(FIELDS, NESTED)
+    assert_masks("T..  s.label == 'P' ; l[0].label == 'P'", NESTED.slice(0, 3))
+    assert mask("l[0].label == 'P'", NESTED.slice(1)) == [False, False]
+
+
+def test_items_of_tensors_are_those_of_lists() -> None:
+    table = pa.table(
+        {
+            "vector": to_column(np.arange(6, dtype=np.float32).reshape(3, 2)),
+            "picture": to_column(np.arange(12, dtype=np.uint8).reshape(3, 2, 2)),
+            "ragged": to_column([np.zeros(2), np.ones(3), np.ones(1)]),
+        }
+    )
+    assert_masks(
+        """
+        TTT  len(vector) == 2 ; len(picture[0]) == 2 ; vector is not None
+        .TT  vector[0] > 1 ; ragged[0] == 1
+        T..  picture[1][0] == 2 ; len(ragged) == 2
+        ...  vector[2] == 1
+        """,
+        table,
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("s.lable", "no field 'lable'. The fields are label, score, n; did you mean 'label'?"),
+        ("l.label", "Read an item first, such as [0].label"),
+        ("s[0]", "no list"),
+        ("s.label[0]", "no list. Decode a text of JSON with a step decode"),
+        ("m[0]", "no list"),
+        ("s.label.x", "because the value is string. Decode a text of JSON with a step decode"),
+        ("s == 'P'", "Read a field, such as s['label']"),
+        ("l == 'P'", "Read an item, such as l[0]"),
+    ],
+)
+def test_unknown_field_names_the_fields(expression: str, reason: str) -> None:
+    with pytest.raises(JobFailure) as failure:
+        mask(expression, NESTED)
+    assert reason in failure.value.message
+
+
 @pytest.mark.parametrize(
     "cases",
     [COMPARISONS, ARITHMETIC, DIVISIONS_BY_ZERO, FUNCTIONS],

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
-from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform, TransformResult, as_result
 from batchinference.pipeline.steps.user_code import python_transform
@@ -234,19 +234,47 @@ def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
         ({"_bi_": [1, 2, 3]}, f"column '_bi_': {reserved}"),
         (
             {"a": 5},
-            "returned a int in column 'a' that is not a column: object of type 'int' has no",
+            "returned a value of type int in column 'a'. Return a list with one value for each row",
         ),
-        ({"a": None}, "returned a NoneType in column 'a' that is not a column"),
-        ({"a": np.array(5)}, "returned a ndarray in column 'a' that is not a column"),
-        ({"a": {1, 2, 3}}, "returned a set in column 'a'. Return one value for each row"),
-        ({"a": "abc"}, "returned a str in column 'a'. Return one value for each row"),
-        ({"a": b"abc"}, "returned a bytes in column 'a'"),
-        ({"a": {"x": 1, "y": 2, "z": 3}}, "returned a dict in column 'a'"),
+        ({"a": None}, "returned a value of type NoneType in column 'a'. Return"),
+        ({"a": np.array(5)}, "returned a value of type ndarray in column 'a'. Return"),
+        ({"a": {1, 2, 3}}, "returned a value of type set in column 'a'. Return a list"),
+        ({"a": "abc"}, "returned a value of type str in column 'a'. Return a list"),
+        ({"a": "of another length"}, "returned a value of type str in column 'a'"),
+        ({"a": b"abc"}, "returned a value of type bytes in column 'a'"),
+        ({"a": {"x": 1, "y": 2, "z": 3}}, "returned a value of type dict in column 'a'"),
     ):
         with pytest.raises(JobFailure) as failure:
             own(lambda batch, returned=returned: returned)(TABLE)
         assert failure.value.message.startswith("step 'own' ")
         assert reason in failure.value.message
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda batch: {"a": batch["text"].upper()},
+        lambda batch: {"a": 1 if batch["n"] > 1 else 2},
+        lambda batch: {"a": int(batch["n"])},
+        lambda batch: {"a": {1: 2}[batch["n"]]},
+    ],
+    ids=["method", "condition", "conversion", "key"],
+)
+def test_array_that_is_treated_as_a_value_has_a_fix(
+    own: Callable[[Callable[..., Any]], Transform], function: Callable[..., Any]
+) -> None:
+    with pytest.raises((AttributeError, TypeError, ValueError), match="Set method: map") as caught:
+        own(function)(TABLE)
+    assert "test_python_steps.py" in describe(caught.value)
+
+
+def test_other_errors_of_code_have_no_fix(
+    own: Callable[[Callable[..., Any]], Transform],
+) -> None:
+    for function in (lambda batch: batch.n, lambda batch: batch["x"], lambda batch: 1 / 0):
+        with pytest.raises((AttributeError, KeyError, ZeroDivisionError)) as caught:
+            own(function)(TABLE)
+        assert "method: map" not in str(caught.value)
 
 
 RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[str, str]]] = {

@@ -49,8 +49,8 @@ def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
     return write
 
 
-def python(path: str) -> Document:
-    return {"name": "own", "python": {"callable": path}}
+def python(path: str, **fields: Any) -> Document:
+    return {"name": "own", "python": {"callable": path, **fields}}
 
 
 def model(**fields: Any) -> Document:
@@ -96,6 +96,14 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
     "an import": (
         {"steps": [python("MODULE:length")], "imported": "nowhere"},
         "MODULE.py, line 3 imports 'nowhere', which is not installed. Install it",
+    ),
+    "an absolute import": (
+        {"steps": [python("MODULE:length")], "imported": "json\nfrom .own import x"},
+        "MODULE.py, line 4: 'from .own import x' needs a package, and MODULE.py is a single module",
+    ),
+    "an argument": (
+        {"steps": [python("MODULE:length", callArgs={"lang": "en"})]},
+        "callArgs.lang: 'MODULE:length' has no parameter 'lang' to set. Remove it",
     ),
     "valid code": (
         {"steps": [python("MODULE:length")], "imported": "3"},

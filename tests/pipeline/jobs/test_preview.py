@@ -55,6 +55,10 @@ def leave(batch):
 def leak(batch):
     print("password=hunter22\\33[2J", end="")
     return batch
+
+class Upper:
+    def predict_batch(self, texts):
+        return [text.upper() for text in texts]
 """
 TEXTS = ["one", "two bad", "three", "four bad", "five", "six", "seven"]
 JobFile = Callable[..., str]
@@ -97,6 +101,20 @@ def files_in(directory: Path) -> dict[str, int]:
         for path in directory.rglob("*")
         if "__pycache__" not in path.parts and path.is_file()
     }
+
+
+def test_a_result_that_replaces_the_input_is_noted(job_file: JobFile, module: str) -> None:
+    predict = {"input": "text", "output": "text"}
+    done = preview(job_file(python("Upper", module, predictBatch=predict)))
+    assert done.exit_code == 0
+    assert "step 'upper' replaces column 'text' of the input" in done.stderr
+    predict["output"] = "other"
+    done = preview(job_file(python("Upper", module, predictBatch=predict)))
+    assert (done.exit_code, done.stderr) == (0, "")
+    csv = {"format": "csv", "paths": ["numbers.csv"]}
+    Path("numbers.csv").write_text("text,other\na,b\n")
+    done = preview(job_file(python("Upper", module, predictBatch=predict), read=csv))
+    assert "step 'upper' replaces column 'other' of the input" in done.stderr
 
 
 def test_steps_and_rows_are_printed_in_order(job_file: JobFile, module: str) -> None:

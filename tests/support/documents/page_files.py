@@ -35,6 +35,7 @@ MODELS = {
     "judge": "decision_model",
     "names": "token_classifier",
     "seer": "vision_chat",
+    "sentiment": "sentiment_model",
 }
 TEXTS = {
     "sales/may.csv": "item;price\npen;2\nink;7\n",

@@ -74,6 +74,16 @@ def entailment_model(folder: Path) -> None:
     hf.BertForSequenceClassification(config).save_pretrained(folder)
 
 
+def sentiment_model(folder: Path) -> None:
+    """Write a classifier that calls one of the texts "one", "two" and "three" POSITIVE."""
+    texts = _words(folder)(["one", "two", "three"], padding=True, return_tensors="pt")
+    model = hf.BertForSequenceClassification(_bert_config(id2label={0: "NEGATIVE", 1: "POSITIVE"}))
+    with torch.no_grad():
+        *_, second, first = (model.eval()(**texts).logits @ torch.tensor([-1.0, 1.0])).sort()[0]
+        model.classifier.bias[1] -= (first + second) / 2
+    model.save_pretrained(folder)
+
+
 def regressor(folder: Path) -> None:
     """Write a model that returns a score for a pair of texts."""
     _words(folder)

@@ -100,6 +100,7 @@ def test_validate_as_data(invoke: Invoke, write_job: WriteJob) -> None:
         "file": "job.yaml (BatchInference 1)",
         "valid": True,
         "message": "a is valid",
+        "notes": [],
         "problems": [],
     }
     assert (second["valid"], second["problems"][0]["path"]) == (False, "spec.steps[0].filter")

@@ -29,6 +29,14 @@ def test_validate_accepts_local_paths(invoke: Invoke, write_job: WriteJob) -> No
         assert (result.stdout, result.stderr) == ("job.yaml: mine is valid\n", "")
 
 
+def test_validate_notes_a_replaced_column(invoke: Invoke, write_job: WriteJob) -> None:
+    steps = [model_step("one"), model_step("two")]
+    result = invoke("validate", write_job(document("mine", steps=steps)))
+    (valid, note) = result.stdout.splitlines()
+    assert (result.exit_code, valid) == (0, "job.yaml: mine is valid")
+    assert note.startswith("job.yaml: note: step 'two' replaces column 'embedding' of step 'one'")
+
+
 def test_validate_reads_all_files(invoke: Invoke, write_job: WriteJob) -> None:
     files = [
         write_job(document("a"), file="a.yaml"),

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.columns import check_columns, input_columns
+from batchinference.plan.columns import check_columns, input_columns, replaced_columns
 from batchinference.spec import SpecError
+from batchinference.spec.steps import Step
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import (
     drop_step,
@@ -71,6 +72,105 @@ def test_missing_column_is_named_with_a_suggestion(step: Document) -> None:
         f"spec.steps[0].{kind}: step 'step' reads column 'label', but the columns here are text, "
         "lable; did you mean 'lable'?"
     ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "fix"),
+    [
+        ("web", ". Use one of them, or write a text in quotes: \"'web'\""),
+        ("n == web", ". Use one of them, or write a text in quotes: 'web'"),
+        ("n == true", ". Write True"),
+        ("my > 1", ". Write col('my col') for that column"),
+        ("a.b > 1", ". Write col('a.b') for that column"),
+        ("nn > 1", "; did you mean 'n'?"),
+        ("len(web) > 1", ". Use one of them"),
+        ("col('x y') > 1", ". Use one of them"),
+    ],
+)
+def test_fix_of_a_name_that_is_no_column(expression: str, fix: str) -> None:
+    (message,) = problems(
+        {"name": "s", "addColumns": {"x": expression}}, columns=["n", "my col", "a.b"]
+    )
+    assert message.endswith(f"but the columns here are n, my col, a.b{fix}")
+
+
+OUTPUT_O = {**model_step("m"), "model": {**model_step("m")["model"], "output": "o"}}
+OUTPUT_TEXT = {**model_step("t"), "model": {**model_step("t")["model"], "output": "text"}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "notes"),
+    [
+        ([OUTPUT_O, {**OUTPUT_O, "name": "n"}], ["step 'n' replaces column 'o' of step 'm'"]),
+        ([OUTPUT_TEXT], ["step 't' replaces column 'text' of the input"]),
+        ([filter_step("f", "o > 1"), OUTPUT_O], ["step 'm' replaces column 'o' of the input"]),
+        ([OUTPUT_O, {"name": "r", "renameColumns": {"o": "text"}}, OUTPUT_TEXT],
+         ["step 't' replaces column 'text' of step 'm'"]),
+        ([OUTPUT_O, {"name": "r", "renameColumns": {"o": "p"}}, OUTPUT_O], []),
+        ([OUTPUT_O, drop_step("o", name="d"), OUTPUT_O], []),
+        ([OUTPUT_O, select_step("text", name="s"), OUTPUT_O], []),
+        ([OUTPUT_O, python_step(), OUTPUT_O], []),
+        ([OUTPUT_O, {"name": "a", "addColumns": {"o": "o.x"}}], []),
+        ([{"name": "d", "decode": {"column": "b", "format": "image"}}], []),
+        ([nearest_step(column="text"), OUTPUT_O], []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [read("csv"), read("text")], ids=["unknown", "known"])
+def test_replaced_columns_are_noted(
+    steps: list[Document], notes: list[str], given: Document
+) -> None:
+    parsed = [Step.model_validate(step) for step in steps]  # also with the same names
+    spec = spec_of(**given).model_copy(update={"steps": parsed})
+    found = [note.partition(".")[0] for note in replaced_columns(spec, input_columns(spec))]
+    assert found == notes
+
+
+CLASSIFIER = {
+    "name": "classify",
+    "model": {
+        **{"runtime": "transformers", "source": "./m", "task": "text-classification"},
+        **{"inputs": {"text": "text"}, "output": "o"},
+    },
+}
+TOP_LABELS = {**CLASSIFIER, "model": {**CLASSIFIER["model"], "topK": 2}}
+RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "column", "parts"),
+    [
+        (
+            [CLASSIFIER],
+            "o",
+            ["a struct of label and score", "addColumns, such as {value: o.label}"],
+        ),
+        ([TOP_LABELS], "o", ["a list", "{value: o[0].label}"]),
+        ([CLASSIFIER, RENAMED], "p q", ["a struct", "{value: col('p q').label}"]),
+        ([CLASSIFIER], "o.label", ["addColumns, such as {value: o.label}, and name it"]),
+    ],
+)
+def test_result_that_cannot_name_directories_is_refused(
+    steps: list[Document], column: str, parts: list[str]
+) -> None:
+    write = {"format": "parquet", "path": "s3://out/", "partitionBy": [column]}
+    (message,) = problems(*steps, columns=["text"], write=write)
+    assert message.startswith("spec.write.partitionBy: ")
+    assert [part for part in parts if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"addColumns": {"o": "o.label"}},
+        {"python": {"callable": "own:f"}},
+        {"explode": {"column": "o"}},
+    ],
+    ids=str,
+)
+def test_replaced_result_may_name_directories(step: Document) -> None:
+    write = {"format": "parquet", "path": "s3://out/", "partitionBy": ["o"]}
+    made = [TOP_LABELS, {"name": "replace", **step}]
+    assert problems(*made, columns=["text"], write=write) == []
 
 
 def test_missing_column_of_a_model_is_named() -> None:

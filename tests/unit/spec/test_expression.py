@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.spec.expression import FUNCTIONS, columns_of, parse_expression
+from batchinference.spec.expression import FUNCTIONS, columns_of, parse_condition, parse_expression
 from support.tiers import examples
 
 VALID: dict[str, set[str]] = {
@@ -45,6 +45,10 @@ VALID: dict[str, set[str]] = {
     "(a\n> 1)": {"a"},
     "a if b else str(c)": {"a", "b", "c"},
     "a > 1_000 # large": {"a"},
+    "a.b == 'x' and a['b c'] > 1": {"a"},
+    "a[0].label + b.c.d['e'][3]": {"a", "b"},
+    "len(a.b) > 1 and col('c d').e[0]": {"a", "c d"},
+    "col('a.b') > a.b": {"a", "a.b"},
     "a > 9223372036854775807": {"a"},
     "a > -9223372036854775807": {"a"},
     " or ".join(f"a == {number}" for number in range(200)): {"a"},
@@ -55,18 +59,12 @@ VALID: dict[str, set[str]] = {
 
 UNSUPPORTED = {
     "a ** 2 > 1": "a ** 2",
-    "a & b": "a & b",
-    "~a": "~a",
     "+a > 1": "+a",
     "a // 2": "a // 2",
     "a @ b": "a @ b",
     "a << 1": "a << 1",
-    "a.b": "a.b",
-    "a[0] == 1": "a[0]",
-    "a[1:]": "a[1:]",
     "lambda: a": "lambda: a",
     "(a := 1)": "(a := 1)",
-    "f'{a}'": "f'{a}'",
     "await a": "await a",
     "{a}": "{a}",
     "{'a': a}": "{'a': a}",
@@ -79,7 +77,7 @@ UNSUPPORTED = {
     "a == 1j": "1j",
     "a == ...": "...",
     "a in [1j]": "1j",
-    "a.b" + ".c" * 40: "a.b" + ".c" * 28 + ".",
+    "+a.b" + ".c" * 40: "+a.b" + ".c" * 28,
 }
 """Python expressions outside the expression language, and the part that the message names."""
 
@@ -87,11 +85,11 @@ INVALID = {
     "": "not an expression: invalid syntax at its end",
     "a >": "not an expression: invalid syntax at its end",
     "a > > 1": "not an expression: invalid syntax at character 5",
-    "a b": "not an expression: invalid syntax at character 3",
+    "a b": "not an expression: invalid syntax at character 3. Write col('a b')",
     "class == 'a=1'": "not an expression: invalid syntax at character 1. Write col('class') for a "
     "column of that name",
     "a == '. Use =' b": "not an expression: invalid syntax at character 16",
-    "a = 1": "not an expression: invalid syntax at character 3. Compare with '=='",
+    "a = 1": "not an expression: invalid syntax at character 3. Write a == 1",
     "a; b": "not an expression: invalid syntax at character 2",
     "a > 1\nb > 2": "not an expression: invalid syntax at line 2",
     "'open": "not an expression: unterminated string literal (detected at line 1) at character 1",
@@ -104,7 +102,7 @@ INVALID = {
     "'a' in ['a']": "it reads no column. Use a column name, or col('NAME')",
     "a is 1": "'is' can only compare with None. Use '=='",
     "None is a": "'is' can only compare with None. Use '=='",
-    "a == None": "a comparison with None is never true. Use 'is None' or 'is not None'",
+    "a == None": "a comparison with None is never true. Write a is None",
     "None != a": "a comparison with None is never true. Use 'is None' or 'is not None'",
     "1 < a < None": "a comparison with None is never true. Use 'is None' or 'is not None'",
     "a in b": "'in' needs a list of constants on its right. Write a list such as ['a', 'b']",
@@ -134,7 +132,7 @@ UNKNOWN = {"print(a)": "print", "a.split('x')": "a.split", "len(a)(b)": "len(a)"
 
 def refusal_of(text: str) -> str:
     with pytest.raises(ValueError, match=r".") as caught:
-        parse_expression(text)
+        parse_condition(text)
     return str(caught.value)
 
 
@@ -153,6 +151,12 @@ def test_invalid_expression_is_refused(text: str, message: str) -> None:
     assert refusal_of(text) == message
 
 
+@pytest.mark.parametrize("key", ["1:", "-1", "True", "b", "1.5", "0, 1", "None", str(2**31)])
+def test_other_keys_than_fields_and_items_are_refused(key: str) -> None:
+    message = refusal_of(f"a[{key}] == 1")
+    assert "reads neither a field nor an item" in message
+
+
 def test_null_byte_is_refused() -> None:
     """Python before 3.11.4 does not report its position."""
     message = "not an expression: source code string cannot contain null bytes"
@@ -164,10 +168,58 @@ def test_unknown_function_is_refused(text: str, name: str) -> None:
     assert refusal_of(text) == f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}"
 
 
-def test_method_is_refused_with_the_function_to_write() -> None:
-    assert refusal_of("lower(a).startswith('x')") == (
-        "unknown function 'lower(a).startswith'. Write startswith(lower(a), 'x')"
-    )
+TRANSLATIONS = {
+    "n > 1 & n < 3": "n > 1 and n < 3",
+    "(n > 1) | ~(m < 3)": "(n > 1) or not (m < 3)",
+    "a && !b || c": "a and not b or c",
+    "a == 'x' | b == '|'": "a == 'x' or b == '|'",
+    "a = 1 AND b IS NOT NULL": "a == 1 and b is not None",
+    "a <> 1 OR b != NULL": "a != 1 or b is not None",
+    "text LIKE 'a%'": "startswith(text, 'a')",
+    "lower(t) not like '%b%'": "not contains(lower(t), 'b')",
+    "o.t LIKE '%b' AND t LIKE 'c'": "endswith(o.t, 'b') and t == 'c'",
+    "a BETWEEN 1 AND 3": "1 <= a <= 3",
+    "a is null": "a is None",
+    "text.str.len() > 3": "len(text) > 3",
+    "text.str.contains('x')": "contains(text, 'x')",
+    "lower(a).startswith('x')": "startswith(lower(a), 'x')",
+    "a.b.strip().lower() == 'x'": "lower(strip(a.b)) == 'x'",
+    "a.isin(['x', 'y'])": "a in ['x', 'y']",
+    "a.isna() | b.notnull()": "a is None or b is not None",
+    "a.between(1, 3)": "1 <= a <= 3",
+    "a.get('b') == 1": "a['b'] == 1",
+    "'x' in a.b": "contains(a.b, 'x')",
+    "'x' not in a": "not contains(a, 'x')",
+    "f'{a} and {b}'": "str(a) + ' and ' + str(b)",
+    "my col > 1": "col('my col') > 1",
+    "first name == 'x' AND last name = 'y'": "col('first name') == 'x' and col('last name') == 'y'",
+    "a.class == 'x'": "a['class'] == 'x'",
+}
+"""Other languages, and what a message says to write instead."""
+
+
+@pytest.mark.parametrize(("text", "written"), TRANSLATIONS.items())
+def test_other_languages_are_translated(text: str, written: str) -> None:
+    problem, _, advice = refusal_of(text).partition(". Write ")
+    assert advice == written
+    assert ". Use " not in problem
+    assert columns_of(parse_expression(advice))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("flags & 4", "(flags & 4) == 4", "flags & mask == mask | 1", "~1 == a", "a | 'x'"),
+        *("round(n, 2)", "text LIKE 'a_b'", "f'{n:.2f}'", "SELECT a FROM b", "a.split('x')"),
+        *("text.contains('x', case=False)", "a ** 2", "len(a", "a " + "or b AND " * 30 + "c"),
+    ],
+)
+def test_no_wrong_translation_is_advised(text: str) -> None:
+    assert ". Write " not in refusal_of(text)
+
+
+def test_a_constant_is_an_expression_and_no_condition() -> None:
+    assert columns_of(parse_expression("'web'")) == set()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -240,5 +292,4 @@ def _parse_or_raise_value_error(text: str) -> None:
     except ValueError as error:
         assert str(error)  # noqa: PT017 - both ends are fine
         return
-    assert columns_of(tree)
     assert parse_expression(ast.unparse(tree))

@@ -95,6 +95,8 @@ def test_yaml_without_a_job_is_refused(text: str, message: str) -> None:
         ("'open", "line 1, column 6: found unexpected end of stream"),
         ("a: *b", "line 1, column 4: found undefined alias 'b'"),
         ("a: @b", "line 1, column 4: found character '@' that cannot start any token"),
+        ("{a: f(b, 'c')}", "line 1, column 13: expected ',' or '}', but got '<scalar>'; add the "),
+        ("{a: b in [1, 2]}", "line 1, column 10: expected ',' or '}', but got '['; add the ','"),
         ("? [a]\n: b", "line 1, column 3: found unhashable key"),
         ("? {a: b}\n: b", "line 1, column 3: found unhashable key"),
         ("<<: 1", "line 1, column 5: expected a mapping or list of mappings for merging, but"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
+import yaml
 
 from batchinference.spec import parse
 from batchinference.spec.steps import Replicas, Step
@@ -232,6 +235,54 @@ def test_field_of_a_step_is_refused(fields: Document, message: str) -> None:
 )  # fmt: skip
 def test_value_of_a_step_kind_is_refused(kind: str, value: Any, message: str) -> None:
     assert refused(with_step(**{kind: value})).startswith(f"{STEP}.{kind}{message}")
+
+
+@pytest.mark.parametrize(
+    ("flow", "advice"),
+    [
+        ("{p: matches(n, 2), q: n}", "is also wrong: the last argument of matches()"),
+        ("{p: round(n, 2)}", "is also wrong: unknown function 'round'"),
+        ("{p: n in (1, 2)}", 'Write the expression in quotes: p: "n in (1, 2)"'),
+        ("{p: n in (1, 2, 3), q: n}", 'Write the expression in quotes: p: "n in (1, 2, 3)"'),
+    ],
+)
+def test_expression_that_yaml_divides_at_a_comma_is_refused(flow: str, advice: str) -> None:
+    message = refused(with_step(addColumns=yaml.safe_load(flow)))
+    assert message.startswith(f"{STEP}.addColumns: in {{...}}, a comma ends a value")
+    assert advice in message
+
+
+def test_null_expression_is_no_divided_one() -> None:
+    message = refused(with_step(addColumns={"a": "len(b)", "c": None}))
+    assert message == f"{STEP}.addColumns.c: expected a text, got null"
+
+
+def local(batch: object) -> object:
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("callable_", "fix"),
+    [
+        (local, f". Write '{__name__}:local'"),
+        (Path, f". Write '{Path.__module__}:Path'"),
+        (print, ". Put it into a file such as steps.py, and write 'steps:print'"),
+        (lambda batch: batch, ". Put a function into a file such as steps.py, and write 'st"),
+        ("my-steps:f", ". A module cannot have '-' in its name: rename it, and write my_steps:f"),
+        ("a.b-c-d:E.f", ". A module cannot have '-' in its name: rename it, and write a.b_c_d:E.f"),
+    ],
+    ids=str,
+)
+def test_callable_that_is_not_named_has_a_fix(callable_: object, fix: str) -> None:
+    assert fix in refused(with_step(python={"callable": callable_}))
+
+
+def test_callable_of_a_notebook_is_to_be_put_into_a_file() -> None:
+    function = FunctionType(local.__code__, {}, "f")
+    function.__module__ = "__main__"
+    function.__qualname__ = "f"
+    message = refused(with_step(python={"callable": function}))
+    assert message.endswith(". Put it into a file such as steps.py, and write 'steps:f'")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from batchinference.api.files import load_job
 from batchinference.spec import SpecError
-from batchinference.spec.expression import columns_of, parse_expression
+from batchinference.spec.expression import columns_of, parse_condition
 from batchinference.spec.nearest import MAX_FOUND
 from batchinference.spec.uris import Uri
 
@@ -65,7 +65,7 @@ def query_problem(output: str, query: SearchQuery) -> str | None:
     try:
         TypeAdapter(list[Uri]).validate_python(addresses)
         if query.where is not None:
-            parse_expression(query.where)
+            parse_condition(query.where)
     except ValidationError as error:
         (wrong, *_) = error.errors()
         return f"'{wrong['input']}': {wrong['msg']}"
@@ -172,4 +172,4 @@ def _choice(index: Index, where: str | None) -> RowFilter | None:
         rows.mask(index.schema.empty_table())  # reports a wrong filter before rows are read
     except JobFailure as failure:
         raise BadInput(failure.message.replace("step '--where'", "--where")) from None
-    return RowFilter(sorted(columns_of(parse_expression(where))), rows.mask)
+    return RowFilter(sorted(columns_of(parse_condition(where))), rows.mask)

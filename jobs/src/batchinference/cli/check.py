@@ -25,6 +25,7 @@ from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import plan_for_cluster
+from batchinference.plan.columns import input_columns, replaced_columns
 from batchinference.rendering import Names, attempt_objects, effective, token_secret
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadows import shadowing
@@ -70,6 +71,7 @@ class Checked:
     file: str
     valid: bool
     message: str = ""
+    notes: Sequence[str] = ()
     problems: Sequence[Problem] = ()
 
 
@@ -94,6 +96,8 @@ def validate_files(
 def _show_checked(checked: Checked) -> None:
     if checked.valid:
         note(f"{checked.file}: {checked.message}")
+    for text in checked.notes:
+        note(f"{checked.file}: note: {text}")
     for problem in checked.problems:
         echo(f"{checked.file}: {problem}", err=True)
 
@@ -110,24 +114,28 @@ def _check_file(file: str, settings: Sequence[str], *, deep: bool) -> Iterator[C
     for number, document in enumerate(documents, start=1):
         where = f"{file} ({document['kind']} {number})" if len(documents) > 1 else file
         try:
-            message = _check_document(document, values, directory)
-            yield Checked(where, valid=True, message=message)
+            message, notes = _check_document(document, values, directory)
+            yield Checked(where, valid=True, message=message, notes=notes)
         except SpecError as error:
             yield Checked(where, valid=False, problems=error.problems)
 
 
-def _check_document(document: dict[str, Any], values: Values, directory: Path | None) -> str:
-    """Return a message about a valid document. Raises SpecError.
+def _check_document(
+    document: dict[str, Any], values: Values, directory: Path | None
+) -> tuple[str, list[str]]:
+    """Return a message about a valid document, and notes on it. Raises SpecError.
 
     With the directory of its file, also check its input, models and code.
     """
     if document["kind"] == SCHEDULE_KIND:
-        return _validate_schedule(document, values)
+        return _validate_schedule(document, values), []
     job = parse(document, values)
     plan_for_cluster(job.spec)
     if directory is not None:
         _check_deep(job, directory)
-    return f"{job.metadata.name} is valid"
+    return f"{job.metadata.name} is valid", list(
+        replaced_columns(job.spec, input_columns(job.spec))
+    )
 
 
 def _check_deep(job: BatchInference, directory: Path) -> None:

@@ -17,6 +17,7 @@ from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import note
 from batchinference.credentials import without_credentials
 from batchinference.plan import plan_for_machine
+from batchinference.plan.columns import replaced_columns
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
 from batchinference.spec.job import BatchInferenceSpec
@@ -118,6 +119,8 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
     stream = sys.stdout if form is Format.TEXT else sys.stderr
     with LinesOfSteps(stream) as output, redirect_stdout(output):
         for outcome in preview.run():
+            for text in () if outcomes else replaced_columns(job.spec, preview.columns):
+                note(text, err=True)
             outcomes.append(outcome)
             for line in _lines_of(outcome) if form is Format.TEXT else ():
                 echo(line)

@@ -34,7 +34,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
 from batchinference.pipeline.input.files import FileInput, open_input
@@ -56,6 +56,7 @@ from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.decode import decoder_of
 from batchinference.pipeline.steps.nearest import NearestRows
+from batchinference.pipeline.steps.signatures import signature_problem
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
@@ -63,6 +64,7 @@ from batchinference.plan.columns import check_columns
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
+from batchinference.spec.python_step import PythonStep
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step
@@ -297,13 +299,19 @@ def check_step(step: Step) -> None:
     if step.model is not None:
         _check_model(step.name, step.model)
     elif step.python is not None:
-        check_callable(step.name, step.python.callable)
+        _check_python(step.name, step.python)
     elif step.decode is not None:
         decoder_of(step.name, step.decode)
     elif step.chunk is not None:
         _check_chunk(step.chunk)
     elif step.nearest is not None:
         NearestRows(step.name, step.nearest)
+
+
+def _check_python(step: str, python: PythonStep) -> None:
+    module = check_callable(step, python.callable)
+    if module is not None and (problem := signature_problem(python, module)) is not None:
+        raise ModelLoad(f"step '{step}': {problem}")
 
 
 def _check_chunk(chunk: Chunk) -> None:
@@ -335,8 +343,12 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
             )
     source.ignored.check(spec.errors.warnings)
     problems = list(check_columns(spec, source.columns()))
-    if not problems and isinstance(source, FileInput):
-        problems = list(type_problems(spec.steps, source.types()))
+    if not problems:
+        problems = list(
+            type_problems(spec.steps, source.types(), source.why_text)
+            if isinstance(source, FileInput)
+            else type_problems(spec.steps, {})
+        )
     if problems:
         raise BadInput("; ".join(map(str, problems)))
 

@@ -61,6 +61,8 @@ class Preview:
     spec: BatchInferenceSpec
     plan: Plan
     rows: int
+    columns: list[str] | None = field(default=None, init=False)
+    """The columns of the input after the read; None if they are unknown."""
     _batch: RowBatch = field(default_factory=RowBatch, init=False)
     """The rows after the last step that has run."""
     _paths: pa.ChunkedArray | None = field(default=None, init=False)
@@ -89,6 +91,7 @@ class Preview:
         source = open_input(self.spec.read.limited(self.rows), failing=failing)
         check_input(self.spec, source, self._layout)
         check_query(self.spec.read, source)
+        self.columns = source.columns()
         content = pa.BufferReader(source.serialized())
         self._paths = read_table(content, columns=["path"]).column("path")
         batch = first_rows(source, self.rows)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from batchinference.plan.output_types import outputs_of
 from batchinference.plan.pruning import columns_added, columns_read
+from batchinference.spec.column_types import ColumnType
 from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
+from batchinference.spec.expression import names_compared_in, written
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
@@ -23,6 +27,7 @@ from batchinference.spec.write import Write, WriteOrdered
 
 CASELESS = ("delta", "iceberg", "sql")
 """Formats of tables whose engines ignore the case of column names."""
+_CONSTANTS = {"true": "True", "false": "False", "null": "None", "none": "None"}
 _FORMAT_COLUMNS = {
     "images": ["image"],
     "text": ["text"],
@@ -67,6 +72,44 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
         yield from _check_write(spec.write, columns)
+    yield from _check_partitions(spec)
+
+
+def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
+    """Yield a note on each result of a step that replaces a column of the input or of an earlier
+    step. `columns` are those of the input; if they are unknown, those that a step reads count."""
+    writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
+    for step in spec.steps:
+        writers = dict.fromkeys(columns_read(step), "the input") | writers
+        output = _result_column(step)
+        if output in writers:
+            yield (
+                f"step '{step.name}' replaces column '{output}' of {writers[output]}. Give its "
+                "output another name to keep both"
+            )
+        writers = _writers_after(step, writers)
+
+
+def _result_column(step: Step) -> str | None:
+    """Return the column for the results of a model, a search or a method predict_batch."""
+    if step.model is not None:
+        return step.model.output
+    if step.nearest is not None:
+        return step.nearest.output
+    predict_batch = step.python.predict_batch if step.python else None
+    return predict_batch.output if predict_batch else None
+
+
+def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
+    """Return who wrote each known column after a step."""
+    output = _result_column(step)
+    if step.python is not None:
+        return {**writers, output: f"step '{step.name}'"} if output else {}
+    before = {new: old for old, new in (step.rename_columns or {}).items()}
+    added = dict.fromkeys(columns_added(step) if not before else (), f"step '{step.name}'")
+    names = columns_after(step, list(writers)) or []
+    kept = {name: writers.get(before.get(name, name), "the input") for name in names}
+    return kept | added
 
 
 def _check_sampling_rates(steps: Sequence[Step]) -> Iterator[Problem]:
@@ -87,7 +130,7 @@ def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
     yield from _reserved_names(step)
     if columns is not None:
         for column in sorted(columns_read(step) - set(columns)):
-            yield _missing_column(step.name, column, columns)
+            yield _missing_column(step, column, columns)
         yield from _rename_conflicts(step, columns)
         yield from _chunk_conflicts(step, columns)
 
@@ -108,6 +151,31 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
     if chosen and partition_columns.issuperset(chosen):
         message = "every column becomes a directory: nothing is left to write"
         yield Problem("spec.write.partitionBy", message)
+
+
+def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield the results of models that are no values that can name a directory."""
+    types = outputs_of(spec.steps)
+    for column in spec.write.column_fields.get("partitionBy", ()):
+        kind = types.get(column, "")
+        if not isinstance(kind, str):
+            what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
+            message = (
+                f"column '{column}' holds {what}, which cannot name directories. Add a column with "
+                f"a step addColumns, such as {{value: {_scalar_of(written(column), kind)}}}, and "
+                "name that column"
+            )
+            yield Problem("spec.write.partitionBy", message)
+
+
+def _scalar_of(expression: str, kind: ColumnType) -> str:
+    """Return the expression of the first single value within a value of this type."""
+    if isinstance(kind, str):
+        return expression
+    if isinstance(kind, list):
+        return _scalar_of(f"{expression}[0]", kind[0])
+    name, field = next(iter(kind.items()))
+    return _scalar_of(f"{expression}.{name}", field)
 
 
 def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:
@@ -166,11 +234,33 @@ def columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
     return [*left | dict.fromkeys(columns_added(step))]
 
 
-def _missing_column(step: str, column: str, columns: list[str]) -> str:
-    return _unknown_column(f"step '{step}' reads column '{column}'", column, columns)
+def _missing_column(step: Step, column: str, columns: list[str]) -> str:
+    added = list((step.add_columns or {}).values())
+    fix = ""
+    if expressions := [*added, *filter(None, [step.filter])]:
+        fix = _fix_of_expression(column, columns, expressions)
+    if not fix and column in added and not did_you_mean(column, columns):
+        fix = f". Use one of them, or write a text in quotes: \"'{column}'\""
+    return _unknown_column(f"step '{step.name}' reads column '{column}'", column, columns, fix)
 
 
-def _unknown_column(what: str, column: str, columns: list[str]) -> str:
+def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) -> str:
+    """Return the fix of a name in expressions that is no column, or an empty text."""
+    for name in columns:
+        if not name.isidentifier() and column in re.findall(r"\w+", name):
+            return f". Write {written(name)} for that column"
+    if constant := _CONSTANTS.get(column.lower()):
+        return f". Write {constant}"
+    compared = any(column in names_compared_in(each) for each in expressions)
+    if compared and not did_you_mean(column, columns):
+        return f". Use one of them, or write a text in quotes: '{column}'"
+    return ""
+
+
+def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -> str:
     known = ", ".join(columns) or "none"
-    fix = did_you_mean(column, columns) or (". Use one of them" if columns else "")
+    struct = column.partition(".")[0]
+    if not fix and struct != column and struct in columns:
+        fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
+    fix = fix or did_you_mean(column, columns) or (". Use one of them" if columns else "")
     return f"{what}, but the columns here are {known}{fix}"

@@ -19,6 +19,10 @@ _MERGE = "tag:yaml.org,2002:merge"
 _YAML_HINTS = {
     "unhashable key": "; put a text that begins with '{{' in quotes",
     r"'\t'": "; indent with spaces instead of tabs",
+    **dict.fromkeys(
+        ("expected ',' or '}', but got '<scalar>'", "expected ',' or '}', but got '['"),
+        "; add the ',' that is missing before it, or put a text that contains ',' or '[' in quotes",
+    ),
     "mapping values are not allowed": "; add the ':' that is missing before it, or put a text that "
     "contains ': ' in quotes",
 }

@@ -10,11 +10,14 @@ import ast
 import keyword
 import re
 import warnings
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
+
+from batchinference.spec.expression_fixes import translated
 
 FUNCTIONS = {
     "col": 1,
@@ -36,13 +39,23 @@ FUNCTIONS = {
 MAX_DEPTH = 100
 """Maximum depth of a syntax tree, which prevents a RecursionError."""
 MAX_INTEGER = 2**63 - 1
+MAX_ITEMS = 2**31 - 1
+"""The maximum length of an Arrow list."""
 
+MAX_TRANSLATED = 200
+"""Maximum length of an invalid expression that a message translates."""
+
+_FIX = re.compile(r"\. (?:Use|Compare|Write) ")
+"""The fix begins after the problem in a message."""
 _TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
 """Python keywords that the language supports."""
 _LEAVES = (ast.Constant, ast.Name)
-_BRANCHES = (ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.IfExp)
+_BRANCHES = (
+    *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.IfExp),
+    *(ast.Attribute, ast.Subscript),
+)
 _OPERATORS = (
     *(ast.And, ast.Or, ast.Not, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod),
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
@@ -54,14 +67,60 @@ def parse_expression(text: str) -> ast.expr:
 
     Raises ValueError if the expression is invalid or uses unsupported syntax.
     """
+    try:
+        return _checked_tree(text)
+    except ValueError as error:
+        if (translation := _translation(text)) is None:
+            raise
+        problem = _FIX.split(str(error))[0]
+        raise ValueError(f"{problem}. Write {translation}") from None
+
+
+def parse_condition(text: str) -> ast.expr:
+    """Return the syntax tree of an expression that reads a column. Raises ValueError as
+    `parse_expression` does."""
+    tree = parse_expression(text)
+    if not columns_of(tree):
+        raise ValueError("it reads no column. Use a column name, or col('NAME')")
+    return tree
+
+
+def _checked_tree(text: str) -> ast.expr:
     parsed = _parse(text.strip())
     if _depth(parsed) > MAX_DEPTH:
         raise ValueError("not an expression: nested too deeply")
     tree: ast.expr = _FoldNegativeNumbers().visit(parsed)
     _check(tree)
-    if not columns_of(tree):
-        raise ValueError("it reads no column. Use a column name, or col('NAME')")
     return tree
+
+
+def _translation(text: str) -> str | None:
+    """Return an invalid expression as this language writes it; None if that is unknown."""
+    if len(text) > MAX_TRANSLATED or (translation := translated(text)) == text:
+        return None
+    try:
+        tree = _checked_tree(translation)
+    except ValueError:
+        return None
+    return translation if columns_of(tree) and not _has_bits(tree) else None
+
+
+def _has_bits(tree: ast.expr) -> bool:
+    """Return whether `and`, `or` and `not` are within arithmetic or have operands that are no
+    conditions: then `&`, `|` and `~` may have been meant for bits."""
+    for node in ast.walk(tree):
+        inner: list[ast.expr] = []
+        match node:
+            case ast.BoolOp(values=values):
+                inner = [value for value in values if isinstance(value, ast.Constant | ast.BinOp)]
+            case ast.UnaryOp(op=ast.Not(), operand=ast.Constant() | ast.BinOp()):
+                return True
+            case ast.Compare() | ast.BinOp():
+                parts = ast.iter_child_nodes(node)
+                inner = [part for part in parts if isinstance(part, ast.BoolOp)]
+        if inner:
+            return True
+    return False
 
 
 def _parse(text: str) -> ast.expr:
@@ -132,6 +191,34 @@ def columns_read_by(text: str) -> frozenset[str]:
     return frozenset(columns_of(parse_expression(text)))
 
 
+def columns_with_items(tree: ast.expr) -> set[str]:
+    """Return the columns of which an expression reads fields, items or the length."""
+    whole: list[ast.expr] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=value) | ast.Subscript(value=value):
+                whole.append(value)
+            case ast.Call(func=ast.Name(id="len"), args=[value]):
+                whole.append(value)
+    names = {node.id for node in whole if isinstance(node, ast.Name)}
+    calls = [node for node in whole if isinstance(node, ast.Call)]
+    return names | {column_of(call) for call in calls if is_column(call)}
+
+
+def written(column: str) -> str:
+    """Return a column as it is written in an expression."""
+    plain = column.isidentifier() and not keyword.iskeyword(column)
+    return column if plain else f"col({column!r})"
+
+
+def names_compared_in(text: str) -> set[str]:
+    """Return the names right of `==` and `!=` in a valid expression."""
+    compared = [node for node in ast.walk(parse_expression(text)) if isinstance(node, ast.Compare)]
+    pairs = [pair for node in compared for pair in zip(node.ops, node.comparators, strict=True)]
+    equal = (right for op, right in pairs if isinstance(op, ast.Eq | ast.NotEq))
+    return {right.id for right in equal if isinstance(right, ast.Name)}
+
+
 def is_column(node: ast.Call) -> bool:
     """Return whether a call is col('NAME'), for columns whose names are not identifiers."""
     return isinstance(node.func, ast.Name) and node.func.id == "col"
@@ -155,6 +242,8 @@ def _check(node: ast.expr) -> None:
             _check_call(node)
         case ast.Compare():
             _check_comparison(node)
+        case ast.Subscript():
+            _check_key(node)
     for part in _parts(node):
         _check(part)
 
@@ -181,6 +270,8 @@ def _parts(node: ast.expr) -> list[ast.expr]:
             pairs = zip(node.ops, node.comparators, strict=True)
             right = [operand for op, operand in pairs if not isinstance(op, ast.In | ast.NotIn)]
             return [node.left, *right]
+        case ast.Subscript():
+            return [node.value]
     return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
 
 
@@ -195,7 +286,7 @@ def _check_constant(node: ast.Constant) -> None:
 def _check_call(node: ast.Call) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name not in FUNCTIONS:
-        raise ValueError(f"unknown function '{name}'. {_instead_of(node)}")
+        raise ValueError(f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}")
     if node.keywords or len(node.args) != FUNCTIONS[name]:
         raise ValueError(f"{name}() takes {FUNCTIONS[name]} argument(s)")
     for argument in node.args if name == "col" else node.args[1:]:
@@ -203,12 +294,22 @@ def _check_call(node: ast.Call) -> None:
             raise ValueError(f"the last argument of {name}() must be a string in quotes")
 
 
-def _instead_of(node: ast.Call) -> str:
-    """Return what to write instead of a call of an unknown function."""
-    if isinstance(node.func, ast.Attribute) and node.func.attr in FUNCTIONS:
-        arguments = ", ".join(map(ast.unparse, [node.func.value, *node.args]))
-        return f"Write {node.func.attr}({arguments[:60]})"
-    return f"Use one of {', '.join(FUNCTIONS)}"
+def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
+    """Return the field of a.field and a['field'], or the index of a[0]."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return key if isinstance(key, str | int) else ""
+
+
+def _check_key(node: ast.Subscript) -> None:
+    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    if isinstance(key, str) or (type(key) is int and 0 <= key < MAX_ITEMS):
+        return
+    raise ValueError(
+        f"'{ast.unparse(node)[:60]}' reads neither a field nor an item. Write a field as "
+        "a['name'], and an item as a[0], counted from 0"
+    )
 
 
 def _check_comparison(node: ast.Compare) -> None:
@@ -238,12 +339,15 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _check_expression(text: str) -> str:
+def _check_text(text: str, parse: Callable[[str], object]) -> str:
     try:
-        columns_read_by(text)
+        parse(text)
     except ValueError as error:
         raise PydanticCustomError("expression", "{reason}", {"reason": str(error)}) from None
     return text
 
 
-Expression = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_check_expression)]
+_Text = Annotated[str, Field(min_length=1, max_length=2048)]
+Expression = Annotated[_Text, AfterValidator(partial(_check_text, parse=columns_read_by))]
+Condition = Annotated[_Text, AfterValidator(partial(_check_text, parse=parse_condition))]
+"""An expression that reads a column."""

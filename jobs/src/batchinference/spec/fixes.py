@@ -5,12 +5,14 @@ The functions named `...fix` return a sentence with the separator before it, or 
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable
 
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
+_MODULE_WITH_DASH = re.compile(r"[\w.]+(?:-[\w.]+)+:[\w.]+")
 _EXAMPLES = {
     "read": "read: {format: csv, paths: [./data]}",
     "write": "write: {format: parquet, path: ./out}",
@@ -106,3 +108,27 @@ def _number_in(value: object) -> float | None:
 
 def _quoted(text: str) -> str:
     return f'. Write "{text}"' if text else ""
+
+
+def text_fix(value: object) -> str:
+    """Return how to write a value that is no text."""
+    if isinstance(value, int | float | dt.date):
+        return ". Put it in quotes"
+    return _callable_fix(value) if callable(value) else ""
+
+
+def _callable_fix(value: object) -> str:
+    """Return how to name a function or class in a job."""
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    if not re.fullmatch(r"[\w.]+", name):
+        return ". Put a function into a file such as steps.py, and write 'steps:NAME'"
+    if module in (None, "", "__main__", "builtins"):
+        return f". Put it into a file such as steps.py, and write 'steps:{name}'"
+    return f". Write '{module}:{name}'"
+
+
+def module_fix(value: object) -> str:
+    """Return how to write a callable whose module has a name with '-'."""
+    if not isinstance(value, str) or not _MODULE_WITH_DASH.fullmatch(value):
+        return ""
+    return f". A module cannot have '-' in its name: rename it, and write {value.replace('-', '_')}"

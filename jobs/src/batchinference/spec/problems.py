@@ -49,7 +49,15 @@ from batchinference.spec.base import (
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
 from batchinference.spec.durations import PATTERN as DURATION
-from batchinference.spec.fixes import duration_fix, example_fix, length_fix, memory_fix, number_fix
+from batchinference.spec.fixes import (
+    duration_fix,
+    example_fix,
+    length_fix,
+    memory_fix,
+    module_fix,
+    number_fix,
+    text_fix,
+)
 from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN
@@ -94,7 +102,7 @@ _PATTERNS = {
     SQL_NAME: "an SQL name: letters, digits, '_' and '.'",
     ENDPOINT: "an http:// or https:// address without user and password",
 }
-_UNIT_FIXES = {MEMORY: memory_fix, DURATION: duration_fix}
+_PATTERN_FIXES = {MEMORY: memory_fix, DURATION: duration_fix, MODULE_PATH: module_fix}
 _TYPE_NAMES = {
     dict: "a mapping",
     list: "a list",
@@ -278,8 +286,8 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
     kind, context = details["type"], details.get("ctx", {})
     known = None if value.secret else value.value
     match _EXPECTED.get(kind):
-        case "a text" if isinstance(value.value, int | float | dt.date):
-            return ". Put it in quotes"
+        case "a text":
+            return text_fix(value.value)
         case "a list" if isinstance(value.value, dict):
             return ". Begin each item with '- '"
         case "a list":
@@ -290,8 +298,8 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
             return number_fix(known, whole=expected == "a whole number")
     if kind in _UNITS:
         return _length_fix(kind, context, len(details["input"]), field)
-    if unit_fix := _UNIT_FIXES.get(context.get("pattern", "")):
-        return unit_fix(known)
+    if pattern_fix := _PATTERN_FIXES.get(context.get("pattern", "")):
+        return pattern_fix(known)
     return _with_numbers(_BOUND_FIXES.get(kind, ""), context)
 
 

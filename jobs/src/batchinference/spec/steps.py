@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -17,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, rules
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
-from batchinference.spec.expression import Expression
+from batchinference.spec.expression import Condition, Expression, parse_expression
 from batchinference.spec.fixes import above_max
 from batchinference.spec.models import Model
 from batchinference.spec.nearest import Nearest
@@ -27,7 +29,39 @@ from batchinference.spec.resources import Resources
 
 Count = Annotated[int, Field(ge=1, le=10000)]
 MAX_BATCH = 1_000_000
-AddedColumns = Annotated[dict[ColumnName, Expression], Field(min_length=1, max_length=256)]
+
+
+def _refuse_divided(value: object) -> object:
+    """Raise an error if YAML has divided an expression at a comma, as in {a: matches(b, c)}."""
+    name, whole = "", ""
+    for key, text in value.items() if isinstance(value, dict) else ():
+        if text is not None:
+            name, whole = str(key), str(text)
+        elif _open_brackets(whole) > 0:
+            whole += f", {key}"
+            if _open_brackets(whole) == 0:
+                message = f"in {{...}}, a comma ends a value. {_quoted(name, whole)}"
+                raise PydanticCustomError("divided", "{message}", {"message": message})
+    return value
+
+
+def _open_brackets(text: str) -> int:
+    return sum((character in "([") - (character in ")]") for character in text)
+
+
+def _quoted(name: str, text: str) -> str:
+    try:
+        parse_expression(text)
+    except ValueError as error:
+        return f"The whole text, {text[:60]}, is also wrong: {error}"
+    return f"Write the expression in quotes: {name}: {json.dumps(text, ensure_ascii=False)}"
+
+
+AddedColumns = Annotated[
+    dict[ColumnName, Expression],
+    Field(min_length=1, max_length=256),
+    BeforeValidator(_refuse_divided),
+]
 NewNames = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=256)]
 
 
@@ -160,15 +194,15 @@ class Step(SpecModel):
     """Run a model on each batch."""
     python: PythonStep | None = None
     """Run your own function or class on each batch."""
-    filter: Expression | None = None
+    filter: Condition | None = None
     """Keep the rows for which this expression is true. Rows for which it is null are filtered. An
     expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and
     `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, int, float, str,
-    startswith, endswith, contains and matches. Use col('NAME') for a column whose name is not an
-    identifier."""
+    startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a struct, and
+    `a[0]` an item of a list. Use col('NAME') for a column whose name is not an identifier."""
     add_columns: AddedColumns | None = None
-    """Add or replace columns: `name: expression`, in the language of `filter`. All expressions read
-    the columns as they are before the step."""
+    """Add or replace columns: `name: expression`, in the language of `filter`. An expression may be
+    a constant, such as `"'web'"`. All expressions read the columns as they are before the step."""
     decode: Decode | None = None
     """Decode a column of bytes: images, audio, text or JSON."""
     label_from_path: LabelFromPath | None = None

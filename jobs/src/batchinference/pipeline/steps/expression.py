@@ -3,10 +3,10 @@
 Values and operators behave as in Python, except that null behaves as in SQL: an operation on null
 returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, `in` if
 the list contains None, and a null condition of `if`, which counts as false. Division by zero also
-returns null. A column that is null in a whole block has the null type in that block. It is treated
-like any other null. Integers are computed as int64, and decimals as float64. Comparisons do not
-round integers: a comparison of a column of integers with one of floating-point numbers fails for an
-integer that float64 does not hold.
+returns null, and so does an item beyond the end of a list. A column that is null in a whole block
+has the null type in that block. It is treated like any other null. Integers are computed as int64,
+and decimals as float64. Comparisons do not round integers: a comparison of a column of integers
+with one of floating-point numbers fails for an integer that float64 does not hold.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import datetime as dt
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -23,9 +24,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
+from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.schema import is_list, unify_types
-from batchinference.spec.expression import column_of, columns_of, is_column, parse_expression
+from batchinference.spec.expression import (
+    column_of,
+    columns_of,
+    columns_with_items,
+    is_column,
+    key_of,
+    parse_expression,
+    written,
+)
+from batchinference.spec.problems import did_you_mean
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -52,12 +63,19 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "matches": pc.match_substring_regex,
 }
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_NO_KERNEL = re.compile(r"Function '\w+' has no kernel matching input types")
+MAX_TYPE = 200
+"""Maximum number of characters of a type in a message."""
+CONVERT = "Convert a column, for example with int(NAME)"
 _TEXTS = (pa.types.is_string, pa.types.is_large_string)
-_CAST = "convert the column with int(), float() or str()"
 
 
 class UnsuitableTypes(BadInput):
     """Columns have types that a step or a query cannot use."""
+
+
+class NoSuchPart(TypeError):
+    """A value has no fields or items, or not this field."""
 
 
 class NoSuchValue(ValueError):
@@ -106,6 +124,7 @@ class ColumnExpression:
         self._label, self._text = label, text
         self._tree = parse_expression(text)
         self.columns = sorted(columns_of(self._tree))
+        self._as_lists = sorted(columns_with_items(self._tree))
         self._known: dict[pa.Schema, Operand] = {}
 
     def __call__(self, batch: pa.Table) -> pa.ChunkedArray:
@@ -113,6 +132,9 @@ class ColumnExpression:
         UnsuitableTypes if the expression does not fit the columns, and ArrowInvalid if it fails for
         a row, for example because a sum overflows."""
         narrow = batch.select(self.columns)
+        lists = tensors_to_lists(batch.select(self._as_lists))
+        for name in self._as_lists:
+            narrow = with_column(narrow, name, lists.column(name))
         schema = narrow.schema.remove_metadata()
         if schema not in self._known:
             self._known[schema] = self._translate(schema)
@@ -125,10 +147,28 @@ class ColumnExpression:
             compute(result.expression, null_row)
         except NoSuchValue as error:
             raise UnsuitableTypes(f"{self._label}: {error}: {self._text}") from None
+        except NoSuchPart as error:
+            raise UnsuitableTypes(f"{self._label}: {self._text}: {error}") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
-            message = f"{self._label} cannot be computed: {self._text}: {error}"
-            raise UnsuitableTypes(message) from None
+            reason = _NO_KERNEL.sub("no such operation for the input types", str(error))
+            message = f"{self._label} cannot be computed: {self._text}: {reason}"
+            raise UnsuitableTypes(f"{message.rstrip('.')}. {_advice(schema)}") from None
         return result
+
+
+def _advice(schema: pa.Schema) -> str:
+    """Return the types of the columns of an expression, and how to use the first of them."""
+    for field in schema:
+        if pa.types.is_struct(field.type) and field.type.names:
+            fix = f"Read a field, such as {written(field.name)}[{field.type.names[0]!r}]"
+            break
+        if is_list(field.type):
+            fix = f"Read an item, such as {written(field.name)}[0], or the len of the list"
+            break
+    else:
+        fix = CONVERT
+    types = (f"{field.name} is {_shown(field.type)}" for field in schema)
+    return f"Here {', '.join(types)}. {fix}"
 
 
 class _Translation:
@@ -142,18 +182,24 @@ class _Translation:
                 return constant(value)
             case ast.Name(id=name):
                 return self._column(name)
-            case ast.Call():
-                return self._call(node)
-            case ast.UnaryOp():
-                return self._unary(node)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._operation(op, self.of(left), self.of(right))
             case ast.BoolOp(op=op, values=values):
                 return self._fold(op, [self.of(value) for value in values])
-            case ast.Compare():
-                return self._comparisons(node)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self._choice(*map(self.of, (test, body, orelse)))
+        return self._operand(node)
+
+    def _operand(self, node: ast.expr) -> Operand:
+        match node:
+            case ast.Attribute(value=value) | ast.Subscript(value=value):
+                return self._part(self.of(value), key_of(node))
+            case ast.Call():
+                return self._call(node)
+            case ast.UnaryOp():
+                return self._unary(node)
+            case ast.Compare():
+                return self._comparisons(node)
         raise ValueError(f"'{ast.unparse(node)}' is not part of the expression language")
 
     def _apply(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:
@@ -224,7 +270,7 @@ class _Translation:
         left, right = _without_decimal(left), _without_decimal(right)
         for kind in (left.kind, right.kind):
             if not any(is_number(kind) for is_number in _NUMBERS):
-                raise TypeError(f"{kind} cannot be divided: {_CAST}")
+                raise TypeError(f"{kind} cannot be divided")
         zero, null = (pc.scalar(pa.scalar(value, right.kind)) for value in (0, None))
         divisor = Operand(pc.if_else(right.expression == zero, null, right.expression), right.kind)
         whole = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
@@ -250,15 +296,15 @@ class _Translation:
         return self._apply(lambda *both: pc.if_else(condition, *both), *sides)
 
     def _column(self, name: str) -> Operand:
-        """Return a column, with numbers cast to types in which Arrow can compute without an
-        overflow. Computing it raises ArrowInvalid for a uint64 above the largest int64."""
-        kind = self._schema.field(name).type
-        column = Operand(pc.field(name), kind)
-        if pa.types.is_integer(kind):
-            return Operand(column.expression.cast(pa.int64()), pa.int64())
-        if pa.types.is_float16(kind):
-            return column.cast(pa.float32())
-        return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+        return _computable(Operand(pc.field(name), self._schema.field(name).type))
+
+    def _part(self, value: Operand, key: str | int) -> Operand:
+        """Return a field of a struct, the value of a key of a map, or an item of a list; null if
+        there is no such key or item. Raises NoSuchPart if the type has none."""
+        if value.is_null:
+            return NULL
+        part = _item_of(value, key) if isinstance(key, int) else _field_of(value, key)
+        return _computable(part)
 
     def _call(self, node: ast.Call) -> Operand:
         if is_column(node):
@@ -286,6 +332,52 @@ class _Translation:
             length = pc.binary_length
         result = self._apply(length, value)
         return result if result.is_null else result.cast(pa.int64())
+
+
+def _computable(operand: Operand) -> Operand:
+    """Return an operand with numbers cast to types in which Arrow can compute without an overflow.
+    Computing it raises ArrowInvalid for a uint64 above the largest int64."""
+    kind = operand.kind
+    if pa.types.is_integer(kind):
+        return Operand(operand.expression.cast(pa.int64()), pa.int64())
+    if pa.types.is_float16(kind):
+        return operand.cast(pa.float32())
+    return operand.cast(kind.value_type) if pa.types.is_dictionary(kind) else operand
+
+
+def _field_of(value: Operand, name: str) -> Operand:
+    kind = value.kind
+    if pa.types.is_map(kind):
+        return Operand(pc.map_lookup(value.expression, name, "first"), kind.item_type)
+    if not pa.types.is_struct(kind):
+        fix = f". Read an item first, such as [0].{name}" if is_list(kind) else _decode_fix(kind)
+        raise NoSuchPart(f"there is no field '{name}', because the value is {_shown(kind)}{fix}")
+    place = kind.get_field_index(name)
+    if place < 0:
+        fields = ", ".join(kind.names)[:MAX_TYPE] + did_you_mean(name, kind.names)
+        raise NoSuchPart(f"there is no field '{name}'. The fields are {fields}")
+    return Operand(pc.struct_field(value.expression, [place]), kind.field(place).type)
+
+
+def _decode_fix(kind: pa.DataType) -> str:
+    return ". Decode a text of JSON with a step decode" if _is_text(kind) else ""
+
+
+def _shown(kind: pa.DataType) -> str:
+    return str(kind)[:MAX_TYPE]
+
+
+def _item_of(value: Operand, index: int) -> Operand:
+    if not is_list(value.kind):
+        problem = (
+            f"there is no item {index}, because the value is {_shown(value.kind)}, and no list"
+        )
+        raise NoSuchPart(f"{problem}{_decode_fix(value.kind)}")
+    # list_element fails for an index beyond a list that is not null, and list_slice may crash
+    none = pc.scalar(pa.scalar(None, value.kind))
+    long_enough = pc.list_value_length(value.expression) > index
+    lists = pc.if_else(long_enough, value.expression, none)
+    return Operand(pc.list_element(lists, index), value.kind.value_type)
 
 
 def _to_integer(value: Operand) -> Operand:
@@ -339,7 +431,7 @@ def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
     """Return both operands in a common type. Raises TypeError if there is none."""
     kind = unify_types(left.kind, right.kind)
     if kind is None:
-        raise TypeError(f"{left.kind} and {right.kind} have no common type: {_CAST}")
+        raise TypeError(f"{left.kind} and {right.kind} have no common type")
     return left.cast(kind), right.cast(kind)
 
 
@@ -429,7 +521,7 @@ def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
     if any(is_number(kind) for is_number in _NUMBERS) and any(
         isinstance(value, str) for value in values
     ):
-        raise TypeError(f"a list of texts cannot be compared with {kind}: {_CAST}")
+        raise TypeError(f"a list of texts cannot be compared with {kind}")
     if _is_temporal(kind):
         return pa.array([_parse_time(v, kind) if isinstance(v, str) else v for v in values], kind)
     return pa.array(values)

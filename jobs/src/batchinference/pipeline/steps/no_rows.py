@@ -16,19 +16,12 @@ from batchinference.spec.column_types import parse_types
 
 if TYPE_CHECKING:
     from batchinference.spec.decode import Decode
-    from batchinference.spec.models import Model
     from batchinference.spec.steps import Step
 
 _QUICK = frozenset({"add_columns", "drop_columns", "explode", "filter", "select_columns"})
 """The kinds of steps that load nothing, and that change the types of columns."""
 _MADE_OF_VALUES = frozenset({"model", "python", "decode"})
 """The kinds of steps whose result has no type without values."""
-_EMBEDDING = pa.list_(pa.float32())
-_LABEL = pa.struct([("label", pa.string()), ("score", pa.float32())])
-_HTTP_TYPES = {
-    **{"text": pa.string(), "number": pa.float64(), "integer": pa.int64(), "boolean": pa.bool_()},
-    **{"chat": pa.string(), "completions": pa.string(), "embeddings": _EMBEDDING},
-}
 
 
 def columns_after_all(
@@ -54,6 +47,7 @@ def result_without_rows(
 
     `transform` is called without rows, unless its result has no type without values."""
     from batchinference.plan.columns import columns_after  # most workers do not need it
+    from batchinference.plan.output_types import output_type
 
     empty = without_rows([table])
     if transform is not None and step.kind not in _MADE_OF_VALUES:
@@ -65,7 +59,8 @@ def result_without_rows(
     before = {new: old for old, new in (step.rename_columns or {}).items()}
     types = dict(zip(empty.column_names, empty.schema.types, strict=True))
     if step.model is not None:
-        types[step.model.output] = _type_of(step.model)
+        made = output_type(step.model)
+        types[step.model.output] = pa.null() if made is None else arrow_type(made)
     if step.chunk is not None:
         types |= dict.fromkeys(step.chunk.numbers_added, pa.int64())
     if step.decode is not None:
@@ -90,24 +85,3 @@ def _types_of_decoded(decode: Decode) -> dict[str, pa.DataType]:
             samples = pa.list_(pa.float32())
             return {name: samples if decode.mono else pa.list_(samples), SAMPLE_RATE: pa.int64()}
     return {name: pa.string()}
-
-
-def _type_of(model: Model) -> pa.DataType:
-    """Return the type of a model's output; null if it depends on the files of the model."""
-    from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
-    from batchinference.spec.models.transformers_tasks import CLASSIFICATION, EMBEDDING
-
-    match model:
-        case HttpModel():
-            kind = model.result_type if model.api == "json" else model.api
-            return _HTTP_TYPES.get(kind, pa.null())
-        case VllmModel():
-            return _EMBEDDING if model.task == "embed" else pa.string()
-        case TransformersModel(task=task) if task in EMBEDDING:
-            return _EMBEDDING
-        case TransformersModel(task=task) if task in CLASSIFICATION:
-            return pa.list_(_LABEL) if model.top_k else _LABEL
-        case TransformersModel(task="text-generation"):
-            several = model.sampling.get("num_return_sequences", 1) != 1
-            return pa.list_(pa.string()) if several else pa.string()
-    return pa.null()

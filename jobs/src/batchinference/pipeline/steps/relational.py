@@ -120,7 +120,7 @@ class Filter:
         if not pa.types.is_boolean(values.type):
             raise UnsuitableTypes(
                 f"step '{self._step}': the filter gives {values.type}, not true or false: "
-                f"{self._text}"
+                f"{self._text}. Write a condition, such as a comparison"
             )
         return pc.fill_null(values, False)
 

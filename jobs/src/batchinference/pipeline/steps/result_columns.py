@@ -102,12 +102,7 @@ class ResultColumns:
         return TransformResult(_with_columns(batch.take(left), columns), left, errors)
 
     def _column(self, name: str, values: Any, given: GivenColumn | None) -> _Column:
-        if isinstance(values, _NOT_ROWS):
-            returned = type(values).__name__
-            raise JobFailure(
-                f"step '{self._step}' returned a {returned} in column '{name}'. Return one value "
-                "for each row, such as [value] * number_of_rows"
-            )
+        check_has_rows(self._step, name, values)
         kept: Mapping[int, pa.ChunkedArray] = {}
         if given is not None and _has_rows(values):
             values, kept = given.restored(values)
@@ -165,7 +160,25 @@ def check_reserved(step: str, column: object) -> None:
         )
 
 
+def check_has_rows(step: str, column: str, values: Any) -> None:
+    """Raise JobFailure if a column is one value that has a length."""
+    if isinstance(values, _NOT_ROWS):
+        raise _one_value(step, column, values)
+
+
+def _one_value(step: str, column: str, value: Any) -> JobFailure:
+    return JobFailure(
+        f"step '{step}' returned a value of type {type(value).__name__} in column '{column}'. "
+        "Return a list with one value for each row, such as [value] * number_of_rows"
+    )
+
+
 def no_column(step: str, column: str, values: Any, error: Exception) -> JobFailure:
+    """Return the error about values that are not a column. `error` says why."""
+    try:
+        len(values)
+    except TypeError:
+        return _one_value(step, column, values)
     return JobFailure(
         f"step '{step}' returned a {type(values).__name__} in column '{column}' that is not a "
         f"column: {error}"

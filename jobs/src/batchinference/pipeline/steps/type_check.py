@@ -2,58 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import with_column
-from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
-from batchinference.pipeline.steps.relational import Filter
+from batchinference.pipeline.steps.expression import CONVERT, ColumnExpression, UnsuitableTypes
+from batchinference.pipeline.steps.no_rows import result_without_rows
+from batchinference.pipeline.steps.relational import ExplodeList, Filter
+from batchinference.spec.models import TransformersModel
 from batchinference.spec.problems import Problem
 from batchinference.spec.steps import Step, to_alias
 
+_MEDIA = {
+    **dict.fromkeys(("image", "other_image"), "pixels: read.format images or a step decode"),
+    "audio": "samples: read.format audio or a step decode",
+    "video": "bytes: read.format binary",
+}
+"""The inputs of models that are no texts, and where their values come from."""
 
-def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
-    """Yield the problem of the first expression that does not suit the types of the input. Columns
-    of unknown type are not checked, and no step after the first model or user code."""
+
+def type_problems(
+    steps: Sequence[Step],
+    types: Mapping[str, pa.DataType],
+    why_text: Callable[[str], str] = lambda _: "",
+) -> Iterator[Problem]:
+    """Yield the problem of the first expression that does not suit the types of the columns: those
+    of the input, and of the results of earlier steps. Columns of unknown type are not checked, and
+    no step after user code. `why_text` returns which value makes a column of the input text."""
     known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
         try:
-            after = _after(step, known)
+            known = _after(step, known)
         except UnsuitableTypes as error:
-            message = f"{error.message}. {_fix(error.message, known.schema)}"
-            yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
+            path = f"spec.steps[{index}].{to_alias(step.kind)}"
+            message = f"{error.message}{_other_fix(error.message, types)}"
+            for name in types:
+                if reason := why_text(name):
+                    message = message.replace(f"{name} is string", f"{name} is string ({reason})")
+            yield Problem(path, message)
             return
-        if after is None:
+        if step.python is not None:
             return
-        known = after
 
 
-def _fix(message: str, schema: pa.Schema) -> str:
-    used = [f"{field.name} is {field.type}" for field in schema if field.name in message]
-    return (
-        f"Here {', '.join(used)}. Convert a column, for example with int(NAME), or declare its "
-        "type in read.options.types"
-    )
+def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
+    """Return a second fix if a column of the input must be converted, else an empty text."""
+    of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
+    is_cast = message.endswith(CONVERT) and of_input
+    return ", or declare its type in read.options.types" if is_cast else ""
 
 
-def _after(step: Step, known: pa.Table) -> pa.Table | None:
-    """Return the columns of known type after a step, without rows; None if all are unknown. Raises
-    UnsuitableTypes."""
-    names = known.column_names
+def _after(step: Step, known: pa.Table) -> pa.Table:
+    """Return the columns of known type after a step, without rows. Raises UnsuitableTypes."""
     if step.filter is not None:
         if _are_known(step.filter, known):
             Filter(step.name, step.filter).mask(known)
         return known
     if step.add_columns is not None:
         return _with_columns(step.name, step.add_columns, known)
-    if step.select_columns is not None:
-        return known.select([name for name in step.select_columns if name in names])
-    if step.drop_columns is not None:
-        return known.select([name for name in names if name not in step.drop_columns])
-    if step.rename_columns is not None:
-        return known.rename_columns([step.rename_columns.get(name, name) for name in names])
-    return None
+    _check_inputs(step, known)
+    loaded = ExplodeList(step.name, step.explode) if step.explode else None
+    after = result_without_rows(step, known, loaded)
+    unknown = [field.name for field in after.schema if pa.types.is_null(field.type)]
+    return after.drop_columns(unknown)
+
+
+def _check_inputs(step: Step, known: pa.Table) -> None:
+    """Raise UnsuitableTypes if texts are the input of a model that needs pixels or samples."""
+    inputs = step.model.inputs if isinstance(step.model, TransformersModel) else {}
+    for name, column in inputs.items():
+        kind = known.schema.field(column).type if column in known.column_names else None
+        if kind in (pa.string(), pa.large_string()) and (fix := _MEDIA.get(name)):
+            raise UnsuitableTypes(
+                f"step '{step.name}': the input '{name}' is column '{column}', which holds texts. "
+                f"Use a column of {fix}"
+            )
 
 
 def _with_columns(step: str, added: Mapping[str, str], known: pa.Table) -> pa.Table:

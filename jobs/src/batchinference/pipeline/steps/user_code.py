@@ -21,7 +21,12 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.steps.given_columns import given_columns
-from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
+from batchinference.pipeline.steps.result_columns import (
+    ResultColumns,
+    check_has_rows,
+    check_reserved,
+    no_column,
+)
 from batchinference.pipeline.steps.returned_batch import columns_of
 from batchinference.spec.python_step import DEVICE
 
@@ -29,6 +34,14 @@ if TYPE_CHECKING:
     from batchinference.spec.python_step import PredictBatch, PythonStep
 
 Row = dict[str, Any]
+_ARRAY_AS_VALUE = (
+    "truth value of an array",
+    "length-1 arrays can be converted",
+    "0-dimensional arrays can be converted",
+    "unhashable type: 'numpy.ndarray'",
+)
+"""Parts of errors about an array that was treated as one value."""
+_SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 
 class _UserFunction:
@@ -49,13 +62,24 @@ class MapBatches(_UserFunction):
         for array in inputs.values():
             # an in-place change would be lost, because the column would count as unchanged
             array.flags.writeable = False
-        result = columns_of(self._name, self._function(dict(inputs), **self._arguments))
+        result = columns_of(self._name, self._returned(dict(inputs)))
         for name, values in result.items():
             self._check(name, values, batch.num_rows)
         return self._changed(batch, inputs, result)
 
+    def _returned(self, batch: Batch) -> Any:
+        """Call the code. An error about an array that was treated as one value says what to do."""
+        try:
+            return self._function(batch, **self._arguments)
+        except Exception as error:
+            of_array = isinstance(error, AttributeError) and isinstance(error.obj, np.ndarray)
+            if of_array or any(part in str(error) for part in _ARRAY_AS_VALUE):
+                error.args = (f"{error}. {_SINGLE_ROWS}",)
+            raise
+
     def _check(self, name: str, values: Any, rows: int) -> None:
         check_reserved(self._name, name)
+        check_has_rows(self._name, name, values)
         try:
             returned = len(values)
         except TypeError as error:

@@ -17,10 +17,12 @@ from batchinference.spec.problems import did_you_mean
 SHOWN_NAMES = 12
 
 
-def check_callable(step: str, path: str) -> None:
-    """Raise ModelLoad if `module:name` does not exist, if its file is not valid Python, or if it
-    imports a package that is not installed. The module is not imported: that may take long."""
-    module, _, name = path.partition(":")
+def check_callable(step: str, path: str) -> ast.Module | None:
+    """Return the source of the module in `module:name`; None if it is not a file of the user.
+
+    Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
+    package that is not installed. The module is not imported: that may take long."""
+    module = path.partition(":")[0]
     # find_spec imports parent modules: for `own.py`, it would run the user's code
     found = None if module.endswith(".py") else _spec_of(module)
     if found is None:
@@ -29,9 +31,18 @@ def check_callable(step: str, path: str) -> None:
             "module into the directory of the job file, install it, or add it to the image"
         )
     if found.origin is None or not found.origin.endswith(".py") or not is_user_file(found.origin):
-        return
+        return None
     file = Path(found.origin)
     tree = _parsed(step, file)
+    if "." not in module and found.submodule_search_locations is None:
+        _check_no_relative_import(step, file, tree)
+    _check_imports(step, file, tree)
+    _check_name(step, path, file, tree)
+    return tree
+
+
+def _check_imports(step: str, file: Path, tree: ast.Module) -> None:
+    """Raise ModelLoad if a module imports a package that is not installed."""
     for line, package in _imports(tree):
         if _spec_of(package) is None:
             raise ModelLoad(
@@ -39,8 +50,12 @@ def check_callable(step: str, path: str) -> None:
                 "installed. Install it, put it into the directory of the job's file, or add it to "
                 "the image"
             )
+
+
+def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
+    """Raise ModelLoad if a module does not define the name in `module:name`."""
     names = _names(tree)
-    top = name.split(".")[0]
+    top = path.partition(":")[2].split(".")[0]
     if names is not None and top not in names:
         public_names = [known for known in names if not known.startswith("_")]
         only = ", ".join(public_names[:SHOWN_NAMES]) or "other code"
@@ -48,6 +63,27 @@ def check_callable(step: str, path: str) -> None:
             f"step '{step}': '{path}': {file.name} has no '{top}', only {only}"
             f"{did_you_mean(top, public_names) or '. Use one of them'}"
         )
+
+
+def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
+    """Raise ModelLoad if a module outside of any package imports relatively."""
+    if any(isinstance(node, ast.Name) and node.id == "__package__" for node in ast.walk(tree)):
+        return
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            absolute = ast.ImportFrom(node.module, node.names, 0) if node.module else None
+            written = ast.unparse(absolute or ast.Import(node.names))
+            near = (node.module or node.names[0].name).split(".")[0]
+            exists = _file_or_package(file.parent / near) and node.level == 1
+            fix = f"Write '{written}'" if exists else "Put the module next to it, and import that"
+            raise ModelLoad(
+                f"step '{step}': {file.name}, line {node.lineno}: '{ast.unparse(node)}' needs a "
+                f"package, and {file.name} is a single module. {fix}"
+            )
+
+
+def _file_or_package(path: Path) -> bool:
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 def _spec_of(module: str) -> ModuleSpec | None:

@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args, is_typeddict
 
@@ -72,9 +73,16 @@ class Source:
     def model(self, kind: Any) -> Any:
         """Return a model of an Auto class with its weights, in evaluation mode on the device.
 
-        Raises ModelLoad if weights are missing that the task needs.
+        Raises ModelLoad if weights are missing that the task needs, or if no model of this type
+        is for the task.
         """
-        loaded = self._complete(kind.from_pretrained(self.path, **self._options()))
+        try:
+            found = kind.from_pretrained(self.path, **self._options())
+        except ValueError as error:
+            if str(error).startswith("Unrecognized configuration class"):
+                raise self._other_task("is not") from None
+            raise
+        loaded = self._complete(found)
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
     def pipeline_model(self) -> Any:
@@ -108,8 +116,28 @@ class Source:
         return loaded
 
     def processor(self, kind: Any, **options: Any) -> Any:
-        """Return a tokenizer or processor, by its Auto class."""
-        return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
+        """Return a tokenizer or processor, by its Auto class. Raises ModelLoad for a tokenizer of a
+        model that takes no texts, and for an image processor of one that takes no images."""
+        try:
+            return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
+        except (ValueError, OSError, ImportError):
+            for auto, taken, what in (
+                (transformers.AutoTokenizer, transformers.TOKENIZER_MAPPING, "texts"),
+                (transformers.AutoImageProcessor, transformers.IMAGE_PROCESSOR_MAPPING, "images"),
+            ):
+                if kind is auto and type(self._config) not in taken:
+                    raise self._other_task(f"takes no {what} and is not") from None
+            raise
+
+    @cached_property
+    def _config(self) -> Any:
+        return self.processor(transformers.AutoConfig)
+
+    def _other_task(self, problem: str) -> ModelLoad:
+        return ModelLoad(
+            f"model '{self._spec.source}' is of the type '{self._config.model_type}', which "
+            f"{problem} for the task '{self._spec.task}'. Name another model, or a task of this one"
+        )
 
 
 def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:

@@ -118,7 +118,7 @@ affinity:
   verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [ray.io]
   resources: [rayclusters]
-  verbs: [delete, get]
+  verbs: [delete, get, patch]
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]

@@ -348,6 +348,10 @@ class FakeKubeApi:
             self.cluster.patch("RayJob", seen.name, {"spec": spec})
         self.end("release")
 
+    async def remove_workers(self, namespace: str, seen: RayJobView) -> None:
+        await self.begin("remove workers")
+        self.end("remove workers")
+
     async def set_backstop(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
         await self.begin("limit")
         found = self.cluster.get("RayJob", seen.name)

@@ -267,6 +267,8 @@ class Controller:
         for ray_job in actions.release_clusters:
             await self.api.release_cluster(job.namespace, ray_job)
             logger.info("released the cluster of RayJob %s", ray_job.name)
+        for ray_job in actions.remove_workers:
+            await self.api.remove_workers(job.namespace, ray_job)
         await self._update_backstop(job, actions)
         await self._release_pods(job, actions)
         if actions.delete_job:

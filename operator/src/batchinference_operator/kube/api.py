@@ -105,6 +105,12 @@ class KubeApi(Protocol):
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
 
+    async def remove_workers(self, namespace: str, ray_job: RayJobView) -> None:
+        """Let KubeRay delete the workers of a RayJob's cluster, and keep the head.
+
+        A missing cluster is not an error. Raises Conflict and Refused.
+        """
+
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
         """Set the backstop deadlines after which KubeRay ends a RayJob.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from math import inf
 
+from batchinference.rendering import KEEP_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
@@ -25,10 +26,12 @@ some seconds after the operator has read the driver's report."""
 def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions:
     """Return the actions for a job whose status is final.
 
-    RayJobs that have not ended are deleted. Clusters and RayJobs are kept for their TTLs.
+    RayJobs that have not ended are deleted. RayJobs and the heads of clusters are kept for their
+    TTLs. Limits no longer count a job that has ended, so its workers are removed.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = list(stuck_in_deletion(observed)), [], []
+    with_workers = _clusters_with_workers(observed)
     if (kept := _job_retention_seconds(spec.ttl)) is not None:
         if kept <= since < inf:  # not if the end time is invalid
             return Actions(delete_job=True)
@@ -42,19 +45,42 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
             continue
         waits.append(left)
         if ray_job.ended and ray_job.cluster_retained:
-            if (left := seconds_of(spec.ttl.cluster) - since) <= 0:
+            head = _head_retention_seconds(spec.ttl, workers=ray_job.cluster in with_workers)
+            if (left := head - since) <= 0:
                 release.append(ray_job)
             else:
                 waits.append(left)
     requeue_after = min(waits, default=inf)
-    stop = [one for one in owned_live(observed) if one.driver_running and one not in remove]
+    live = [one for one in owned_live(observed) if one not in (*remove, *release)]
+    stop = [one for one in live if one.driver_running]
     return Actions(
         stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
+        remove_workers=tuple(
+            one for one in live if one.cluster in with_workers and one not in stop
+        ),
         status=with_observed_generation(observed.job.status, observed.job.generation),
         requeue_after=requeue_after if requeue_after < inf else None,
     )
+
+
+def _clusters_with_workers(observed: Observed) -> set[str]:
+    """Return the clusters that have workers which are not being deleted."""
+    return {
+        pod.cluster
+        for pod in observed.pods
+        if not (pod.is_head or pod.deleting) and pod.ended is None
+    }
+
+
+def _head_retention_seconds(ttl: Ttl, *, workers: bool) -> float:
+    """Return the seconds after its job's end for which the head of a cluster is kept.
+
+    If KubeRay does not remove the workers, the cluster is deleted.
+    """
+    kept = seconds_of(ttl.cluster)
+    return min(kept, KEEP_SECONDS) if workers else kept
 
 
 def _job_retention_seconds(ttl: Ttl) -> float | None:

@@ -326,6 +326,11 @@ PULLING = event("Pulling", lastTimestamp="2026-03-01T12:10:00Z")
 NAMESERVERS = event("DNSConfigForming", "too many", lastTimestamp="2026-03-01T12:11:00Z")
 NO_ACCOUNT = event("NoServiceAccount", "none of that name")
 HEAD_CREATED = event("CreatedHeadPod", lastTimestamp="2026-03-01T12:02:00Z")
+NO_IMAGE = [
+    event("Failed", text, lastTimestamp="2026-03-01T12:12:00Z")
+    for text in ('Failed to pull image "a:1": not found', "Error: ErrImagePull",
+                 "Error: ImagePullBackOff")
+]  # fmt: skip
 POD = ("Pod", "job-1-head")
 CLUSTER = ("RayCluster", "job-1-xyz")
 
@@ -342,11 +347,13 @@ CLUSTER = ("RayCluster", "job-1-xyz")
         (POD, [PULLING, SCHEDULED, UNMOUNTED], ""),
         (POD, [UNMOUNTED, SCHEDULED, NAMESERVERS], "no secret"),
         (POD, [NAMESERVERS, SCHEDULED], ""),
+        (POD, NO_IMAGE, ""),
+        (POD, [UNMOUNTED, *NO_IMAGE], "no secret"),
         (CLUSTER, [NO_ACCOUNT], "none of that name"),
         (CLUSTER, [NO_ACCOUNT, HEAD_CREATED], ""),
     ],
     ids=["none", "has-a-node", "no-node", "mount", "last", "at-once", "healed", "among", "other",
-         "cluster", "healed-cluster"],
+         "pulls-again", "pulls-no-more", "cluster", "healed-cluster"],
 )  # fmt: skip
 async def test_last_warning_says_why_an_object_does_not_start(
     connect: Connect, involved: tuple[str, str], events: list[Any], message: str

@@ -127,12 +127,14 @@ def _derive_status(
     late = not driver_starting(ray_job, now)
     status = record_rows(job.status, report, to_rfc3339(now), late=late)
     job = job.with_status(record_driver_head(status, observed, ray_job))
+    restarting = observed.driver_reached and driver_starting(ray_job, now)
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
         own_progress(job.status, report),
         output=str(job.spec.get("write", {}).get("path", "")),
-        before=job.status.get("phase", ""),
+        # a driver that KubeRay has started again has no report yet
+        before="" if restarting else job.status.get("phase", ""),
         messages={**observed.messages, **driver_problem(observed, ray_job, now)},
     )
     phase, summary = _with_details(observed, ray_job, phase, summary, now)

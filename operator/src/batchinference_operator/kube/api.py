@@ -14,7 +14,8 @@ from batchinference_operator.status.warm_cluster import WarmCluster
 POD = "Pod"
 PAGE = 10
 """Objects per page of a list. The API server limits the objects of a page but not its size, and an
-object may have 1.5 MB."""
+object may have 1.5 MB. It would ignore the limit for resourceVersion=0. Since Kubernetes 1.34, it
+reads pages from its cache."""
 MAX_WARM_CLUSTERS = 300
 """Maximum number of warm clusters in a list. Users may label other RayClusters."""
 

@@ -18,7 +18,7 @@ from batchinference.rendering.pod_resources import cpus_of_pod, devices_of_pod
 from batchinference.rendering.strategic_merge import MergeError, strategic_merge
 from batchinference.spec.cluster import MAX_GRACE_SECONDS, RESERVED_PATHS, RESERVED_VOLUMES
 from batchinference.spec.patches import ALL_GROUPS, Patch
-from batchinference.spec.pods import RESERVED_NAMES
+from batchinference.spec.pods import DEVICE_NAMES, RESERVED_NAMES
 from batchinference.spec.problems import Problem, SpecError, did_you_mean
 
 Object = dict[str, Any]
@@ -199,6 +199,8 @@ def _changed_protected_parts(before: Object, after: Object) -> Iterator[str]:
                 yield f"spec.{kind}[{one['name']}]"
             elif one["name"] != RAY_CONTAINER and _reserved_mounts(one, paths=False):
                 yield f"spec.{kind}[{one['name']}].volumeMounts"
+            if any(re.fullmatch(DEVICE_NAMES, each["name"]) for each in one.get("env") or []):
+                yield f"spec.{kind}[{one['name']}].env"
 
 
 def _changed_ray_container(before: Object, containers: list[Object]) -> Iterator[str]:

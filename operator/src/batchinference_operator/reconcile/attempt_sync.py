@@ -127,14 +127,12 @@ def _derive_status(
     late = not driver_starting(ray_job, now)
     status = record_rows(job.status, report, to_rfc3339(now), late=late)
     job = job.with_status(record_driver_head(status, observed, ray_job))
-    restarting = observed.driver_reached and driver_starting(ray_job, now)
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
         own_progress(job.status, report),
         output=str(job.spec.get("write", {}).get("path", "")),
-        # a driver that KubeRay has started again has no report yet
-        before="" if restarting else job.status.get("phase", ""),
+        before=_phase_before(observed, ray_job, now),
         messages={**observed.messages, **driver_problem(observed, ray_job, now)},
     )
     phase, summary = _with_details(observed, ray_job, phase, summary, now)
@@ -152,6 +150,13 @@ def _derive_status(
     status = job.build_status(update, now)
     observed = replace(observed, job=job.with_status(status))
     return _enforce_deadlines(observed, spec, update, requeue_after(observed, ray_job, now), now)
+
+
+def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
+    """Return the last phase of the job; empty for a driver that KubeRay has started again, which
+    has no report yet."""
+    restarting = observed.driver_reached and driver_starting(ray_job, now)
+    return "" if restarting else str(observed.job.status.get("phase", ""))
 
 
 def _with_details(

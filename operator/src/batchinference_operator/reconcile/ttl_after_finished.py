@@ -31,7 +31,6 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = list(stuck_in_deletion(observed)), [], []
-    with_workers = _clusters_with_workers(observed)
     if (kept := _job_retention_seconds(spec.ttl)) is not None:
         if kept <= since < inf:  # not if the end time is invalid
             return Actions(delete_job=True)
@@ -45,42 +44,42 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
             continue
         waits.append(left)
         if ray_job.ended and ray_job.cluster_retained:
-            head = _head_retention_seconds(spec.ttl, workers=ray_job.cluster in with_workers)
-            if (left := head - since) <= 0:
+            if (left := _head_retention_seconds(observed, ray_job, spec.ttl) - since) <= 0:
                 release.append(ray_job)
             else:
                 waits.append(left)
     requeue_after = min(waits, default=inf)
-    live = [one for one in owned_live(observed) if one not in (*remove, *release)]
-    stop = [one for one in live if one.driver_running]
+    stop = [one for one in owned_live(observed) if one.driver_running and one not in remove]
     return Actions(
         stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
-        remove_workers=tuple(
-            one for one in live if one.cluster in with_workers and one not in stop
-        ),
+        remove_workers=_with_idle_workers(observed, [*remove, *release]),
         status=with_observed_generation(observed.job.status, observed.job.generation),
         requeue_after=requeue_after if requeue_after < inf else None,
     )
 
 
-def _clusters_with_workers(observed: Observed) -> set[str]:
-    """Return the clusters that have workers which are not being deleted."""
-    return {
-        pod.cluster
-        for pod in observed.pods
-        if not (pod.is_head or pod.deleting) and pod.ended is None
-    }
+def _with_idle_workers(observed: Observed, ends: list[RayJobView]) -> tuple[RayJobView, ...]:
+    """Return the RayJobs without a running driver whose workers remain, except for those in
+    `ends`, whose clusters are deleted."""
+    kept = (one for one in owned_live(observed) if one not in ends and not one.driver_running)
+    return tuple(one for one in kept if _has_workers(observed, one))
 
 
-def _head_retention_seconds(ttl: Ttl, *, workers: bool) -> float:
+def _has_workers(observed: Observed, ray_job: RayJobView) -> bool:
+    """Return whether the cluster of a RayJob has workers that are not being deleted."""
+    workers = (pod for pod in observed.pods if not (pod.is_head or pod.deleting))
+    return any(pod.cluster == ray_job.cluster and pod.ended is None for pod in workers)
+
+
+def _head_retention_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
     """Return the seconds after its job's end for which the head of a cluster is kept.
 
     If KubeRay does not remove the workers, the cluster is deleted.
     """
     kept = seconds_of(ttl.cluster)
-    return min(kept, KEEP_SECONDS) if workers else kept
+    return min(kept, KEEP_SECONDS) if _has_workers(observed, ray_job) else kept
 
 
 def _job_retention_seconds(ttl: Ttl) -> float | None:

@@ -27,8 +27,7 @@ class Operators:
 
     def __call__(self, **values: Any) -> OperatorProcess:
         system = new_namespace(self.server, f"system-{uuid.uuid4().hex[:8]}").name
-        own_lease = {"leaderElection": {"namespace": system}}
-        values = {"fullnameOverride": system, **own_lease, **values}
+        values = {"fullnameOverride": system, **values}
         manifests = self.chart.manifests(values, "--namespace", system)
         directory = self.directory / system
         directory.mkdir()

@@ -43,7 +43,9 @@ NO_EXECUTE = "'tolerationSeconds' is for effect NoExecute"
 ONE_REFERENCE = "give exactly one of secretKeyRef and configMapKeyRef"
 ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
 RESERVED = "is reserved for Ray, KubeRay and the operator"
-RESERVED_NAME = f"this variable {RESERVED}: remove it"
+RESERVED_NAME = (
+    "this variable is reserved for Ray, KubeRay, device plugins and the operator: remove it"
+)
 RESOURCE_NAME = "expected letters, digits, '-', '_' and '.', a letter or digit at both ends"
 LABEL_KEY = "expected a label key such as pool or example.com/pool"
 SCHEME = "use a path, or an address with file://, s3://, gs://, az://"

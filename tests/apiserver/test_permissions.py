@@ -41,11 +41,24 @@ def work(namespace: Namespace, dashboard: Dashboard) -> None:
     namespace.delete("RayJob", "deleted-1")
     deleted.status("Failed", "RayJobDeleted")
     namespace.patch("BatchInference", "deleted", {"spec": {"ttl": {"afterFinished": "1s"}}})
+    _keep_the_head(namespace, dashboard)
     _suspend(namespace, dashboard)
     _wait_for_a_volume(namespace, dashboard)
     create_overdue(namespace)
     namespace.create(document("queued", cluster={"queue": "gpu"}))
     SimulatedJob(namespace, "queued", dashboard).status("Pending", "Queued")
+
+
+def _keep_the_head(namespace: Namespace, dashboard: Dashboard) -> None:
+    """End a job whose cluster is kept, so that the operator removes its workers."""
+    namespace.create(document("kept", ttl={"cluster": "1h"}))
+    kept = SimulatedJob(namespace, "kept", dashboard)
+    kept.status("Starting")
+    _create_cluster_of(kept)
+    kept.start_cluster()
+    kept.create_pod({})
+    kept.succeed()
+    kept.status("Succeeded")
 
 
 def _suspend(namespace: Namespace, dashboard: Dashboard) -> None:
@@ -167,8 +180,7 @@ NEEDED = {
         ("ray.io", "rayjobs", verb)
         for verb in ("create", "delete", "get", "list", "patch", "watch")
     ),
-    ("ray.io", "rayclusters", "delete"),
-    ("ray.io", "rayclusters", "get"),
+    *(("ray.io", "rayclusters", verb) for verb in ("delete", "get", "patch")),
     *(("", resource, "create") for resource in ("configmaps", "secrets")),
     ("", "events", "list"),
     ("kueue.x-k8s.io", "workloads", "list"),

@@ -54,7 +54,7 @@ def test_outdated_status_update_is_a_conflict(namespace: Namespace, job: Object)
 
 
 INVALID = [
-    ({**STATUS, "phase": "Sleeping"}, "status.phase: Unsupported value"),
+    ({**STATUS, "phase": "x" * 65}, "status.phase: Too long"),
     ({**STATUS, "progress": {"rows": -1}}, "status.progress.rows"),
     ({**STATUS, "progress": {"rows": 1, "percent": 101}}, "status.progress.percent"),
     ({**STATUS, "conditions": [CONDITION, CONDITION]}, "Duplicate value"),
@@ -62,6 +62,13 @@ INVALID = [
     ({**STATUS, "bogus": 1}, 'unknown field "status.bogus"'),
     ({"phase": "Running"}, "status.conditions: Required value"),
 ]
+
+
+def test_names_of_a_newer_operator_are_stored(namespace: Namespace, job: Object) -> None:
+    """The definition may be older than the operator."""
+    attempt = {"number": 1, "rayJobName": "job-1", "outcome": "Moved", "cause": "BadLuck"}
+    newer = {**STATUS, "phase": "Sleeping", "attempts": [attempt]}
+    assert namespace.patch_status("BatchInference", "job", newer)["status"] == newer
 
 
 def test_invalid_status_is_refused(namespace: Namespace, job: Object) -> None:

@@ -17,7 +17,7 @@ from support.servers.dashboard import Dashboard
 Object = dict[str, Any]
 
 POOL_RIGHTS = {
-    *(("ray.io", "rayclusters", verb) for verb in ("create", "list", "patch")),
+    *(("ray.io", "rayclusters", verb) for verb in ("create", "list")),
     ("", "configmaps", "get"),
 }
 

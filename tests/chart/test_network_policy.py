@@ -6,7 +6,7 @@ from typing import Any
 
 from batchinference.rendering import NAME_LABEL
 from batchinference_operator.status.ray_job import DASHBOARD_PORT
-from chart.value_sets import PROMETHEUS
+from chart.value_sets import KUBERAY, PROMETHEUS
 from support.cluster.chart import NAMESPACE, Chart, one
 
 Object = dict[str, Any]
@@ -40,7 +40,8 @@ def test_network_policy_follows_the_values(chart: Chart) -> None:
 
 
 def test_pods_of_jobs_accept_each_other_the_operator_and_kuberay(chart: Chart) -> None:
-    values = {"rayPods": {"enabled": True, "namespaces": ["a", "b"]}, "metricsFrom": [PROMETHEUS]}
+    jobs_in = {"enabled": True, "namespaces": ["a", "b"], "kuberayFrom": [KUBERAY]}
+    values = {"rayPods": jobs_in, "metricsFrom": [PROMETHEUS]}
     manifests = chart.manifests({"networkPolicy": values, "nameOverride": "own"})
     policies = [m for m in manifests if m["kind"] == "NetworkPolicy"]
     assert [policy["metadata"]["namespace"] for policy in policies] == ["a", "b"]
@@ -53,13 +54,30 @@ def test_pods_of_jobs_accept_each_other_the_operator_and_kuberay(chart: Chart) -
     pod = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert operator["podSelector"]["matchLabels"].items() <= pod.items()
     assert NAMESPACE in operator["namespaceSelector"]["matchLabels"].values()
-    assert "kuberay-operator" in kuberay["podSelector"]["matchLabels"].values()
+    assert kuberay == KUBERAY
     assert (ports(dashboard), ports(metrics)) == ({DASHBOARD_PORT}, {8080})
     assert metrics["from"] == [PROMETHEUS]
 
 
 def test_network_policy_of_jobs_needs_their_namespaces(chart: Chart) -> None:
-    values = {"networkPolicy": {"rayPods": {"enabled": True}}}
+    values = {"networkPolicy": {"rayPods": {"enabled": True, "kuberayFrom": [KUBERAY]}}}
     assert "networkPolicy.rayPods.namespaces: list" in chart.refusal(values)
     watched = chart.manifests({**values, "watchNamespaces": ["a"]})
     assert one(watched, "NetworkPolicy")["metadata"]["namespace"] == "a"
+
+
+def test_kuberay_is_known_by_its_namespace(chart: Chart) -> None:
+    """Each tenant can give a pod the labels of KubeRay."""
+    values = {
+        "networkPolicy": {"rayPods": {"enabled": True}},
+        "watchNamespaces": ["a"],
+        "kuberay": {"enabled": False},
+    }
+    assert "networkPolicy.rayPods.kuberayFrom: name the namespace" in chart.refusal(values)
+    with_kuberay = chart.manifests({**values, "kuberay": {"enabled": True}})
+    dashboard = one(with_kuberay, "NetworkPolicy")["spec"]["ingress"][1]
+    for peer in dashboard["from"]:
+        assert peer["namespaceSelector"]["matchLabels"] == {
+            "kubernetes.io/metadata.name": NAMESPACE
+        }
+        assert peer["podSelector"]["matchLabels"]

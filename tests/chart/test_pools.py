@@ -69,7 +69,7 @@ def test_additional_permissions_are_limited_to_the_namespaces_of_pools(chart: Ch
     clusters, owners = roles[0]["rules"]
     assert (clusters["resources"], clusters["verbs"]) == (
         ["rayclusters"],
-        ["create", "list", "patch"],
+        ["create", "list"],
     )
     assert owners["resourceNames"] == ["batch-inference-pool-any", "batch-inference-pool-large"]
     assert (owners["resources"], owners["verbs"]) == (["configmaps"], ["get"])

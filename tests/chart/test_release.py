@@ -64,9 +64,10 @@ def test_second_release_for_the_same_namespaces_is_refused(release: Release) -> 
     """Two operators would work on the same jobs."""
     second = replace(release, namespace=f"{release.namespace}-second")
     own_names = {"fullnameOverride": "second"}
+    whole = f'ClusterRole "batch-inference-operator-all-namespaces".*"{release.namespace}"'
     marked = f'ConfigMap "batch-inference-operator".*"{release.namespace}"'
     release.install()
-    with pytest.raises(AssertionError, match=marked):
+    with pytest.raises(AssertionError, match=whole):
         second.install(**own_names)
     release.upgrade(watchNamespaces=["default"])
     with pytest.raises(AssertionError, match=marked):

@@ -20,9 +20,11 @@ def kinds(manifests: list[Object]) -> set[str]:
 
 
 def of_kind(manifests: list[Object], kind: str) -> list[Object]:
-    """Return the manifests of a kind, without the manifests of the leader election."""
+    """Return the manifests of a kind, without those of the leader election and the marker of a
+    release for all namespaces."""
     found = [manifest for manifest in manifests if manifest["kind"] == kind]
-    return [each for each in found if not each["metadata"]["name"].endswith("-leader")]
+    others = ("-leader", "-all-namespaces")
+    return [each for each in found if not each["metadata"]["name"].endswith(others)]
 
 
 def test_cluster_role_is_created_for_all_namespaces(chart: Chart) -> None:
@@ -34,7 +36,7 @@ def test_cluster_role_is_created_for_all_namespaces(chart: Chart) -> None:
 @pytest.mark.parametrize(
     ("values", "namespace", "name"),
     [
-        ({}, "kube-system", "batch-inference-operator"),
+        ({}, NAMESPACE, "batch-inference-operator"),
         ({"leaderElection": {"namespace": "shared"}}, "shared", "batch-inference-operator"),
         (WATCHED, NAMESPACE, "own"),
     ],
@@ -65,7 +67,8 @@ def test_roles_are_created_in_watched_namespaces_only(chart: Chart) -> None:
 
 
 def test_roles_and_cluster_role_grant_the_same_permissions(chart: Chart) -> None:
-    everywhere = one(chart.manifests({"rbac": {"aggregate": False}}), "ClusterRole")["rules"]
+    (role,) = of_kind(chart.manifests({"rbac": {"aggregate": False}}), "ClusterRole")
+    everywhere = role["rules"]
     within = [role["rules"] for role in of_kind(chart.manifests(WATCHED), "Role")]
     (extra,) = (rule for rule in everywhere if rule not in within[0])
     assert extra["resources"] == ["customresourcedefinitions"]
@@ -86,7 +89,8 @@ def test_pods_can_be_validated_where_patches_are_allowed(
     chart: Chart, values: Object, granted: bool
 ) -> None:
     manifests = chart.manifests({**values, "rbac": {"aggregate": False}})
-    resources = [rule["resources"] for rule in one(manifests, "ClusterRole")["rules"]]
+    (role,) = of_kind(manifests, "ClusterRole")
+    resources = [rule["resources"] for rule in role["rules"]]
     assert (["podtemplates"] in resources) == granted
     policy = yaml.safe_load(defaults_map(manifests)["data"]["policy.yaml"])
     assert PlatformPolicy.model_validate(policy).patches == granted or "defaults" in values

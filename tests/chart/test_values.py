@@ -197,7 +197,7 @@ INVALID = [
     ({"image": {"digest": "sha256:4f5c"}}, "/image/digest"),
     ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
     ({"networkPolicy": {"rayPods": {"namespaces": "a"}}}, "/networkPolicy/rayPods/namespaces"),
-    ({"networkPolicy": {"rayPods": {"kuberayFrom": []}}}, "/networkPolicy/rayPods/kuberayFrom"),
+    ({"networkPolicy": {"rayPods": {"kuberayFrom": [{}]}}}, "/networkPolicy/rayPods/kuberayFrom/0"),
     ({"clusterDomain": "cluster.local."}, "/clusterDomain"),
     ({"pools": [{"name": "a"}]}, "/pools/0"),
     ({"pools": [{"namespace": "a", "name": "a", "size": 0}]}, "/pools/0/size"),

@@ -9,6 +9,7 @@ Object = dict[str, Any]
 NAMESPACES = ["a", "b"]
 """Namespaces that these values name. They must exist."""
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+KUBERAY = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kuberay"}}}
 EVERYTHING: Object = {
     "nameOverride": "bi",
     "commonLabels": {"team": "vision"},
@@ -17,7 +18,7 @@ EVERYTHING: Object = {
     "networkPolicy": {
         "enabled": True,
         "metricsFrom": [{"podSelector": {}}],
-        "rayPods": {"enabled": True},
+        "rayPods": {"enabled": True, "kuberayFrom": [KUBERAY]},
     },
     "watchNamespaces": NAMESPACES,
     "defaults": {"image": "registry.example/pipeline:1", "requests": {"cpu": 0.1}},
@@ -144,7 +145,7 @@ SETS: dict[str, Object] = {
     "network policy of jobs": {
         "networkPolicy": {
             "metricsFrom": [PROMETHEUS],
-            "rayPods": {"enabled": True, "namespaces": NAMESPACES},
+            "rayPods": {"enabled": True, "namespaces": NAMESPACES, "kuberayFrom": [KUBERAY]},
         }
     },
     "private CA": PRIVATE_CA,

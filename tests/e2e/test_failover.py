@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from e2e.jobs import GATED, PAUSED, SLOT, counts
-from support.cluster.deployment import PIPELINE_IMAGE, upgraded
+from support.cluster.deployment import NAMESPACE, PIPELINE_IMAGE, upgraded
 from support.cluster.kubectl import Kubectl, eventually
 from support.cluster.object_store import ObjectStore
 from support.cluster.processes import process_killer
@@ -34,7 +34,7 @@ THREE_AT_A_TIME = {"concurrency": {"maxRunning": 3}}
 
 def leader() -> str:
     """Return the pod that holds the operators' Lease."""
-    lease = Kubectl("kube-system").get("lease", "batch-inference-operator") or {}
+    lease = Kubectl(NAMESPACE).get("lease", "batch-inference-operator") or {}
     return str(lease.get("spec", {}).get("holderIdentity", "")).rpartition("/")[2]
 
 

@@ -125,8 +125,36 @@ def test_published_images_and_chart_are_signed_by_digest() -> None:
         assert f'cosign sign --yes "{signed}"' in scripts
         assert any(f'echo "{signed[1:]}=' in script and "digest" in script for script in scripts)
     (build,) = (step["run"] for step in steps() if "buildx build" in step.get("run", ""))
-    assert "--sbom=true" in build
+    assert {'--driver-opt "image=$BUILDKIT"', '"type=sbom,generator=$SCANNER"'} <= set(
+        re.findall(r"--driver-opt \S+|\"type=sbom\S+", build)
+    )
     assert "--provenance=mode=max" in build
+
+
+def test_images_of_the_build_are_pinned_by_digest() -> None:
+    """They run where packages are published and signed."""
+    pinned = re.compile(r"[\w/-]+:[\w.-]+@sha256:[0-9a-f]{64}$")
+    images = workflow("publish")["env"]
+    assert all(pinned.match(images[name]) for name in ("BUILDKIT", "SCANNER"))
+
+
+def test_images_are_published_from_main_after_a_review_and_scanned_before_they_are_signed() -> None:
+    jobs = workflow("publish")["jobs"]
+    assert {job["environment"] for job in jobs.values()} == {"release"}
+    found = jobs["images"]["steps"]
+    order = [step.get("name") or step.get("uses") or step["run"] for step in found]
+    places = [
+        next(number for number, text in enumerate(order) if wanted in text)
+        for wanted in ("commit of main", "make sbom", "docker login", "Build and push",
+                       "scan-action", "cosign sign")
+    ]  # fmt: skip
+    assert places == sorted(places)
+
+
+def test_updates_of_all_pins_are_proposed() -> None:
+    config = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())
+    kinds = {one["package-ecosystem"] for one in config["updates"]}
+    assert kinds == {"github-actions", "uv", "npm", "docker", "helm"}
 
 
 def test_the_demo_refuses_other_weights_than_the_hub_publishes(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ affinity:
 {{- default (printf "%s-key" (include "bi.fullname" .)) .Values.tokenKey.existingSecret -}}
 {{- end -}}
 
-{{/* Releases that watch all namespaces share a Lease, so that only one of them is active. */}}
+{{/* Releases that watch all namespaces share a Lease if they name the same namespace for it. */}}
 {{- define "bi.leaseNamespace" -}}
-{{- if .Values.watchNamespaces }}{{ .Release.Namespace }}{{ else }}{{ .Values.leaderElection.namespace }}{{ end }}
+{{- if .Values.watchNamespaces }}{{ .Release.Namespace }}{{ else }}{{ .Values.leaderElection.namespace | default .Release.Namespace }}{{ end }}
 {{- end -}}
 
 {{- define "bi.lease" -}}
@@ -118,7 +118,7 @@ affinity:
   verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [ray.io]
   resources: [rayclusters]
-  verbs: [delete, get]
+  verbs: [delete, get, patch]
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]

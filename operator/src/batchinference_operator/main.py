@@ -112,7 +112,10 @@ async def _lead(
     """Reconcile jobs until SIGTERM or cancellation. Raises NotReady."""
     watches.start()
     unwatched = await check_api(client, settings.namespace_list)
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+    connector = aiohttp.TCPConnector(limit=MAX_POLLS)
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
         api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
         telemetry = Telemetry(metrics, EventRecorder(api, metrics))
         cache = Cache(config=reconcile_config)

@@ -59,7 +59,9 @@ class OperatorSettings(BaseSettings):
     """The operator's namespace, in which no jobs run. If empty, no namespace is excluded."""
     release: str = "batch-inference-operator"
     """The name of the release, unique in the operator's namespace."""
-    lease: str = Field(default="kube-system/batch-inference-operator", pattern=NAMESPACED_NAME)
+    lease: str = Field(
+        default="batchinference-system/batch-inference-operator", pattern=NAMESPACED_NAME
+    )
     """NAMESPACE/NAME of the Lease for which the replicas compete."""
     pod_name: str = Field(default_factory=socket.gethostname)
     """The name of this replica."""

@@ -348,6 +348,14 @@ class FakeKubeApi:
             self.cluster.patch("RayJob", seen.name, {"spec": spec})
         self.end("release")
 
+    async def remove_workers(self, namespace: str, seen: RayJobView) -> None:
+        await self.begin("remove workers")
+        for pod in self.cluster.list("Pod"):  # as KubeRay does at once
+            labels = labels_of(pod)
+            if labels["ray.io/cluster"] == seen.cluster and labels["ray.io/node-type"] == "worker":
+                self.cluster.delete("Pod", pod["metadata"]["name"])
+        self.end("remove workers")
+
     async def set_backstop(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
         await self.begin("limit")
         found = self.cluster.get("RayJob", seen.name)

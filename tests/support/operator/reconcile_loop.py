@@ -83,6 +83,8 @@ class ReconcileLoop:
                 self.ray_jobs.setdefault(body["metadata"]["name"], made)
         for seen in actions.release_clusters:
             self.ray_jobs[seen.name]["spec"]["ttlSecondsAfterFinished"] = 0
+        without = {seen.cluster for seen in actions.remove_workers}
+        self.pods = tuple(one for one in self.pods if one.is_head or one.cluster not in without)
         if actions.update_backstop is not None:
             seen, backstop = actions.update_backstop
             self.ray_jobs[seen.name]["spec"] |= backstop.fields

@@ -13,7 +13,7 @@ import pytest
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
-from batchinference_operator.kube.api import Conflict, Invalid, Refused, Unreachable
+from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import attempt_sync
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.job_view import LEFT_OUT
@@ -313,34 +313,6 @@ async def test_events_of_a_pod_are_listed_after_a_minute_and_then_less_often(
         await asyncio.sleep(3600)
         assert harness.count("get Events") <= 3600 / 160 + 6
         assert harness.reason() == "ContainerConfig", "what was said last still holds"
-
-
-@in_virtual_time
-async def test_status_that_the_definition_does_not_know_is_written_without_it(
-    harness: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The operator was upgraded, but the CustomResourceDefinition was not."""
-
-    class OlderDefinition(FakeKubeApi):
-        async def patch_status(self, *args: Any) -> Any:
-            if "NodeLost" in str(args[-1].get("attempts")):
-                raise Invalid("422: status.attempts[0].cause: Unsupported value")
-            return await super().patch_status(*args)
-
-    harness.api = OlderDefinition(harness.cluster, before=harness.record)
-    async with harness.recorded_operator() as metrics:
-        harness.cluster.apply(retry={"maxAttempts": 1})
-        await harness.finish_run(JobState.FAILED)
-        harness.cluster.apply("second", retry={"maxAttempts": 1})
-        await harness.ray_job("second").run(JobState.FAILED, reason="NodeLost")
-        await until(lambda: harness.is_finished("second"))
-    assert harness.reason("second") == "NodeLost"
-    assert "cause" not in harness.cluster.status("second")["attempts"][0]
-    name = "batchinference_status_writes_total"
-    assert metrics.registry.get_sample_value(name, {"result": "rejected"}) == 1
-    events = [event["reason"] for event in harness.cluster.events.values()]
-    assert events.count("StatusRejected") == 1
-    assert "is written without newer fields" in caplog.text
 
 
 @in_virtual_time

@@ -15,7 +15,6 @@ from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.cost import Prices, add_cost, add_prices
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pool import Pool, PoolSettings
-from batchinference_operator.status.job_status import without_newer_fields
 from support.documents.minimal import model_step
 from support.documents.parsed import job
 from support.operator.objects import CONFIG, NAMESPACE, UID, job_body
@@ -59,11 +58,6 @@ def test_forecast_is_the_cost_per_row_of_the_last_attempt(
 def test_status_has_no_cost_without_prices() -> None:
     priced = add_cost(running(500), PRICES)
     assert add_cost(priced, Prices()) == running(500)
-
-
-def test_older_definition_gets_no_cost() -> None:
-    """It would reject the whole status."""
-    assert "cost" not in without_newer_fields(add_cost(running(500), PRICES))
 
 
 def prices_for_driver(ray_job: dict[str, Any]) -> PodPrices | None:

@@ -117,7 +117,7 @@ def test_crash_before_the_driver_starts_is_reported() -> None:
     loop.crashes = crashes(1)
     loop.reconcile()
     assert (loop.phase, loop.reason) == ("Pending", "CrashLoop")
-    assert loop.message == "1 pod has ended before the driver started; the last: exit code 0"
+    assert loop.message == "1 pod has ended; the last: exit code 0"
     loop.set_kuberay_status(**RUNNING)
     loop.reconcile()
     assert (loop.phase, loop.reason) == ("Starting", "Starting")

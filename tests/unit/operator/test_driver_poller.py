@@ -20,6 +20,7 @@ from batchinference_operator.controller.driver_poller import (
     MAX_POLLS,
     MAX_POLLS_PER_NAMESPACE,
     MAX_SLOW_BACKOFF,
+    SLOW_SECONDS,
     DriverPoller,
 )
 from batchinference_operator.reconcile import requeue
@@ -37,9 +38,10 @@ TOKENS = ("a-token",)
 
 @dataclass
 class Heads:
-    """Heads that answer after `seconds`."""
+    """Heads that answer after `seconds`, those in the namespace `fast` at once."""
 
     seconds: float = 0.0
+    fast: str = ""
     answer: Answer = REACHED
     right_token: str = "a-token"
     polls: list[tuple[float, str, str]] = field(default_factory=list)
@@ -52,7 +54,7 @@ class Heads:
         for each in (namespace, "all"):
             self.at_once[each] = self.at_once.get(each, 0) + 1
             self.most[each] = max(self.most.get(each, 0), self.at_once[each])
-        await asyncio.sleep(self.seconds)
+        await asyncio.sleep(0.0 if namespace == self.fast else self.seconds)
         for each in (namespace, "all"):
             self.at_once[each] -= 1
         if token != self.right_token:
@@ -194,14 +196,29 @@ async def test_slow_namespace_delays_no_other(heads: Heads) -> None:
 
 
 @in_virtual_time
+async def test_drivers_that_are_nearly_slow_in_many_namespaces_delay_no_other(heads: Heads) -> None:
+    """They are polled without backoff."""
+    heads.seconds, heads.fast = 0.9 * SLOW_SECONDS, "honest"
+    hostile = [(f"hostile-{number % 40}", f"job-{number}") for number in range(200)]
+    async with polling(heads) as polls:
+        for _ in range(30):
+            for key in hostile:
+                read(polls, seen(key[1]), key)
+            read(polls, seen("honest"), ("honest", "job"))
+            await asyncio.sleep(1)
+    times = [at for at, namespace, _ in heads.polls if namespace == "honest"]
+    assert max(after - at for at, after in itertools.pairwise(times)) <= POLL_SECONDS + 1
+
+
+@in_virtual_time
 async def test_polls_are_bounded_over_all_namespaces(heads: Heads) -> None:
     heads.seconds = 2.0
     async with polling(heads) as polls:
-        for number in range(100):
+        for number in range(3 * MAX_POLLS):
             read(polls, seen(f"uid-{number}"), (f"team-{number}", "job"))
         await asyncio.sleep(60)
     assert heads.most["all"] == MAX_POLLS
-    assert len(heads.polls) == 100
+    assert len(heads.polls) == 3 * MAX_POLLS
 
 
 @in_virtual_time

@@ -135,6 +135,38 @@ async def test_release_deletes_the_ray_cluster_first(connect: Connect) -> None:
     ]
 
 
+GROUPS = [{"groupName": "gpu", "replicas": 2, "minReplicas": 1, "maxReplicas": 8, "template": {}}]
+NONE = {"replicas": 0, "minReplicas": 0, "maxReplicas": 0}
+
+
+async def test_workers_are_removed_from_an_unchanged_cluster(connect: Connect) -> None:
+    """The autoscaler cannot add workers beyond the maximum of a group."""
+    cluster = cluster_of("uid-of-job-1") | {"spec": {"workerGroupSpecs": GROUPS}}
+    cluster["metadata"]["resourceVersion"] = "7"
+    api, server = await connect(answering(200, cluster))
+    await api.remove_workers(NAMESPACE, RAY_JOB_WITH_CLUSTER)
+    _, sent = server.requests
+    assert (sent.method, sent.path) == ("PATCH", f"{RAY_CLUSTERS}/job-1-abcde")
+    assert sent.body == {
+        "metadata": {"uid": "uid-of-cluster", "resourceVersion": "7"},
+        "spec": {"enableInTreeAutoscaling": False, "workerGroupSpecs": [GROUPS[0] | NONE]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("owner_uid", "groups"),
+    [("uid-of-job-1", [GROUPS[0] | NONE]), ("uid-of-job-1", []), ("uid-of-another", GROUPS)],
+    ids=["removed", "no-groups", "other-owner"],
+)
+async def test_cluster_without_own_workers_is_not_changed(
+    connect: Connect, owner_uid: str, groups: list[dict[str, Any]]
+) -> None:
+    cluster = cluster_of(owner_uid) | {"spec": {"workerGroupSpecs": groups}}
+    api, server = await connect(answering(200, cluster))
+    await api.remove_workers(NAMESPACE, RAY_JOB_WITH_CLUSTER)
+    assert [sent.method for sent in server.requests] == ["GET"]
+
+
 async def test_get_returns_the_object(connect: Connect) -> None:
     api, server = await connect(answering(200, ray_job_body(jobStatus="RUNNING")))
     assert await api.get_ray_job(NAMESPACE, "job-1") == ray_job_body(jobStatus="RUNNING")
@@ -294,6 +326,11 @@ PULLING = event("Pulling", lastTimestamp="2026-03-01T12:10:00Z")
 NAMESERVERS = event("DNSConfigForming", "too many", lastTimestamp="2026-03-01T12:11:00Z")
 NO_ACCOUNT = event("NoServiceAccount", "none of that name")
 HEAD_CREATED = event("CreatedHeadPod", lastTimestamp="2026-03-01T12:02:00Z")
+NO_IMAGE = [
+    event("Failed", text, lastTimestamp="2026-03-01T12:12:00Z")
+    for text in ('Failed to pull image "a:1": not found', "Error: ErrImagePull",
+                 "Error: ImagePullBackOff")
+]  # fmt: skip
 POD = ("Pod", "job-1-head")
 CLUSTER = ("RayCluster", "job-1-xyz")
 
@@ -310,11 +347,13 @@ CLUSTER = ("RayCluster", "job-1-xyz")
         (POD, [PULLING, SCHEDULED, UNMOUNTED], ""),
         (POD, [UNMOUNTED, SCHEDULED, NAMESERVERS], "no secret"),
         (POD, [NAMESERVERS, SCHEDULED], ""),
+        (POD, NO_IMAGE, ""),
+        (POD, [UNMOUNTED, *NO_IMAGE], "no secret"),
         (CLUSTER, [NO_ACCOUNT], "none of that name"),
         (CLUSTER, [NO_ACCOUNT, HEAD_CREATED], ""),
     ],
     ids=["none", "has-a-node", "no-node", "mount", "last", "at-once", "healed", "among", "other",
-         "cluster", "healed-cluster"],
+         "pulls-again", "pulls-no-more", "cluster", "healed-cluster"],
 )  # fmt: skip
 async def test_last_warning_says_why_an_object_does_not_start(
     connect: Connect, involved: tuple[str, str], events: list[Any], message: str

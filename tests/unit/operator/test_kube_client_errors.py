@@ -85,6 +85,16 @@ async def test_persistent_errors_are_raised_after_three_tries(
     assert len(server.requests) == 3
 
 
+async def test_object_that_is_too_large_for_etcd_is_refused(connect: Connect) -> None:
+    """The answer of the server looks like that of an outage, which is retried without an end."""
+    message = "etcdserver: request is too large"
+    body = {"kind": "Status", "reason": "", "code": 500, "message": message}
+    api, _ = await connect(at_first(lambda _: web.json_response(body, status=500), times=99))
+    with pytest.raises(Refused, match=message) as refused:
+        await api.create(BODY)
+    assert not isinstance(refused.value, Unreachable)
+
+
 @pytest.mark.usefixtures("no_pauses")
 async def test_missing_server_is_unreachable(unused_port: int) -> None:
     configuration = Configuration(host=f"http://127.0.0.1:{unused_port}")

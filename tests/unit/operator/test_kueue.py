@@ -10,7 +10,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.queue_entry import entry_of
-from batchinference_operator.reconcile.requeue import QUEUED_AFTER_SECONDS, QUEUED_SECONDS
+from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import CONFIG, RUNNING, job_body, pod_body
@@ -59,11 +59,12 @@ def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
     loop = queued()
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
     assert loop.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
-    assert loop.reconcile().requeue_after == POLL_SECONDS, "Kueue has no reason yet"
-    assert loop.reconcile(QUEUED_AFTER_SECONDS).requeue_after == QUEUED_SECONDS
+    waits = [loop.reconcile(seconds).requeue_after for seconds in (0, 5, 15, 200)]
+    assert waits == [POLL_SECONDS, 5, 20, QUEUED_SECONDS], "Kueue has no reason yet"
+    loop = queued()
     reason = "couldn't assign flavors to pod set head: insufficient quota"
     loop.messages = {"job-1": reason}
-    loop.reconcile()
+    assert loop.reconcile().requeue_after == QUEUED_SECONDS
     assert loop.message.endswith(f"gpu: {reason}")
 
 

@@ -10,7 +10,7 @@ from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.phase import derive_phase
+from batchinference_operator.status.phase import DRIVER, derive_phase
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import (
@@ -232,6 +232,17 @@ def test_ray_job_held_by_kueue_is_queued(found_report: Report | None) -> None:
     body["spec"]["suspend"] = True
     phase, summary = verdict_of(RayJobView.of(body), report=found_report, before="Finalizing")
     assert (phase, summary.reason) == (Phase.PENDING, "Queued")
+
+
+def test_messages_of_kueue_and_of_the_driver_are_not_mixed() -> None:
+    gate = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    gated = PodView.of(pod_body("job-1-worker", conditions=[gate]))
+    messages = {"job-1": "insufficient quota", DRIVER: "it does not answer"}
+    _, queued = verdict_of(seen(**RUNNING), gated, messages=messages)
+    _, silent = verdict_of(seen(**RUNNING), messages=messages)
+    assert (queued.reason, silent.reason) == ("Queued", "DriverSilent")
+    assert queued.message.endswith("insufficient quota")
+    assert silent.message.endswith("it does not answer")
 
 
 def test_cluster_problem_is_shown_until_pods_exist() -> None:

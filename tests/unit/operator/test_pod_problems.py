@@ -39,6 +39,22 @@ def test_container_that_waits_with_a_permanent_error_is_a_problem(
     assert problem_of(pod_body(**waiting(reason))) == PodProblem(cause, reason)
 
 
+@pytest.mark.parametrize(
+    ("back_off", "error"),
+    [
+        (
+            'Back-off pulling image "a:1": ErrImagePull: rpc error: not found',
+            "rpc error: not found",
+        ),
+        ('Back-off pulling image "a:1": rpc error: not found', "rpc error: not found"),
+        ('Back-off pulling image "a:1"', 'Back-off pulling image "a:1"'),
+    ],
+)
+def test_message_about_an_image_is_the_same_during_the_back_off(back_off: str, error: str) -> None:
+    pod = pod_body(**waiting("ImagePullBackOff", back_off))
+    assert problem_of(pod) == PodProblem(Cause.IMAGE_PULL, error)
+
+
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
 
 

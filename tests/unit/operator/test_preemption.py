@@ -24,7 +24,6 @@ from batchinference_operator.reconcile.pending import CreateError, status_after_
 from batchinference_operator.reconcile.preemption import Preemptor, Slot, choose_slot
 from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry, entry_of
 from batchinference_operator.status.events import events_between
-from batchinference_operator.status.job_status import without_newer_fields
 from support.operator.harness import Harness
 from support.operator.objects import CONFIG, RUNNING, job_body
 from support.operator.reconcile_loop import ReconcileLoop
@@ -616,11 +615,6 @@ def test_preemption_is_one_event() -> None:
     job.ray_jobs.clear()
     job.reconcile()
     assert events_between(stopping, job.status) == []
-
-
-def test_older_definition_of_the_resource_gets_an_outcome_that_it_knows() -> None:
-    (attempt,) = without_newer_fields(preempted().status)["attempts"]
-    assert attempt["outcome"] == "Suspended"
 
 
 # --- the operator -----------------------------------------------------------------------

@@ -321,6 +321,21 @@ def test_driver_is_not_reported_unreachable_in_its_first_minute() -> None:
     assert reasons == ["Starting", "Starting", "DriverSilent"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0, ("Starting", "Starting")), (DRIVER_START_SECONDS, ("Running", "DriverSilent"))],
+    ids=["late", "lost"],
+)
+def test_driver_that_starts_again_is_not_silent_at_once(
+    seconds: float, expected: tuple[str, str]
+) -> None:
+    rows = report(JobState.RUNNING, rows=5)
+    running = observe_started(view(**RUNNING), report=rows, driver_reached=True)
+    began = {"rayJobInfo": {"startTime": to_rfc3339(NOW - timedelta(seconds=seconds))}}
+    again = act(observe_next(running, view(**RUNNING, **began), driver_reached=True))
+    assert (phase(again), reason(again)) == expected
+
+
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
 @pytest.mark.parametrize("ray_job", [RUNNING, SUCCEEDED], ids=["still-running", "ended"])
 def test_final_report_ends_the_job(state: JobState, ray_job: dict[str, Any]) -> None:

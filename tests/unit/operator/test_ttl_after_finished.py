@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.rendering import KEEP_SECONDS
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.ttl_after_finished import END_SECONDS
@@ -178,6 +179,45 @@ def test_cluster_ttl_holds_for_a_job_that_the_operator_ended() -> None:
     assert (loop.phase, removed(loop.reconcile())) == ("Failed", [])
     assert removed(loop.reconcile(3599)) == []
     assert removed(loop.reconcile(1)) == ["job-1"]
+
+
+def worker_of(loop: ReconcileLoop) -> PodView:
+    """Return a worker of the last attempt, which has GPUs."""
+    loop.set_kuberay_status(rayClusterName="job-1-cluster")
+    return PodView.of(pod_body("job-1-worker", gpus=8, **placed()))
+
+
+def without_workers(actions: Actions) -> list[str]:
+    return [seen.cluster for seen in actions.remove_workers]
+
+
+def test_only_the_head_of_a_finished_job_is_kept() -> None:
+    """No limit counts the pods of a job that has ended."""
+    loop = ended_job(cluster="720h", ended_by_kuberay=False)
+    loop.pods = (PodView.of(pod_body(**placed())), worker_of(loop))
+    assert without_workers(loop.reconcile()) == [], "its driver is running"
+    loop.set_kuberay_status(**SUCCEEDED)
+    assert without_workers(loop.reconcile()) == ["job-1-cluster"]
+    assert without_workers(loop.reconcile(86_400)) == []
+    assert released(loop.reconcile()) == [], "the head is kept"
+
+
+def test_only_the_head_of_a_job_that_the_operator_ended_is_kept() -> None:
+    loop = ReconcileLoop(deadlines={"pending": "1m"}, ttl={"cluster": "1h"})
+    loop.start()
+    loop.reconcile(61)
+    loop.pods = (worker_of(loop),)
+    assert without_workers(loop.reconcile()) == ["job-1-cluster"]
+
+
+def test_cluster_whose_workers_are_not_removed_is_deleted() -> None:
+    """KubeRay may ignore the change, and a user may take it back."""
+    loop = ended_job(cluster="720h")
+    worker = worker_of(loop)
+    loop.pods = (worker,)
+    assert (released(loop.reconcile()), loop.pods) == ([], ())
+    loop.pods = (worker,)
+    assert released(loop.reconcile(KEEP_SECONDS)) == ["job-1"]
 
 
 @pytest.mark.parametrize("stops", [True, False], ids=["stops", "hangs"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.rendering import GPUS_LABEL, effective
-from batchinference.rendering.limits import check_limits
+from batchinference.rendering.limits import MAX_CLUSTER_BYTES, check_limits
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.limits import Limits, lower_limits
@@ -30,6 +30,32 @@ def refused(over: BatchInference) -> str:
     with pytest.raises(SpecError) as caught:
         render(over)
     return str(caught.value)
+
+
+LONG = [{"name": f"A{number}", "value": "x" * 4000} for number in range(16)]
+STEPS = [model_step(f"s{number}", resources={"gpu": 1, "cpu": number}) for number in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("field", "settings"),
+    [
+        ("spec.cluster", {"env": LONG}),
+        (
+            "spec.cluster.patches",
+            {
+                "patches": [{"groups": ["*"], "pod": {"metadata": {"annotations": {
+                    f"a.example/{number}": "x" * 4000 for number in range(16)}}}}],
+            },
+        ),
+    ],
+    ids=["own", "patch"],
+)  # fmt: skip
+def test_job_that_is_too_large_for_the_api_server_is_refused(field: str, settings: Any) -> None:
+    """The API server would answer as if it was down, and each retry would get the same answer."""
+    found = refused(job(steps=STEPS, cluster=settings))
+    assert found.startswith(f"{field}: the RayJob is too large (")
+    assert f"at most {MAX_CLUSTER_BYTES >> 10} KiB" in found
+    assert render(job(steps=STEPS[:2], cluster=settings))
 
 
 def test_job_at_its_limits_is_accepted() -> None:

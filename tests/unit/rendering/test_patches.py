@@ -99,6 +99,12 @@ def test_labels_of_the_product_cannot_be_patched(kind: str, domain: str) -> None
         ({"containers": ray(env=[{"name": "BATCHINFERENCE_JOB_SHA256", "value": None}])},
          "containers[ray].env"),
         ({"containers": ray(env=None)}, "containers[ray].env"),
+        ({"containers": ray(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])},
+         "containers[ray].env"),
+        ({"containers": [{"name": "own", "env": [{"name": "ASCEND_VISIBLE_DEVICES"}]}]},
+         "containers[own].env"),
+        ({"initContainers": [{"name": "own", "env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]}]},
+         "initContainers[own].env"),
         ({"containers": ray(volumeMounts=None)}, "containers[ray].volumeMounts"),
         ({"containers": ray(volumeMounts=[{"mountPath": "/etc/batchinference", "name": "x"}])},
          "containers[ray].volumeMounts"),
@@ -125,6 +131,52 @@ def test_labels_of_the_product_cannot_be_patched(kind: str, domain: str) -> None
 def test_protected_part_cannot_be_patched(spec: Any, path: str) -> None:
     found = refusal(patch(["head"], **spec)).splitlines()
     assert f"spec.cluster.patches[0].pod.spec.{path}: {PROTECTED}" in found
+
+
+MODELS = {"name": "models", "mountPath": "/models", "hostPath": {"path": "/models"}}
+NO_SUCH_VOLUME = "there is no volume 'late'. Define it in this patch or an earlier one"
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+@pytest.mark.parametrize("name", ["ray", "own"])
+@pytest.mark.parametrize(
+    "mount",
+    [
+        {"mountPath": "/models", "name": "models", "readOnly": False},
+        {"mountPath": "/models", "name": "models", "readOnly": None},
+        {"mountPath": "/models", "name": "models", "readOnly": "true"},
+        {"mountPath": "/again", "name": "models"},
+        {"mountPath": "/again", "name": "models", "subPath": "x"},
+    ],
+    ids=str,
+)
+def test_read_only_volume_stays_read_only(kind: str, name: str, mount: Any) -> None:
+    """It may be a directory of the node, which the platform shares by its defaults."""
+    if (kind, name) == ("initContainers", "ray"):
+        name = "init"
+    spec = {kind: [{"name": name, "volumeMounts": [mount]}]}
+    assert refusal(patch(["head"], **spec), volumes=[MODELS | {"readOnly": True}]) == (
+        f"spec.cluster.patches[0].pod.spec.{kind}[{name}].volumeMounts: volume 'models' is "
+        "read-only. Set readOnly to true"
+    )
+    assert patched(patch(["head"], **spec), volumes=[MODELS]), "this volume is writable"
+
+
+def test_read_only_volume_can_be_mounted_again() -> None:
+    mount = {"mountPath": "/again", "name": "models", "readOnly": True}
+    made = patched(patch(containers=ray(volumeMounts=[mount])),
+                   volumes=[MODELS | {"readOnly": True}])  # fmt: skip
+    assert all(mount in pod["spec"]["containers"][0]["volumeMounts"] for pod in made.pods)
+
+
+@pytest.mark.parametrize("volumes", [[], [{"name": "late"}], [{"name": "late", "hostPath": None}]])
+def test_volume_of_a_later_patch_cannot_be_mounted(volumes: Any) -> None:
+    """The later patch may be one of the platform, which mounts the volume read-only."""
+    early = patch(["head"], volumes=volumes,
+                  containers=ray(volumeMounts=[{"mountPath": "/w", "name": "late"}]))  # fmt: skip
+    later = patch(["head"], volumes=[{"name": "late", "hostPath": {"path": "/models"}}])
+    field = "spec.cluster.patches[0].pod.spec.containers[ray].volumeMounts"
+    assert refusal(early, later) == f"{field}: {NO_SUCH_VOLUME}"
 
 
 def test_added_container_starts_with_the_security_context_of_the_others() -> None:

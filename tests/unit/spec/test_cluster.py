@@ -111,14 +111,16 @@ RESERVED = [
     *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ENABLE_K8S_TOKEN_AUTH", "RAY_ADDRESS"),
     *("RAY_DATA_AUTOLOAD_PYEXTENSIONTYPE", "RAY_JOB_STOP_WAIT_TIME_S", "RAY_CLUSTER_NAME"),
     *("KUBERAY_GEN_RAY_START_CMD", "BATCHINFERENCE_JOB_SHA256", "RAY_TMPDIR", "FQ_RAY_IP"),
+    *("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES"),
 ]
 
 
 @pytest.mark.parametrize("name", RESERVED)
 def test_a_reserved_variable_is_refused(name: str) -> None:
-    """Some of these variables would disable the authentication of the Ray cluster."""
+    """Some of these variables would disable the authentication of the Ray cluster, or give a pod
+    devices that no limit counts."""
     env = [{"name": name, "value": "x"}]
-    message = f"'{name}' is reserved for Ray, KubeRay and the operator: remove it"
+    message = f"'{name}' is reserved for Ray, KubeRay, device plugins and the operator: remove it"
     assert refused(with_cluster(env=env)) == f"spec.cluster.env[0]: {message}"
     found = refused(with_cluster(profiles={"mine": {"env": env}}))
     assert found == f"spec.cluster.profiles.mine.env[0]: {message}"

@@ -124,6 +124,12 @@ def test_every_field_is_described() -> None:
             assert len(schema["description"]) <= 1024, path
 
 
+def test_names_in_the_status_are_not_listed() -> None:
+    """A definition that is older than the operator would refuse the whole status for a new one."""
+    listed = {path for path, schema in schemas(STATUS, "status") if "enum" in schema}
+    assert listed == {"status.conditions[].status"}, "this list is that of Kubernetes"
+
+
 def test_spec_fields_are_bounded() -> None:
     """The API server refuses rules over unbounded values, and etcd limits the size of an object."""
     bounds = {"string": "maxLength", "array": "maxItems", "integer": "maximum", "number": "maximum"}

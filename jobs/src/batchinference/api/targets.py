@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.credentials import without_credentials
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,17 @@ class Target:
         if not self.is_job:
             return str(Path(self.text).expanduser()) if "://" not in self.text else self.text
         return JobStatus.of(self.cluster().get(self.text)).output
+
+    def unset_endpoint(self) -> str:
+        """Return the variable by which a job finds its object store, and which is not set here.
+
+        Empty for a path, and if there is no such variable. Raises ClusterError.
+        """
+        if not self.is_job:
+            return ""
+        env = self.cluster().get(self.text)["spec"].get("cluster", {}).get("env", [])
+        values = {one["name"]: one.get("value") for one in env}
+        found = [name for name in _ENDPOINTS if values.get(name)]
+        if not found or found[0] in os.environ:
+            return ""
+        return f"{found[0]}={without_credentials(values[found[0]])}"

@@ -11,6 +11,7 @@ from batchinference.api.targets import Target
 from batchinference.api.workers import Workers, read_job
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
+from batchinference.spec.times import time_of
 
 
 def show_status(target: Target, form: Format) -> None:
@@ -43,8 +44,18 @@ def _show_job(job: JobStatus, workers: Sequence[Workers], form: Format) -> None:
     lines += [("attempt", str(job.attempt))] if job.attempt else []
     lines += [("GPUs", str(job.gpus))] if job.gpus else []
     lines += [("cost", job.cost)] if job.cost else []
+    lines += _times_of(job)
     lines += [("output", job.output)]
     print_table(lines)
+
+
+def _times_of(job: JobStatus) -> list[tuple[str, str]]:
+    """Return when a job was started and has ended, and how long it took."""
+    start, end = (job.raw.get(name, "") for name in ("startTime", "completionTime"))
+    began, ended = time_of(start), time_of(end) if job.ended else None
+    lines = [("started", start)] if began else []
+    took = f" (after {ended - began})" if began and ended else ""
+    return [*lines, ("ended", f"{end}{took}")] if ended else lines
 
 
 def _lines_of_output(status: OutputStatus) -> list[tuple[str, str]]:

@@ -41,4 +41,10 @@ def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any
             raise typer.Exit(exits.BAD_INPUT) from None
         except OSError as error:
             echo(f"{command}: '{output}' cannot be read: {shown(str(error))}", err=True)
+            if endpoint := target.unset_endpoint():
+                echo(
+                    f"The pods of the job have {endpoint}. Set this variable and the credentials "
+                    "here. `kubectl port-forward` makes a Service of the cluster reachable.",
+                    err=True,
+                )
             raise typer.Exit(exits.BAD_INPUT) from None

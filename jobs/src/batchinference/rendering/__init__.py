@@ -24,6 +24,7 @@ from batchinference.rendering.names import (
 )
 from batchinference.rendering.objects import Owner
 from batchinference.rendering.rayjob import (
+    KEEP_SECONDS,
     POD_TEMPLATE,
     RAY_API_VERSION,
     RAY_CLUSTER,
@@ -48,6 +49,7 @@ __all__ = [
     "FINGERPRINT",
     "GENERATION",
     "GPUS_LABEL",
+    "KEEP_SECONDS",
     "MANAGED_BY",
     "MANAGER",
     "NAME_LABEL",

@@ -1,4 +1,4 @@
-"""Checks that worker groups cannot grow beyond the limits of a job.
+"""Checks that a RayCluster is not too large, and cannot grow beyond the limits of a job.
 
 Groups are not reduced silently. The operator cannot know which of several groups to reduce, and the
 job would be slower than its file implies.
@@ -6,6 +6,7 @@ job would be slower than its file implies.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from batchinference.plan import CPU_GROUP
@@ -18,6 +19,23 @@ from batchinference.spec.problems import Problem
 
 Shares = list[tuple[str, float, int]]
 """For each group of pods: its name, the amount per pod, and the maximum number of pods."""
+
+MAX_CLUSTER_BYTES = 384 << 10
+"""Maximum size of the spec of a RayCluster as JSON. etcd stores objects of up to 1.5 MiB. Their
+managed fields are about as large as their spec, and the operator reads specs of up to 512 KiB."""
+
+
+def check_size(unpatched: dict[str, Any], ray_cluster: dict[str, Any]) -> list[Problem]:
+    """Return a problem if a RayCluster is too large for the API server."""
+    before, size = (len(json.dumps(one, separators=(",", ":"))) for one in (unpatched, ray_cluster))
+    if size <= MAX_CLUSTER_BYTES:
+        return []
+    message = (
+        f"the RayJob is too large ({-(-size >> 10)} KiB, at most {MAX_CLUSTER_BYTES >> 10} KiB): "
+        "each group of pods has its own copy. Shorten it"
+    )
+    path = "spec.cluster" if before > MAX_CLUSTER_BYTES else "spec.cluster.patches"
+    return [Problem(path, message)]
 
 
 def check_limits(

@@ -18,7 +18,7 @@ from batchinference.rendering.pod_resources import cpus_of_pod, devices_of_pod
 from batchinference.rendering.strategic_merge import MergeError, strategic_merge
 from batchinference.spec.cluster import MAX_GRACE_SECONDS, RESERVED_PATHS, RESERVED_VOLUMES
 from batchinference.spec.patches import ALL_GROUPS, Patch
-from batchinference.spec.pods import RESERVED_NAMES
+from batchinference.spec.pods import DEVICE_NAMES, RESERVED_NAMES
 from batchinference.spec.problems import Problem, SpecError, did_you_mean
 
 Object = dict[str, Any]
@@ -102,6 +102,7 @@ def _apply(original: Object, template: Object, patch: Patch, field: str) -> Obje
         cpus_of_pod(pod)
         protected = [*_reserved_keys(metadata), *_changed_protected_parts(template["spec"], pod)]
         found = [*((path, _PROTECTED) for path in protected), *_grace_problems(pod)]
+        found += _mount_problems(original["spec"], pod)
     except MergeError as error:
         raise SpecError([Problem(f"{field}.spec.{error.path}", str(error))]) from None
     except (ValueError, TypeError, AttributeError, LookupError) as error:
@@ -145,6 +146,35 @@ def _grace_problems(pod: Object) -> Iterator[tuple[str, str]]:
             yield path, f"it is no integer from 0 to {MAX_GRACE_SECONDS} ({seconds}). Change it"
 
 
+def _mount_problems(original: Object, pod: Object) -> Iterator[tuple[str, str]]:
+    """Yield path and problem of each mount that can write to a read-only volume of the job or the
+    platform, or whose volume does not exist. A later patch could give such a volume a source."""
+    writable = {
+        one["name"]: any(not mount.get("readOnly") for mount in _mounts_of(original, one["name"]))
+        for one in original.get("volumes") or []
+    }
+    existing = {one["name"] for one in pod.get("volumes") or [] if any(set(one) - {"name"})}
+    for kind, container, mount in _mounts(pod):
+        name, place = mount.get("name"), f"spec.{kind}[{container}].volumeMounts"
+        if re.match(RESERVED_VOLUMES, str(name)):
+            continue
+        if name not in existing:
+            yield place, f"there is no volume '{name}'. Define it in this patch or an earlier one"
+        elif mount.get("readOnly") is not True and not writable.get(name, True):
+            yield place, f"volume '{name}' is read-only. Set readOnly to true"
+
+
+def _mounts(pod: Object) -> Iterator[tuple[str, str, Object]]:
+    """Yield the list and the name of the container of each volume mount, and the mount."""
+    for kind in ("containers", "initContainers"):
+        for one in pod.get(kind) or []:
+            yield from ((kind, one["name"], mount) for mount in one.get("volumeMounts") or [])
+
+
+def _mounts_of(pod: Object, volume: str) -> list[Object]:
+    return [mount for _, _, mount in _mounts(pod) if mount["name"] == volume]
+
+
 def _reserved_keys(metadata: Object) -> Iterator[str]:
     for kind, values in metadata.items():
         reserved = (key for key in values if key.partition("/")[0] in RESERVED_DOMAINS)
@@ -169,6 +199,8 @@ def _changed_protected_parts(before: Object, after: Object) -> Iterator[str]:
                 yield f"spec.{kind}[{one['name']}]"
             elif one["name"] != RAY_CONTAINER and _reserved_mounts(one, paths=False):
                 yield f"spec.{kind}[{one['name']}].volumeMounts"
+            if any(re.fullmatch(DEVICE_NAMES, each["name"]) for each in one.get("env") or []):
+                yield f"spec.{kind}[{one['name']}].env"
 
 
 def _changed_ray_container(before: Object, containers: list[Object]) -> Iterator[str]:

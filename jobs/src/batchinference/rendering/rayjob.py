@@ -17,7 +17,7 @@ from batchinference.rendering.check import check_cluster
 from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
 from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.kueue import queued
-from batchinference.rendering.limits import check_limits
+from batchinference.rendering.limits import check_limits, check_size
 from batchinference.rendering.memory import check_patched_memory
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
 from batchinference.rendering.objects import RESTRICTED, Owner, metadata
@@ -71,7 +71,8 @@ def attempt_objects(
     files = files_of(job, plan, names.uid)
     unpatched = ray_cluster(job, names, files, plan.groups)
     cluster = patched(unpatched, job.spec.cluster.patches)
-    problems = check_limits(job.spec.cluster.limits, unpatched, cluster)
+    problems = check_size(unpatched, cluster)
+    problems += check_limits(job.spec.cluster.limits, unpatched, cluster)
     if job.spec.retry.out_of_memory is not None:
         problems += check_patched_memory(unpatched, cluster)
     raise_for_problems(problems)

@@ -44,14 +44,17 @@ Annotations = Annotated[
     dict[LabelKey, Annotated[str, Field(max_length=4096)]],
     Field(max_length=64, json_schema_extra=LABEL_KEYS),
 ]
+DEVICE_NAMES = "(NVIDIA|ASCEND|AMD|HABANA|MTHREADS)_VISIBLE_DEVICES|NVIDIA_MIG_[A-Z]+_DEVICES"
+"""Environment variables with which a container gets devices of its node without a request."""
 RESERVED_NAMES = (
     "^(RAY_AUTH_.*|RAY_ENABLE_K8S_TOKEN_AUTH|RAY_ADDRESS|RAY_TMPDIR|RAY_DATA_AUTOLOAD_.*|"
     "RAY_JOB_.*|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME|"
-    "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*)$"
+    "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*|"
+    f"{DEVICE_NAMES})$"
 )
-"""Environment variables that KubeRay or the operator sets, or that would disable the authentication
-of the Ray cluster or Ray Data's protection against pickled input."""
-_RESERVED = "is reserved for Ray, KubeRay and the operator: remove it"
+"""Environment variables that KubeRay, the operator or a device plugin sets, or that would disable
+the authentication of the Ray cluster or Ray Data's protection against pickled input."""
+_RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator: remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
 _ONE_VALUE = "give exactly one of value and valueFrom"
 _EXISTS = "(has(self.operator) && self.operator == 'Exists')"

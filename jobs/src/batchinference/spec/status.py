@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import REASON, SpecModel
@@ -27,7 +27,12 @@ Timestamp = Annotated[
 ]
 Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
-
+_OPEN = WithJsonSchema({"type": "string", "maxLength": 64})
+"""The schema of a name. It has no list of names: a CustomResourceDefinition may be older than the
+operator, and the API server would refuse the whole status for a name that it does not know."""
+OpenPhase = Annotated[Phase, _OPEN]
+OpenCause = Annotated[Cause, _OPEN]
+Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended", "Preempted"], _OPEN]
 MemoryOfGroups = Annotated[dict[str, Annotated[str, Field(max_length=32)]], Field(max_length=64)]
 
 
@@ -104,8 +109,8 @@ class DriverHead(SpecModel):
     memory. An attempt that loses too many heads ends."""
     rows: Rows
     """Rows that the attempt had finished when the driver started on it."""
-    cause: Cause | None = None
-    """Why the last head was lost."""
+    cause: OpenCause | None = None
+    """Why the last head was lost, such as OutOfMemory."""
 
 
 class Attempt(SpecModel):
@@ -125,10 +130,11 @@ class Attempt(SpecModel):
     """When Kueue last admitted it. Its deadlines start at this time."""
     completion_time: Timestamp | None = None
     """When the attempt ended."""
-    outcome: Literal["Succeeded", "Failed", "Suspended", "Preempted"] | None = None
-    """How the attempt ended. Absent while it is running."""
-    cause: Cause | None = None
-    """The cause of the failure."""
+    outcome: Outcome | None = None
+    """How the attempt ended: Succeeded, Failed, Suspended or Preempted. Absent while it is
+    running."""
+    cause: OpenCause | None = None
+    """The cause of the failure, such as NodeLost."""
     message: Annotated[str, Field(max_length=1024)] | None = None
     """The original error message, or the job that preempted this job."""
     out_of_memory: MemoryOfGroups | None = None
@@ -150,7 +156,7 @@ class Attempt(SpecModel):
 class BatchInferenceStatus(SpecModel):
     """The observed state of the job."""
 
-    phase: Phase
+    phase: OpenPhase
     """Pending, Planning, Starting, Running, Finalizing, Succeeded, Failed, Suspending, Suspended or
     Retrying."""
     observed_generation: int

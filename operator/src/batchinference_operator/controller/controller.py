@@ -40,7 +40,7 @@ from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.status_throttle import write_delay
-from batchinference_operator.status.job_status import Status, merge_patch, without_newer_fields
+from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 from batchinference_operator.status.warm_cluster import Claim, WarmCluster
@@ -267,6 +267,8 @@ class Controller:
         for ray_job in actions.release_clusters:
             await self.api.release_cluster(job.namespace, ray_job)
             logger.info("released the cluster of RayJob %s", ray_job.name)
+        for ray_job in actions.remove_workers:
+            await self.api.remove_workers(job.namespace, ray_job)
         await self._update_backstop(job, actions)
         await self._release_pods(job, actions)
         if actions.delete_job:
@@ -427,30 +429,13 @@ class Controller:
             return 0.0
         return delay if actions.requeue_after is None else min(delay, actions.requeue_after)
 
-    async def _patch(self, job: JobView, version: str, patch: Status) -> Object | None:
-        """Write a status patch and return the job as stored; None if the job is gone.
-
-        If an older CustomResourceDefinition rejects the patch, newer fields are removed from it.
-        A status that cannot be written would block the job.
-        """
-        try:
-            return await self.api.patch_status(*job.key, version, patch)
-        except Invalid as error:
-            reduced = without_newer_fields(patch)
-            if reduced == patch:
-                raise
-            logger.warning("%s; the status is written without newer fields", error)
-            self.telemetry.rejected(job, str(error))
-            return await self.api.patch_status(*job.key, version, reduced)
-
     async def _write(self, job: JobView, status: Status) -> None:
         patch, key = merge_patch(job.status, status), job.key
         if not patch:
             self.telemetry.count_status_write("unchanged")
             return
-        version = job.resource_version
         try:
-            stored = await self._patch(job, version, patch)
+            stored = await self.api.patch_status(*key, job.resource_version, patch)
         except Conflict:
             self.telemetry.count_status_write("conflict")
             raise

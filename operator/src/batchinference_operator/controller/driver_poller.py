@@ -20,9 +20,10 @@ from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.status.ray_job import RayJobView
 
-MAX_POLLS = 32
+MAX_POLLS = 256
 MAX_POLLS_PER_NAMESPACE = 4
-"""Maximum number of concurrent polls, in total and per namespace."""
+"""Maximum number of concurrent polls, in total and per namespace. POLLS_PER_SECOND polls that take
+SLOW_SECONDS each, and those of drivers with backoff, must not use them up."""
 SLOW_SECONDS = 1.0
 """A driver that takes longer to answer is polled with backoff."""
 FIRST_BACKOFF = 10.0

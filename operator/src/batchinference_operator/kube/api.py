@@ -14,7 +14,8 @@ from batchinference_operator.status.warm_cluster import WarmCluster
 POD = "Pod"
 PAGE = 10
 """Objects per page of a list. The API server limits the objects of a page but not its size, and an
-object may have 1.5 MB."""
+object may have 1.5 MB. It would ignore the limit for resourceVersion=0. Since Kubernetes 1.34, it
+reads pages from its cache."""
 MAX_WARM_CLUSTERS = 300
 """Maximum number of warm clusters in a list. Users may label other RayClusters."""
 
@@ -104,6 +105,12 @@ class KubeApi(Protocol):
 
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
+
+    async def remove_workers(self, namespace: str, ray_job: RayJobView) -> None:
+        """Let KubeRay delete the workers of a RayJob's cluster, and keep the head.
+
+        A missing cluster is not an error. Raises Conflict and Refused.
+        """
 
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
         """Set the backstop deadlines after which KubeRay ends a RayJob.

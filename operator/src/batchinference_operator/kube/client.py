@@ -64,6 +64,7 @@ MAX_LISTS = 4
 large, and it takes a multiple of this size in memory."""
 MAX_LISTED_RUNS = 3000
 """Maximum number of objects with the label of a schedule that are read."""
+_NO_REPLICAS = {"replicas": 0, "minReplicas": 0, "maxReplicas": 0}
 _LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
@@ -241,6 +242,18 @@ class KubeClient:
         path = path_of(RAY_JOB, namespace, ray_job.name)
         await self._object("PATCH", path, patch, MERGE_PATCH)
 
+    async def remove_workers(self, namespace: str, ray_job: RayJobView) -> None:
+        cluster = await self._own_cluster(namespace, ray_job)
+        groups = (cluster or {}).get("spec", {}).get("workerGroupSpecs") or []
+        without_pods = [{**group, **_NO_REPLICAS} for group in groups]
+        if cluster is None or groups == without_pods:
+            return
+        # with the autoscaler, KubeRay would leave the choice of the pods to it
+        spec = {"enableInTreeAutoscaling": False, "workerGroupSpecs": without_pods}
+        read = {name: cluster["metadata"][name] for name in ("uid", "resourceVersion")}
+        path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
+        await self._object("PATCH", path, {"metadata": read, "spec": spec}, MERGE_PATCH)
+
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
         await self._patch(namespace, ray_job, {"spec": backstop.fields})
 
@@ -258,19 +271,26 @@ class KubeClient:
         await self._delete_cluster(namespace, ray_job)
 
     async def _delete_cluster(self, namespace: str, ray_job: RayJobView) -> None:
-        """Delete the RayCluster of a RayJob if the RayJob owns it or has claimed it.
+        """Delete the RayCluster of a RayJob.
 
-        KubeRay normally deletes a RayJob's own cluster, but it may be unavailable. The owner is
-        checked because the cluster's name comes from a status that users may write.
+        KubeRay normally deletes a RayJob's own cluster, but it may be unavailable.
+        """
+        if (cluster := await self._own_cluster(namespace, ray_job)) is not None:
+            path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
+            await self._delete(path, cluster["metadata"]["uid"])
+
+    async def _own_cluster(self, namespace: str, ray_job: RayJobView) -> Object | None:
+        """Return the RayCluster that a RayJob owns or has claimed; None if there is none.
+
+        The owner is checked because the cluster's name comes from a status that users may write.
         """
         if not ray_job.cluster:
-            return
-        path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
-        cluster = await self._object("GET", path)
+            return None
+        cluster = await self._object("GET", path_of(RAY_CLUSTER, namespace, ray_job.cluster))
         if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
-            return
-        if owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job):
-            await self._delete(path, cluster["metadata"]["uid"])
+            return None
+        own = owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job)
+        return cluster if own else None
 
     def list_warm_clusters(self, namespace: str, pool: str = "") -> AsyncIterator[Object]:
         path = path_of(RAY_CLUSTER, namespace)

@@ -115,6 +115,10 @@ def message_of(answer: Any) -> str:
     return str(answer.get("message", "")) if isinstance(answer, dict) else str(answer)
 
 
+_TOO_LARGE = "etcdserver: request is too large"
+"""A part of the message of the status 500 with which etcd refuses an object."""
+
+
 def raise_for(status: int, answer: Any) -> None:
     if status < HTTPStatus.BAD_REQUEST:
         return
@@ -125,5 +129,6 @@ def raise_for(status: int, answer: Any) -> None:
         HTTPStatus.GONE: Expired,
         HTTPStatus.UNPROCESSABLE_ENTITY: Invalid,
     }
-    kind = Unreachable if status in TRANSIENT else kinds.get(status, Refused)
+    transient = status in TRANSIENT and _TOO_LARGE not in message_of(answer)
+    kind = Unreachable if transient else kinds.get(status, Refused)
     raise kind(f"{status}: {message_of(answer)}")

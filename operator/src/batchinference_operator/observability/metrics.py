@@ -70,7 +70,7 @@ class Metrics:
         self.status_writes = self._counter(
             "batchinference_status_writes",
             "Status writes by result: written, unchanged, deferred to a later reconcile, "
-            "conflict, rejected (the CustomResourceDefinition is older), or gone with its job.",
+            "conflict, or gone with its job.",
             "result",
         )
         self.driver_polls = self._counter(

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from batchinference.text import in_one_line
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
-from batchinference_operator.status.events import Event, events_between
+from batchinference_operator.status.events import events_between
 
 
 @dataclass
@@ -49,14 +48,6 @@ class Telemetry:
         if self.recorder is not None:
             events = events_between(before.status, job.status)
             self.recorder.record(job, attempt_number(job.status), events)
-
-    def rejected(self, job: JobView, message: str) -> None:
-        """Publish that the CustomResourceDefinition rejected a status."""
-        self.count_status_write("rejected")
-        if self.recorder is not None:
-            note = f"upgrade the CustomResourceDefinition; it is older than the operator: {message}"
-            event = Event("StatusRejected", "Write", in_one_line(note), "Warning")
-            self.recorder.record(job, attempt_number(job.status), [event])
 
     def count_status_write(self, result: str) -> None:
         self.metrics.status_writes.labels(result).inc()

@@ -132,7 +132,7 @@ def _derive_status(
         observed.pods_of_attempt,
         own_progress(job.status, report),
         output=str(job.spec.get("write", {}).get("path", "")),
-        before=job.status.get("phase", ""),
+        before=_phase_before(observed, ray_job, now),
         messages={**observed.messages, **driver_problem(observed, ray_job, now)},
     )
     phase, summary = _with_details(observed, ray_job, phase, summary, now)
@@ -150,6 +150,13 @@ def _derive_status(
     status = job.build_status(update, now)
     observed = replace(observed, job=job.with_status(status))
     return _enforce_deadlines(observed, spec, update, requeue_after(observed, ray_job, now), now)
+
+
+def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
+    """Return the last phase of the job; empty for a driver that KubeRay has started again, which
+    has no report yet."""
+    restarting = observed.driver_reached and driver_starting(ray_job, now)
+    return "" if restarting else str(observed.job.status.get("phase", ""))
 
 
 def _with_details(

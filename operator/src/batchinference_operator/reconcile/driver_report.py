@@ -8,6 +8,7 @@ from datetime import datetime
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.owned import running_ray_job
 from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.phase import DRIVER
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
@@ -70,7 +71,7 @@ def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
 
 
 def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> dict[str, str]:
-    """Return the problem of a driver that was polled and did not answer, by RayJob name.
+    """Return the problem of a driver that was polled and did not answer, by DRIVER.
 
     It is reported after DRIVER_START_SECONDS, because a starting driver may not answer yet. If the
     driver rejects the operator's token, it is reported at once.
@@ -79,4 +80,4 @@ def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> di
         return {}
     if driver_starting(ray_job, now) and not observed.driver_unauthorized:
         return {}
-    return {ray_job.name: observed.driver_problem or "it does not answer"}
+    return {DRIVER: observed.driver_problem or "it does not answer"}

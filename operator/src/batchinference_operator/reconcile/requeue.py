@@ -13,10 +13,9 @@ POLLS_PER_SECOND = 100.0
 """The rate limit of driver polls. With more drivers, each driver is polled less often."""
 IDLE_SECONDS = 30.0
 """Interval of a job without changes. An answer of its driver triggers an earlier reconcile."""
-QUEUED_AFTER_SECONDS = 5.0
-"""Minimum age of a queued RayJob before Kueue reports a reason."""
 QUEUED_SECONDS = 120.0
-"""Interval of reading Kueue's reason for queueing a RayJob."""
+"""Interval of reading Kueue's reason for queueing a RayJob. Without a reason, the interval grows
+with the age of the RayJob up to this one."""
 NO_PODS_SECONDS = 10.0
 """Interval of a job whose cluster has no pods yet. The reason may be only in Events, which are not
 watched."""
@@ -30,8 +29,9 @@ there may be thousands of such jobs."""
 def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
     """Return the seconds until the next reconcile."""
     if ray_job.suspended:  # Kueue has no reason yet for a RayJob that was just created
-        new = seconds_since(ray_job.created_at, now) < QUEUED_AFTER_SECONDS
-        return POLL_SECONDS if new else QUEUED_SECONDS
+        age = seconds_since(ray_job.created_at, now)
+        unexplained = ray_job.name not in observed.messages and age < QUEUED_SECONDS
+        return max(POLL_SECONDS, age) if unexplained else QUEUED_SECONDS
     silent = kuberay_silent_seconds(ray_job, now)
     if 0 <= silent < KUBERAY_SECONDS:
         return KUBERAY_SECONDS - silent

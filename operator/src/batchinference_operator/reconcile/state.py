@@ -78,9 +78,9 @@ class Actions:
     """The actions of a reconcile.
 
     Their order is: stop drivers, delete RayJobs, dry run, admit or preempt, create objects, release
-    the clusters of finished RayJobs, change the backstop deadlines of a RayJob, release its gated
-    pods, delete the job,
-    write the status, requeue after `requeue_after` seconds.
+    the clusters of finished RayJobs or remove their workers, change the backstop deadlines of a
+    RayJob, release its gated pods, delete the job, write the status, requeue after `requeue_after`
+    seconds.
     """
 
     stop_drivers: tuple[RayJobView, ...] = ()
@@ -95,6 +95,8 @@ class Actions:
     """What to create instead of `create` if a warm cluster can be claimed; None if none fits."""
     release_clusters: tuple[RayJobView, ...] = ()
     """Ended RayJobs whose clusters are no longer needed."""
+    remove_workers: tuple[RayJobView, ...] = ()
+    """RayJobs without a driver, of whose clusters only the head is kept."""
     delete_job: bool = False
     """Whether to delete the BatchInference, whose TTL has expired."""
     update_backstop: tuple[RayJobView, Backstop] | None = None

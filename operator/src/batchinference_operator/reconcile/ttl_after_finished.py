@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from math import inf
 
+from batchinference.rendering import KEEP_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
@@ -25,7 +26,8 @@ some seconds after the operator has read the driver's report."""
 def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions:
     """Return the actions for a job whose status is final.
 
-    RayJobs that have not ended are deleted. Clusters and RayJobs are kept for their TTLs.
+    RayJobs that have not ended are deleted. RayJobs and the heads of clusters are kept for their
+    TTLs. Limits no longer count a job that has ended, so its workers are removed.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = list(stuck_in_deletion(observed)), [], []
@@ -42,7 +44,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
             continue
         waits.append(left)
         if ray_job.ended and ray_job.cluster_retained:
-            if (left := seconds_of(spec.ttl.cluster) - since) <= 0:
+            if (left := _head_retention_seconds(observed, ray_job, spec.ttl) - since) <= 0:
                 release.append(ray_job)
             else:
                 waits.append(left)
@@ -52,9 +54,32 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
         stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
+        remove_workers=_with_idle_workers(observed, [*remove, *release]),
         status=with_observed_generation(observed.job.status, observed.job.generation),
         requeue_after=requeue_after if requeue_after < inf else None,
     )
+
+
+def _with_idle_workers(observed: Observed, ends: list[RayJobView]) -> tuple[RayJobView, ...]:
+    """Return the RayJobs without a running driver whose workers remain, except for those in
+    `ends`, whose clusters are deleted."""
+    kept = (one for one in owned_live(observed) if one not in ends and not one.driver_running)
+    return tuple(one for one in kept if _has_workers(observed, one))
+
+
+def _has_workers(observed: Observed, ray_job: RayJobView) -> bool:
+    """Return whether the cluster of a RayJob has workers that are not being deleted."""
+    workers = (pod for pod in observed.pods if not (pod.is_head or pod.deleting))
+    return any(pod.cluster == ray_job.cluster and pod.ended is None for pod in workers)
+
+
+def _head_retention_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
+    """Return the seconds after its job's end for which the head of a cluster is kept.
+
+    If KubeRay does not remove the workers, the cluster is deleted.
+    """
+    kept = seconds_of(ttl.cluster)
+    return min(kept, KEEP_SECONDS) if _has_workers(observed, ray_job) else kept
 
 
 def _job_retention_seconds(ttl: Ttl) -> float | None:

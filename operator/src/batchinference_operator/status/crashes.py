@@ -72,7 +72,7 @@ def describe_crashes(crashes: Sequence[Crash]) -> str:
     """Return a message with the number of crashed pods and the last crash."""
     count = len(crashes)
     pods = "1 pod has" if count == 1 else f"{count} pods have"
-    return f"{pods} ended before the driver started; the last: {crashes[-1].message}"
+    return f"{pods} ended; the last: {crashes[-1].message}"
 
 
 def _ended_container(status: Object) -> tuple[str, Object] | None:

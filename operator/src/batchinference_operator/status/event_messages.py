@@ -19,6 +19,7 @@ _START_FAILURES = {
     *NODE_WARNINGS,
 }
 """Reasons of warnings about a pod that has a node but whose containers do not start."""
+_IMAGE_FAILURES = ("Failed to pull image", "Error: ErrImagePull", "Error: ImagePullBackOff")
 
 
 class Occurrence(NamedTuple):
@@ -59,10 +60,12 @@ def _message_of(event: Object) -> str:
 def _is_warning(event: Object, *, of_pod: bool) -> bool:
     """Return whether an Event is a relevant warning.
 
-    Many warnings about a scheduled pod do not prevent its start.
+    Many warnings about a scheduled pod do not prevent its start. A pod that cannot pull its image
+    says so in its status; a warning from an earlier try would hide that it is pulling again.
     """
     if of_pod:
-        return event.get("reason") in _START_FAILURES
+        pulls = str(event.get("message", "")).startswith(_IMAGE_FAILURES)
+        return event.get("reason") in _START_FAILURES and not pulls
     return event.get("type") == "Warning"
 
 

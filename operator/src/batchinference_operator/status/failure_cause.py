@@ -47,6 +47,8 @@ _WAITING_CAUSES = {
     "CrashLoopBackOff": Cause.CRASH_LOOP,
 }
 """Reasons of waiting containers that rarely resolve without a change by the user."""
+_BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": (?:ErrImagePull: )?(?=.)')
+"""The kubelet writes the same error with and without this, in turns. Each would be a new status."""
 _DISRUPTION_CAUSES = {"PreemptionByScheduler": Cause.PREEMPTED}
 """Causes by the reason of the DisruptionTarget condition. All other reasons mean a lost node."""
 _NODE_LOST_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated")
@@ -149,7 +151,8 @@ def problem_of(pod: Object) -> PodProblem | None:
             return PodProblem(Cause.OUT_OF_MEMORY, killed[1])
         waiting = state.get("waiting") or {}
         if cause := _WAITING_CAUSES.get(waiting.get("reason", "")):
-            return PodProblem(cause, waiting.get("message") or waiting["reason"])
+            message = _BACK_OFF.sub("", waiting.get("message", ""))
+            return PodProblem(cause, message or waiting["reason"])
     return None
 
 

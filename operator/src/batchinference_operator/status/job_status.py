@@ -102,24 +102,6 @@ def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
     return ray_job.ended_at if ray_job is not None and ray_job.ended_at else None
 
 
-def without_newer_fields(patch: Status) -> Status:
-    """Return a patch without the fields that an older CustomResourceDefinition may reject.
-
-    These are new fields, and enum fields that may have new values. The reasons of conditions are
-    not enums and contain the same information.
-    """
-    left = without(patch, "phase", "cost", "warnings")
-    if "attempts" in left:
-        left["attempts"] = [_attempt_without_newer_fields(one) for one in left["attempts"]]
-    return left
-
-
-def _attempt_without_newer_fields(attempt: Status) -> Status:
-    left = without(attempt, "cause", "rowsBefore")
-    # an attempt without an outcome would count as running
-    return {**left, "outcome": "Suspended"} if left.get("outcome") == "Preempted" else left
-
-
 def merge_patch(old: Status, new: Status) -> Status:
     """Return the JSON merge patch (RFC 7396) between two statuses; empty if they are equal."""
     patch: Status = {key: None for key in old if key not in new}

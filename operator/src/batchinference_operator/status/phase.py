@@ -18,6 +18,8 @@ _NO_QUEUE = (
     "Kueue manages jobs without a queue: set spec.cluster.queue to a LocalQueue, and set "
     "spec.suspend to true and then to false"
 )
+DRIVER = "/driver"
+"""The key of the driver in messages. No object has this name."""
 REPORT_UNREAD = "the driver's report could not be read: counts may be missing here; see {report}"
 
 
@@ -32,9 +34,10 @@ def derive_phase(
     """Return the phase of a job and the summary of its conditions.
 
     `before` is the last written phase. `messages` maps object names to messages: Events about pods
-    whose containers do not start or about a RayCluster without pods, Kueue's messages about a
-    RayJob, and errors of driver polls. The driver's report takes precedence: if it says that the
-    output is complete, the job has succeeded, whatever happens to the cluster afterwards.
+    whose containers do not start or about a RayCluster without pods, and Kueue's messages about a
+    RayJob. With DRIVER, it has the error of driver polls. The driver's report takes precedence: if
+    it says that the output is complete, the job has succeeded, whatever happens to the cluster
+    afterwards.
     """
     if report is not None and report.state.ended:
         return _ended(report)
@@ -42,7 +45,8 @@ def derive_phase(
         return Phase.PENDING, Summary("Pending", "the RayJob is being created")
     if ray_job.ended:
         return _ended_without_report(ray_job, output)
-    return _unfinished(ray_job, pods, report, before, messages)
+    driver = _driver_phase(ray_job, report, before, messages.get(DRIVER, ""))
+    return _unfinished(ray_job, pods, report, driver, messages)
 
 
 def _ended(report: Report) -> tuple[Phase, Summary]:
@@ -66,12 +70,12 @@ def _unfinished(
     ray_job: RayJobView,
     pods: Sequence[PodView],
     report: Report | None,
-    before: str,
+    driver: tuple[Phase, Summary],
     messages: Mapping[str, str],
 ) -> tuple[Phase, Summary]:
     if ray_job.suspended:
         return Phase.PENDING, Summary("Queued", _queued_message(ray_job, messages))
-    phase, summary = _driver_phase(ray_job, report, before, messages)
+    phase, summary = driver
     problem = next(_pod_problems(ray_job, pods, messages), None)
     gated = next((pod for pod in pods if pod.gated), None)
     if gated is not None and problem is None and not _makes_progress(phase, report):
@@ -113,13 +117,13 @@ def _pod_problems(
 
 
 def _driver_phase(
-    ray_job: RayJobView, report: Report | None, before: str, messages: Mapping[str, str]
+    ray_job: RayJobView, report: Report | None, before: str, problem: str
 ) -> tuple[Phase, Summary]:
     if not ray_job.driver_started:
         return Phase.STARTING, Summary("Starting", f"RayJob {ray_job.name} is starting its cluster")
-    if report is None and (before in PROCESSING_PHASES or ray_job.name in messages):
+    if report is None and (before in PROCESSING_PHASES or problem):
         phase = Phase(before) if before in PROCESSING_PHASES else Phase.STARTING
-        why = messages.get(ray_job.name, "its report is no longer available")
+        why = problem or "its report is no longer available"
         return phase, Summary("DriverSilent", f"the driver does not report its progress: {why}")
     if report is None:
         return Phase.STARTING, Summary("Starting", "waiting for the driver's first report")

@@ -248,6 +248,33 @@ def test_load_error_names_step_and_model(folder: str, tmp_path: Path) -> None:
         made_of(engine(model(source=folder), gpu_memory_utilization=2), {})
 
 
+@pytest.mark.usefixtures("fake_vllm")
+def test_invalid_parameters_end_the_job_before_the_engine_loads(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**values: Any) -> None:
+        raise ValueError(f"temperature must be non-negative, got {values['temperature']}")
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the engine was loaded")
+
+    monkeypatch.setattr("vllm.SamplingParams", refuse)
+    monkeypatch.setattr("vllm.AsyncLLMEngine.from_engine_args", never)
+    spec = model(source=folder, sampling={"temperature": -1})
+    with pytest.raises(ModelLoad, match=r"sampling: .*temperature must be non-negative"):
+        made_of(engine(spec), {})
+
+
+@pytest.mark.usefixtures("fake_vllm")
+@pytest.mark.parametrize("fields", [{}, {"images": ["question"], "prompt": "{question}"}])
+def test_row_with_a_long_prompt_says_how_long(folder: str, fields: dict[str, Any]) -> None:
+    long = {**asking(None), "tokenized_prompt": [3] * 6052}
+    found, other = made_of(engine(model(source=folder, **fields)), long, asking(None))
+    assert "the prompt has 6052 tokens, and the model takes 4096" in found[ERROR]
+    assert other[ERROR] == ""
+    assert ("tooLong" in found[ERROR]) == (not fields)
+
+
 def asking(adapter: Any) -> Row:
     return {"prompt": "ab", "tokenized_prompt": [3, 4], "sampling_params": {"max_tokens": 9},
             ADAPTER: adapter}  # fmt: skip

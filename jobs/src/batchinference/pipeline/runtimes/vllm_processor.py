@@ -31,6 +31,7 @@ from batchinference.pipeline.runtimes.model_files import (
     files_without_weights,
 )
 from batchinference.pipeline.runtimes.prompts import Message, Part, data_uri, plain
+from batchinference.pipeline.runtimes.template_limits import limited
 from batchinference.pipeline.runtimes.vllm_checks import check_parameters, check_template
 from batchinference.pipeline.runtimes.vllm_row_codec import (
     ADAPTER,
@@ -114,6 +115,7 @@ class GuardedTemplate(IsolatingStage):
         super().__init__(**arguments)
         if self._failure is not None:
             return
+        self.processor.apply_chat_template = limited(self.processor.apply_chat_template)
         try:
             check_template(self.spec, self.processor)
         except ModelLoad as failure:

@@ -126,6 +126,15 @@ def test_chat_template_error_fails_its_row_only(folder: str) -> None:
     assert [row.get("prompt") for row in found] == ["a", "b", None, "c", None]
 
 
+def test_chat_template_that_takes_too_much_memory_fails_its_row_only(folder: str) -> None:
+    template = "{{ messages[0].content }}{{ 'x' * 10000000000 if messages[0].content == 'b' }}"
+    spec = model(source=folder, chatTemplate=template)
+    made = stage(ChatTemplateUDF, spec, model="", chat_template=template)
+    found = made_of(made, *map(chat, "abc"))
+    assert [row.get("prompt") for row in found] == ["a", None, "c"]
+    assert "the chat template takes more than" in found[1][ERROR]
+
+
 def test_template_that_refuses_the_messages_of_the_job_ends_the_job(folder: str) -> None:
     template = "{{ raise_exception('no system role') if messages[0].role == 'system' }}"
     spec = model(source=folder, system="Be brief.", chatTemplate=template)

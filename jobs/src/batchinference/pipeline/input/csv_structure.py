@@ -101,7 +101,8 @@ def _within(values: np.ndarray, quotes: np.ndarray, *, inside: bool) -> np.ndarr
     """Return the positions of the line ends before which there is an even number of quotes, or an
     odd one if the text begins `inside` of quotes."""
     line_ends = np.flatnonzero((values == ord("\n")) | (values == ord("\r")))
-    return line_ends[np.searchsorted(quotes, line_ends) % 2 == inside]
+    found: np.ndarray = line_ends[np.searchsorted(quotes, line_ends) % 2 == inside]
+    return found
 
 
 @lru_cache

@@ -206,7 +206,7 @@ def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[i
         yield 0, chunk
         return
     size = size_of(chunk)
-    nearest = bisect_right(gaps, row, key=lambda gap: inf if gap[1] is None else gap[1])
+    nearest = bisect_right(gaps, float(row), key=lambda gap: inf if gap[1] is None else gap[1])
     for first_row, after_row in islice(gaps, nearest, None):
         start = max(0, first_row - row)
         stop = size if after_row is None else min(size, after_row - row)

@@ -270,6 +270,22 @@ def _columns(place: Path, rows: int, failures: int) -> Work:
     return work
 
 
+def _gaps_of_manifest(place: Path, rows: int, failures: int) -> Work:
+    """A job that is resumed: each gap is a row of a manifest."""
+    (place / "x.txt").write_text("x")
+    (place / "in").mkdir()
+    (place / "in" / "a.csv").write_text("uri,note\n" + f"../x.txt,{'n' * 500}\n" * rows)
+    opened = open_input("manifest", place / "in", column="uri", decode="text", allow=[str(place)])
+    wanted = range(rows // 2 // max(1, failures), rows, rows // max(1, failures))
+    gaps = {0: [(row, row + 1) for row in wanted[:failures]]}
+
+    def work() -> None:
+        tasks = opened.given.read_tasks(4, gaps)
+        assert sum(len(batch.ids) for task in tasks for batch in task()) == failures
+
+    return work
+
+
 CASES = [
     Case("a number that is no number in CSV", _csv("1,2,n/a-ish,4,5,6,7,8,9,10,11,12"), 40_000, 40),
     Case("a line with too few fields in CSV", _csv("1,2"), 40_000, 400),
@@ -287,6 +303,7 @@ CASES = [
     Case("a job with failed rows, with errors and verify", _job, 500, 10),
     Case("values of the column of partitionBy", _partitions, 20_000, 4_000),
     Case("commits that lack a column", _columns, 1_000, 1),
+    Case("gaps of a manifest in CSV", _gaps_of_manifest, 20_000, 100),
 ]
 BY_NAME = {case.name: case for case in CASES}
 

@@ -114,5 +114,5 @@ def test_template_for_vllm_is_checked(
 
 def test_chat_for_vllm_needs_a_template(tiny: Tiny) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("text_model"))
-    with pytest.raises(ModelLoad, match="prompt: "):
+    with pytest.raises(ModelLoad, match=r"no chat template\. Set 'chat' to false"):
         check_template(VllmModel.model_validate(vllm()), tokenizer)

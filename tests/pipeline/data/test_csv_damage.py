@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import csv_text
+from batchinference.pipeline.input import csv_structure, csv_text
 from support.inputs.read_files import Outcome, read_csv
 from support.tiers import examples
 
@@ -43,12 +43,16 @@ DAMAGED: dict[str, tuple[str, list[int], list[int], str]] = {
     "one column, text of two lines": ('a\n"x"\n"y "y", y\ny"\n"z"\n', [0, 3], [1, 2], FOLLOWED),
 }  # fmt: skip
 """Content, its good and failed rows, and the error of the first failed row."""
-BLOCKS = (1 << 20, 16, 23, 64)
+MIB = 1 << 20
+BLOCKS = (MIB, 16, 23, 64)
 
 
 def in_blocks(tmp_path: Path, content: str, block: int, **options: Any) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_text, "BLOCK_BYTES", block)
+        if block < MIB:
+            patch.setattr(csv_structure, "WINDOW_BYTES", block // 2 - 1)
+            patch.setattr(csv_structure, "MOST_STEPS", 1)
         return read_csv(tmp_path, content.encode(errors="surrogateescape"), **options)
 
 

@@ -289,6 +289,16 @@ def peak_bytes(format_: str, path: Path, **options: Any) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("unit", [b"x", b"1,2\n", b'x""', b'""'], ids=str)
+def test_long_csv_value_takes_little_more_memory_than_a_row_may_have(
+    unit: bytes, tmp_path: Path
+) -> None:
+    value = unit * (24 * MIB // len(unit))
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b'a,b\n1,2\n3,"%b"\n5,6\n' % value, 1))
+    most = 8 * MIB
+    assert peak_bytes("csv", tmp_path, max_row_bytes=most) < 2 * most + 48 * MIB
+
+
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_compressed_archives_are_unpacked_in_blocks(mode: str, tmp_path: Path) -> None:
     members = {"a.bin": bytes(24 * MIB), "b.txt": b"text"}

@@ -29,6 +29,7 @@ from batchinference.pipeline.runtimes.vllm_row_codec import (
     RESULT,
     ROW,
     opened,
+    parameters_of,
     result_of,
 )
 from batchinference.pipeline.storage.location import Location
@@ -114,6 +115,18 @@ def test_requests_have_messages_or_a_prompt() -> None:
     }
     for fields in ({"chat": False}, {"task": "embed"}):
         assert requests(model(prompt="Q: {question}", **fields), text=["a"]) == [{"prompt": "Q: a"}]
+        (empty,) = requests(model(emptyInput="compute", **fields), text=[""])
+        assert "the prompt is empty" in empty
+
+
+def test_schema_is_the_same_text_for_all_rows() -> None:
+    schema = {"properties": {"a": {"enum": [1, "b", None]}}, "required": []}
+    sampling = {"max_tokens": 3, "structured_outputs": {"json": schema}}
+    made = parameters_of(model(sampling=sampling))["sampling_params"]
+    assert json.loads(made["structured_outputs"]["json"]) == schema
+    assert made["max_tokens"] == 3
+    choice = {"structured_outputs": {"choice": ["a"]}}
+    assert parameters_of(model(sampling=choice)) == {"sampling_params": choice}
 
 
 @pytest.fixture

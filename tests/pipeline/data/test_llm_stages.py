@@ -126,6 +126,15 @@ def test_chat_template_error_fails_its_row_only(folder: str) -> None:
     assert [row.get("prompt") for row in found] == ["a", "b", None, "c", None]
 
 
+def test_chat_template_that_takes_too_much_memory_fails_its_row_only(folder: str) -> None:
+    template = "{{ messages[0].content }}{{ 'x' * 10000000000 if messages[0].content == 'b' }}"
+    spec = model(source=folder, chatTemplate=template)
+    made = stage(ChatTemplateUDF, spec, model="", chat_template=template)
+    found = made_of(made, *map(chat, "abc"))
+    assert [row.get("prompt") for row in found] == ["a", None, "c"]
+    assert "the chat template takes more than" in found[1][ERROR]
+
+
 def test_template_that_refuses_the_messages_of_the_job_ends_the_job(folder: str) -> None:
     template = "{{ raise_exception('no system role') if messages[0].role == 'system' }}"
     spec = model(source=folder, system="Be brief.", chatTemplate=template)
@@ -246,6 +255,33 @@ def test_load_error_names_step_and_model(folder: str, tmp_path: Path) -> None:
     reason = f"step 'ask': the model '{folder}' cannot be loaded: ValueError: GPU memory util"
     with pytest.raises(ModelLoad, match=reason):
         made_of(engine(model(source=folder), gpu_memory_utilization=2), {})
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_invalid_parameters_end_the_job_before_the_engine_loads(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**values: Any) -> None:
+        raise ValueError(f"temperature must be non-negative, got {values['temperature']}")
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the engine was loaded")
+
+    monkeypatch.setattr("vllm.SamplingParams", refuse)
+    monkeypatch.setattr("vllm.AsyncLLMEngine.from_engine_args", never)
+    spec = model(source=folder, sampling={"temperature": -1})
+    with pytest.raises(ModelLoad, match=r"sampling: .*temperature must be non-negative"):
+        made_of(engine(spec), {})
+
+
+@pytest.mark.usefixtures("fake_vllm")
+@pytest.mark.parametrize("fields", [{}, {"images": ["question"], "prompt": "{question}"}])
+def test_row_with_a_long_prompt_says_how_long(folder: str, fields: dict[str, Any]) -> None:
+    long = {**asking(None), "tokenized_prompt": [3] * 6052}
+    found, other = made_of(engine(model(source=folder, **fields)), long, asking(None))
+    assert "the prompt has 6052 tokens, and the model takes 4096" in found[ERROR]
+    assert other[ERROR] == ""
+    assert ("tooLong" in found[ERROR]) == (not fields)
 
 
 def asking(adapter: Any) -> Row:

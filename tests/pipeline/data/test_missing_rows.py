@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.readers import BadRow, Chunk, size_of, within
+from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.row_batch import MissingRows, RowRange
+from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
 from support.inputs.formats import CASES, Case, pictures, png
 from support.inputs.read_files import Input, Outcome, Place, open_input
@@ -192,6 +194,54 @@ def test_only_row_groups_with_gaps_are_read(
     outcome = read(given_, {0: gaps}, tasks=7)
     assert [row["v"] for row in outcome.good] == rows_in(gaps, 1000)
     assert outcome.ends == {0: 1000}
+
+
+def manifest(tmp_path: Path, names: list[str]) -> JobInput:
+    """Return a manifest in CSV. Each of its files holds its own name."""
+    for name in {*names, "x"}:
+        (tmp_path / name).write_text(name)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("uri\n" + "".join(f"../{name}\n" for name in names))
+    given_: JobInput = open_input(
+        "manifest", tmp_path / "in", column="uri", decode="text", allow=[str(tmp_path)]
+    ).given
+    return given_
+
+
+@pytest.mark.parametrize(
+    ("gaps", "tasks"),
+    [
+        ([(3, 5), (6, 7), (11, 12), (29, 30)], 1),
+        ([(3, 5), (26, None)], 2),
+        ([(0, 30)], 3),
+        ([(12, None)], 2),
+    ],
+)
+def test_manifest_in_csv_is_read_once_for_several_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gaps: list[RowRange], tasks: int
+) -> None:
+    names = [f"n{row}" for row in range(30)]
+    given_ = manifest(tmp_path, names)
+    reads: list[str] = []
+    fetched: list[str] = []
+    read_csv, fetch = CsvReader.read, Fetcher.fetch
+
+    def counted_read(self: CsvReader, file: Location) -> Any:
+        reads.append(file.path)
+        return read_csv(self, file)
+
+    def counted_fetch(self: Fetcher, uri: str, file: Location) -> bytes:
+        fetched.append(uri)
+        return fetch(self, uri, file)
+
+    given_.count()
+    monkeypatch.setattr(CsvReader, "read", counted_read)
+    monkeypatch.setattr(Fetcher, "fetch", counted_fetch)
+    outcome = read(given_, {0: gaps}, tasks=3)
+    assert [row["text"] for row in outcome.good] == [names[row] for row in rows_in(gaps, 30)]
+    assert sorted(fetched) == sorted(f"../{names[row]}" for row in rows_in(gaps, 30))
+    assert len(reads) == tasks
+    assert outcome.ends == ({0: 30} if gaps[-1][1] is None else {})
 
 
 def test_limit_ends_the_reading_of_gaps(tmp_path: Path) -> None:

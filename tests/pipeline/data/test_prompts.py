@@ -132,6 +132,12 @@ def test_images_precede_the_first_user_message(of: Any) -> None:
 
 
 @RUNTIMES
+def test_empty_list_of_messages_is_refused(of: Any) -> None:
+    with pytest.raises(ValueError, match="the list of messages is empty"):
+        of({"inputs": {"question": "text"}, "system": "Hm."}, {"question": []})
+
+
+@RUNTIMES
 def test_null_fields_of_messages_are_dropped(of: Any) -> None:
     part = {"type": "text", "text": "a", "image_url": None}
     turns = [{"role": "user", "content": [part], "name": None}]

@@ -14,7 +14,7 @@ def vllm(**fields: Any) -> Document:
         "source": "org/model",
         "inputs": {"question": "text"},
         "output": "answer",
-        "sampling": {"max_tokens": 64},
+        "sampling": {} if fields.get("task") == "embed" else {"max_tokens": 64},
         **fields,
     }
 

@@ -178,6 +178,6 @@ def test_api_key_instead_of_a_variable_name_is_not_shown(fields: dict[str, Any])
 
 
 def test_field_name_that_resembles_a_key_is_accepted() -> None:
-    for name in ("max_tokens", "logprobs", "keyword", "token_type_ids", "signal"):
+    for name in ("max_tokens", "min_tokens", "keyword", "token_type_ids", "signal"):
         assert parse(running(chat(sampling={name: 1}))), name
         assert parse(running(json_endpoint(body={name: "{value}"}))), name

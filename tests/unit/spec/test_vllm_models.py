@@ -33,7 +33,7 @@ def with_adapter(**fields: Any) -> Document:
         vllm(chat=False, prompt="Q: {question} A:"),
         vllm(revision="5f1c"),
         vllm(task="embed"),
-        vllm(task="embed", chat=True, system="Hm."),
+        vllm(task="embed", chat=True, system="Hm.", sampling={"dimensions": 64}),
         vllm(engine={"dtype": "bfloat16", "hf_overrides": {"a": [1]}}),
         with_adapter(loraAdapters=["org/poem", "ode"]),
         with_adapter(loraPath="/adapters"),

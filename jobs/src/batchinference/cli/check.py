@@ -131,26 +131,28 @@ def _check_document(
         return _validate_schedule(document, values), []
     job = parse(document, values)
     plan_for_cluster(job.spec)
-    if directory is not None:
-        _check_deep(job, directory)
-    return f"{job.metadata.name} is valid", list(
-        replaced_columns(job.spec, input_columns(job.spec))
-    )
+    remarks = [] if directory is None else _check_deep(job, directory)
+    return f"{job.metadata.name} is valid", [
+        *replaced_columns(job.spec, input_columns(job.spec)),
+        *map(str, remarks),
+    ]
 
 
-def _check_deep(job: BatchInference, directory: Path) -> None:
-    """Raise SpecError with all problems of the job's input, columns, models, code and output."""
+def _check_deep(job: BatchInference, directory: Path) -> list[Problem]:
+    """Return remarks about the job on a cluster. Raises SpecError with all problems of the job's
+    input, columns, models, code and output."""
     if not pipeline_is_installed():
         raise SpecError([])  # pipeline_is_installed has printed the problem
     from batchinference.pipeline.execution.cluster import add_import_path
-    from batchinference.pipeline.preflight import preflight
+    from batchinference.pipeline.preflight import preflight, small_pods
 
-    problems = [Problem("", problem) for problem in shadowing([str(directory)])]
-    if not problems:
-        add_import_path(str(directory))
-        problems = preflight(with_absolute_paths(job, directory).spec)
-    if problems:
+    if problems := [Problem("", problem) for problem in shadowing([str(directory)])]:
         raise SpecError(problems)
+    add_import_path(str(directory))
+    spec = with_absolute_paths(job, directory).spec
+    if problems := preflight(spec):
+        raise SpecError(problems)
+    return list(small_pods(spec, plan_for_cluster(spec)))
 
 
 def _validate_schedule(document: dict[str, Any], values: Values) -> str:

@@ -17,11 +17,14 @@ from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.prepare import check_errors_path, check_input, check_step
+from batchinference.pipeline.runtimes.model_files import weight_bytes
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
-from batchinference.spec.steps import to_alias
+from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.steps import Step, to_alias
 
 
 def preflight(spec: BatchInferenceSpec) -> list[Problem]:
@@ -39,6 +42,30 @@ def preflight(spec: BatchInferenceSpec) -> list[Problem]:
         *_problems("", lambda: check_errors_path(Layout.of(spec))),
         *_problems("", lambda: _check_output(spec, read_code=not steps)),
     ]
+
+
+def small_pods(spec: BatchInferenceSpec, plan: Plan) -> Iterator[Problem]:
+    """Yield the models whose pod on a cluster has less memory than their weight files, where the
+    size of the files is known without a download."""
+    memory = {group.name: group.memory for group in plan.groups}
+    for stage in plan.stages:
+        pod = memory[plan.group_of(stage)]
+        for step in stage.steps:
+            size = _weight_bytes(step) // stage.pods
+            if size > memory_bytes(pod):
+                number = [one.name for one in spec.steps].index(step.name)
+                yield Problem(
+                    f"spec.steps[{number}].resources.memory",
+                    f"on a cluster, the pod of the model has {pod}, and the weights have "
+                    f"{size / 2**30:.1f} GiB. Set it to more than that",
+                )
+
+
+def _weight_bytes(step: Step) -> int:
+    model = step.model
+    if model is None or model.source_or_none is None:
+        return 0
+    return weight_bytes(model.source_or_none, model.revision_or_none, model.storage_of_source)
 
 
 def _problems(path: str, check: Callable[[], None]) -> Iterator[Problem]:

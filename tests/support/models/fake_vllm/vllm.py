@@ -16,6 +16,8 @@ from typing import Any
 import ray
 from PIL import Image
 
+MOST_TOKENS = 4096
+
 
 class AsyncEngineArgs(SimpleNamespace):
     revision = None
@@ -91,6 +93,11 @@ class AsyncLLMEngine:
     ) -> AsyncIterator[RequestOutput]:
         tokens = prompt["prompt_token_ids"]
         text = self._tokenizer.decode(tokens)
+        if len(tokens) > MOST_TOKENS:
+            raise ValueError(
+                f"This model's maximum context length is {MOST_TOKENS} tokens. However, you "
+                f"requested 0 output tokens and your prompt contains {len(tokens)} input tokens"
+            )
         if "refuse" in text:
             raise ValueError("The decoder prompt is too long")
         generated = text[::-1][: sampling_params.max_tokens]

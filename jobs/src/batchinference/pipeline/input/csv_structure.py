@@ -19,8 +19,13 @@ from batchinference.pipeline.input.csv_dialect import Dialect, without_escapes
 NEXT_LINES = 8
 """Lines after a damaged quote that show whether they are rows: at least three quarters must be."""
 SHOWN_BYTES = 80
+WINDOW_BYTES = 1 << 18
+"""Bytes whose quotes are examined at a time."""
+MOST_STEPS = 64
+"""Values after the last line end of a window that are examined one by one."""
 _SHORT_VALUES = "If no value has line ends, set read.options.newlinesInValues: false"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+Positions = list[int] | np.ndarray
 
 
 class Damage(NamedTuple):
@@ -62,23 +67,42 @@ def last_record_end(
     if not dialect.quote or text.find(dialect.quote, begin, stop) < 0:
         return end if ended else _line_start(text, begin, stop)
     values = np.frombuffer(text, np.uint8)[begin:stop]
-    quotes = np.flatnonzero(values == dialect.quote[0])
-    if not _are_regular(values, quotes, dialect) or (ended and len(quotes) % 2):
-        return None
-    return end if ended else _record_start(text, begin, stop, quotes)
+    last, inside = begin, False
+    # in windows: the positions of all quotes of a long row would take more memory than the row
+    for start in range(0, len(values), WINDOW_BYTES):
+        window, following = values[start:][:WINDOW_BYTES], values[start + WINDOW_BYTES :][:1]
+        quotes = np.flatnonzero(window == dialect.quote[0])
+        if not _are_regular(window, following, quotes, dialect, inside=inside):
+            return None
+        found = _record_start(text, begin + start, window, quotes, inside=inside)
+        last = found if found > begin + start else last
+        inside = (len(quotes) + inside) % 2 == 1
+    if ended:
+        return None if inside else end
+    return last
 
 
-def _are_regular(values: np.ndarray, quotes: np.ndarray, dialect: Dialect) -> bool:
-    """Return whether each second quote is followed by the end of a field or by another quote."""
-    closing = quotes[1::2] + 1
+def _are_regular(
+    values: np.ndarray, following: np.ndarray, quotes: np.ndarray, dialect: Dialect, *, inside: bool
+) -> bool:
+    """Return whether each closing quote is followed by the end of a field or by another quote.
+    `inside` says whether the text begins within quotes. `following` may have the byte after it."""
+    closing = quotes[not inside :: 2] + 1
     if len(closing) and closing[-1] == len(values):
         closing = closing[:-1]
+        if not _after_quotes(dialect).take(following).all():
+            return False
     if not _after_quotes(dialect).take(values.take(closing)).all():
         return False
-    if dialect.newlines_in_values:
-        return True
+    return dialect.newlines_in_values or len(_within(values, quotes, inside=not inside)) == 0
+
+
+def _within(values: np.ndarray, quotes: np.ndarray, *, inside: bool) -> np.ndarray:
+    """Return the positions of the line ends before which there is an even number of quotes, or an
+    odd one if the text begins `inside` of quotes."""
     line_ends = np.flatnonzero((values == ord("\n")) | (values == ord("\r")))
-    return not (np.searchsorted(quotes, line_ends) % 2).any()
+    found: np.ndarray = line_ends[np.searchsorted(quotes, line_ends) % 2 == inside]
+    return found
 
 
 @lru_cache
@@ -88,19 +112,25 @@ def _after_quotes(dialect: Dialect) -> np.ndarray:
     return table
 
 
-def _record_start(text: bytes | bytearray, begin: int, stop: int, quotes: np.ndarray) -> int:
-    """Return the position after the last line end outside of quotes; `begin` if there is none."""
-    index = len(quotes)
-    if index % 2:
+def _record_start(
+    text: bytes | bytearray, begin: int, values: np.ndarray, quotes: np.ndarray, *, inside: bool
+) -> int:
+    """Return the position after the last line end outside of quotes; `begin` if there is none.
+    `values` is the text from `begin` on. `inside` says whether it begins within quotes."""
+    index, stop = len(quotes), begin + len(values)
+    if (index + inside) % 2:
         index -= 1
-        stop = begin + int(quotes[index])
-    while index:
-        after_value = begin + int(quotes[index - 1]) + 1
+        stop = begin + int(quotes[index]) if index >= 0 else begin
+    for _ in range(MOST_STEPS):
+        after_value = begin + int(quotes[index - 1]) + 1 if index > 0 else begin
         if (start := _line_start(text, after_value, stop)) > after_value:
             return start
         index -= 2
+        if index < 0:
+            return begin
         stop = begin + int(quotes[index])
-    return _line_start(text, begin, stop)
+    outside = _within(values, quotes, inside=inside)
+    return begin + int(outside[-1]) + 1 if len(outside) else begin
 
 
 def _line_start(text: bytes | bytearray, begin: int, stop: int) -> int:
@@ -154,6 +184,17 @@ def _spaces(dialect: Dialect) -> bytes:
     return rb"[%b]*+" % b" \t".replace(dialect.delimiter, b"")
 
 
+def _doubled(quotes: Positions, number: int) -> int:
+    """Return how many pairs of adjacent quotes follow, of which there is at least one. Many are
+    counted at a time, because a long value may consist of them."""
+    if isinstance(quotes, list):
+        return 1
+    pairs = quotes[number:][: WINDOW_BYTES // 2 * 2]
+    pairs = pairs[: len(pairs) // 2 * 2].reshape(-1, 2)
+    apart = np.flatnonzero(pairs[:, 1] != pairs[:, 0] + 1)
+    return int(apart[0]) if len(apart) else len(pairs)
+
+
 class Structure:
     """The records in text that begins with a record.
 
@@ -177,20 +218,24 @@ class Structure:
         except NeedsMore:
             return
 
-    def _find_quotes(self) -> tuple[list[int], list[int]]:
+    def _find_quotes(self) -> tuple[Positions, Positions]:
         """Return the positions of all quotes, and of those at the start of a field."""
-        if not self._dialect.quote:
-            return [], []
+        found, opening = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
         values = np.frombuffer(self._text, np.uint8)
-        quotes = np.flatnonzero(values == self._dialect.quote[0])
-        opening = (quotes == 0) | np.isin(values[quotes - 1], list(self._dialect.boundaries))
-        return quotes.tolist(), quotes[opening].tolist()
+        for start in range(0, len(values) if self._dialect.quote else 0, WINDOW_BYTES):
+            quotes = start + np.flatnonzero(values[start:][:WINDOW_BYTES] == self._dialect.quote[0])
+            begins = np.isin(values[quotes - 1], list(self._dialect.boundaries)) | (quotes == 0)
+            found.append(quotes.astype(np.int32))
+            opening.append(quotes[begins].astype(np.int32))
+        if len(values) > WINDOW_BYTES:  # a list would take nine times as much memory
+            return np.concatenate(found), np.concatenate(opening)
+        return np.concatenate(found).tolist(), np.concatenate(opening).tolist()
 
     def _scan(self) -> None:
         position = 0
         while not self.fault:
             number = bisect_left(self._opening, position)
-            start = self._opening[number] if number < len(self._opening) else len(self._text)
+            start = int(self._opening[number]) if number < len(self._opening) else len(self._text)
             if (comment := self._comment_before(start, position)) is not None:
                 self.stop = comment
                 position = self._remove(self._line_stop(comment), None)
@@ -232,10 +277,10 @@ class Structure:
         A doubled quote is a part of the value."""
         quotes, number = self._quotes, bisect_right(self._quotes, start)
         while number + 1 < len(quotes) and quotes[number + 1] == quotes[number] + 1:
-            number += 2
+            number += 2 * _doubled(quotes, number)
         if number == len(quotes) and not self._complete:
             raise NeedsMore
-        return quotes[number] if number < len(quotes) else None
+        return int(quotes[number]) if number < len(quotes) else None
 
     def _is_closed(self, start: int, end: int) -> bool:
         """Return whether the field of a quoted value ends after it, and on its line if it must."""

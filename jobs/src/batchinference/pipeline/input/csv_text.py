@@ -18,6 +18,7 @@ import numpy as np
 
 from batchinference.pipeline.input.csv_dialect import Dialect, for_parser, without_escapes
 from batchinference.pipeline.input.csv_structure import (
+    SHOWN_BYTES,
     Damage,
     Fault,
     Structure,
@@ -26,6 +27,8 @@ from batchinference.pipeline.input.csv_structure import (
 )
 
 BLOCK_BYTES = 1 << 21
+FULL_BYTES = 1 << 21
+"""Bytes of a row that is too long in which the end of a damaged value is searched."""
 FAULTY_BYTES = 1 << 12
 """Bytes that are examined after a fault; twice as many after each block without one."""
 RAISE = "Raise read.options.max_row_bytes, or shorten the row"
@@ -139,17 +142,32 @@ class CsvText:
                 return None, stop - begin
             for full in (False, True):
                 if unread >= self._row_bytes if full else stop is None:
-                    structure = self._structure(size, columns, ended=ended, full=full)
+                    structure = self._structure(unread, columns, ended=ended, full=full)
                     if structure.stop or structure.fault:
                         return structure, structure.stop
-            size *= 2
+            size = min(2 * size, max(size, self._row_bytes))
 
     def _structure(self, size: int, columns: int, *, ended: bool, full: bool) -> Structure:
-        text = self._unread(size)
-        structure = Structure(text, self.dialect, columns, ended=ended, full=full)
+        """Return the structure of `size` bytes, or of the first ones if it does not depend on the
+        others. If the text is `full`, quotes after FULL_BYTES belong to a row that is too long."""
+        view = min(size, FULL_BYTES) if full else size
+        length = 0 if full and self._has_quote(view, size) else min(view, BLOCK_BYTES)
+        while True:
+            end, last = ended and length == size, length in (0, view)
+            structure = Structure(
+                self._unread(length), self.dialect, columns, ended=end, full=full and last
+            )
+            if last or structure.stop or structure.fault:
+                break
+            length = min(2 * length, view)
         if full and not structure.stop and not structure.fault:
-            structure.fault = Fault(self._too_long, text, RAISE)
+            structure.fault = Fault(self._too_long, self._unread(SHOWN_BYTES), RAISE)
         return structure
+
+    def _has_quote(self, start: int, stop: int) -> bool:
+        """Return whether there is a quote between two positions of the unread text."""
+        first, last = self._begin + start, self._begin + stop
+        return bool(self.dialect.quote) and self._store.find(self.dialect.quote, first, last) >= 0
 
     @property
     def _too_long(self) -> str:

@@ -217,9 +217,11 @@ class FileInput:
         if len(files) < tasks:
             files = self._divide_if_cheap(files, tasks)
         if gaps is not None:
+            most = max((file.stop - file.start for file in files if file.stop), default=0)
             files = [
                 part for file in files for part in _parts_with_gaps(file, gaps[file.number], reader)
             ]
+            files = _joined(files, most)
         return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
 
     def divisible(self, tasks: float) -> bool:
@@ -284,12 +286,32 @@ def _rows_each(reader: Reader) -> int | None:
 def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
     """Return the parts of a file, or of a part of a file, that contain the rows in `gaps`."""
     inside = [gap for gap in (_clip_range(file, *gap) for gap in gaps) if gap is not None]
-    if isinstance(reader, DivisibleReader):
+    if isinstance(reader, DivisibleReader) and reader.can_enter(file.path):
         return [replace(file, start=first, stop=after) for first, after in inside]
     if not inside:
         return []
     # this reader starts at the beginning of the file: one pass serves all row ranges
     return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
+
+
+def _joined(parts: list[InputFile], most: int) -> list[InputFile]:
+    """Return the parts, joined as long as a part has at most `most` rows in gaps: each part with
+    gaps is read from the beginning of its file, which costs as much for few rows as for many."""
+    joined: list[InputFile] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        together = last is not None and last.gaps and part.gaps and last.number == part.number
+        if last is not None and together and _wanted(last, most) + _wanted(part, most) <= most:
+            size, gaps = last.size + part.size, last.gaps + part.gaps
+            joined[-1] = replace(last, stop=part.stop, size=size, gaps=gaps)
+        else:
+            joined.append(part)
+    return joined
+
+
+def _wanted(part: InputFile, most: int) -> int:
+    """Return the number of rows in the gaps of a part; `most` if the last one has no known end."""
+    return sum(most if after is None else after - first for first, after in part.gaps)
 
 
 def _clip_range(file: InputFile, first: int, after: int | None) -> RowRange | None:

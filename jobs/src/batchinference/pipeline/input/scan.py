@@ -121,7 +121,7 @@ class FileRows:
         address = self.root.at(file.path)
         stop = file.rows if file.stop is None else file.stop
         if isinstance(self.reader, DivisibleReader):
-            return self.reader.read_part(address, row, stop)
+            return self.reader.read_part(address, row, stop, file.gaps)
         chunks = self.reader.read(address)
         return after(row, chunks if stop is None else first(stop, chunks))
 

@@ -135,8 +135,8 @@ def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part
     An image is inserted at its place in the prompt. Images without a place are inserted before the
     text of the prompt's message. If the row holds a conversation, they are inserted before the
     text of the first message with the role `user`.
-    Raises TypeError if the content is neither text nor a list of messages, and ValueError if
-    images are given and no message has the role `user`.
+    Raises TypeError if the content is neither text nor a list of messages, and ValueError if the
+    list is empty, or if images are given and no message has the role `user`.
     """
     placed = set(placeholders(model.prompt or ""))
     unplaced = [part for name, part in images.items() if name not in placed]
@@ -152,8 +152,10 @@ def _turns(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]
     content = chat_content_of(model, row)
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
-    if isinstance(content, list):
+    if isinstance(content, list) and content:
         return [_message(turn) for turn in content]
+    if isinstance(content, list):
+        raise ValueError("the list of messages is empty")
     raise TypeError(f"expected text or a list of messages, got {type(content).__name__}")
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from batchinference.pipeline.errors import ModelLoad, describe
 from batchinference.pipeline.runtimes.chat_templates import check_chat
 from batchinference.pipeline.runtimes.model_files import local_tokenizer
+from batchinference.pipeline.runtimes.template_limits import limited
 from batchinference.spec.models import VllmModel
 
 
@@ -19,21 +21,29 @@ def checks(model: VllmModel) -> None:
 
 
 def check_template(model: VllmModel, processor: Any) -> None:
-    """Raise ModelLoad if a chat template does not accept the messages of the job. With images, vLLM
-    changes the messages first, so that they cannot be checked."""
+    """Raise ModelLoad if there is no chat template, or if it does not accept the messages of the
+    job. With images, vLLM changes the messages first, so that they cannot be checked."""
     if model.images:
         return
 
     def render(messages: list[Any]) -> Any:
         return apply_template(model, processor, messages)
 
-    check_chat(model, model.source, render)
+    try:
+        check_chat(model, model.source, render)
+    except ModelLoad:
+        if model.chat_template or getattr(processor, "chat_template", None):
+            raise
+        raise ModelLoad(
+            f"chat: model '{model.source}' has no chat template. Set 'chat' to false and put all "
+            "text into 'prompt', or give the template in 'chatTemplate'"
+        ) from None
 
 
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
     """Return the prompt that Ray's stage makes of messages."""
     asks = messages[-1]["role"] == "user"
-    prompt: str = processor.apply_chat_template(
+    prompt: str = limited(processor.apply_chat_template)(
         messages,
         tokenize=False,
         chat_template=model.chat_template,
@@ -42,3 +52,25 @@ def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str
         **model.chat_template_args,
     )
     return prompt
+
+
+def check_parameters(model: VllmModel) -> None:
+    """Raise ModelLoad if the installed vLLM does not accept the values of `sampling`. Otherwise,
+    each row would fail after the engine has been loaded."""
+    import vllm
+
+    try:
+        if model.task == "embed":
+            vllm.PoolingParams(**model.sampling, task=model.task)
+        else:
+            vllm.SamplingParams(**{**model.sampling, "structured_outputs": _constraint(model)})
+    except Exception as error:
+        raise ModelLoad(f"sampling: vLLM does not accept it: {describe(error)}") from error
+
+
+def _constraint(model: VllmModel) -> Any:
+    if not (given := model.sampling.get("structured_outputs")):
+        return None
+    from vllm.sampling_params import StructuredOutputsParams
+
+    return StructuredOutputsParams(**given)

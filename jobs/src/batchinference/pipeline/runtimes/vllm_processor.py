@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ from batchinference.pipeline.runtimes.model_files import (
     files_without_weights,
 )
 from batchinference.pipeline.runtimes.prompts import Message, Part, data_uri, plain
-from batchinference.pipeline.runtimes.vllm_checks import check_template
+from batchinference.pipeline.runtimes.template_limits import limited
+from batchinference.pipeline.runtimes.vllm_checks import check_parameters, check_template
 from batchinference.pipeline.runtimes.vllm_row_codec import (
     ADAPTER,
     CUT,
@@ -113,10 +115,14 @@ class GuardedTemplate(IsolatingStage):
         super().__init__(**arguments)
         if self._failure is not None:
             return
+        self.processor.apply_chat_template = limited(self.processor.apply_chat_template)
         try:
             check_template(self.spec, self.processor)
         except ModelLoad as failure:
             self._failure = failure
+
+
+_TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?([\d]+) input tokens", re.DOTALL)
 
 
 class GuardedEngine(IsolatingStage):
@@ -126,6 +132,7 @@ class GuardedEngine(IsolatingStage):
     """The value that Ray interprets as the base model."""
 
     def _with_files(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        check_parameters(self.spec)  # before the weights are downloaded
         self._adapters = Adapters(self.spec)
         return {**arguments, "model": files_of(self.spec)}
 
@@ -139,7 +146,20 @@ class GuardedEngine(IsolatingStage):
                 yield self._failed(row, error)
         # the engine reports the rows that it rejects; an exception is not about a row
         for made in await self._run(ready):
-            yield made
+            yield self._explained(made)
+
+    def _explained(self, made: Row) -> Row:
+        """Return the answer with a clear error, if the prompt was too long. vLLM does not say which
+        length it is about, and counts no new tokens."""
+        found = _TOO_LONG.search(made.get(ERROR) or "")
+        if found is None:
+            return made
+        fix = "" if self.spec.images else ", or set the model's field tooLong to truncate"
+        return {
+            **made,
+            ERROR: f"the prompt has {found[2]} tokens, and the model takes {found[1]} tokens for "
+            f"the prompt and the new text together. Shorten the prompt{fix}",
+        }
 
     async def _model_of(self, adapter: Any) -> Any:
         """Return Ray's `model` value for a row: the adapter's folder, or else the base model."""

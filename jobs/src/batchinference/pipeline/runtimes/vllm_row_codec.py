@@ -68,15 +68,29 @@ def request_of(model: VllmModel, row: Mapping[str, Any]) -> Request:
     if model.is_chat:
         request["messages"] = messages_of(model, inputs)
     else:
-        request["prompt"] = text_of(model, inputs)
+        request["prompt"] = _not_empty(text_of(model, inputs))
     if model.adapter is not None:
         request[ADAPTER] = plain(row[model.adapter])
     return request
 
 
+def _not_empty(prompt: str) -> str:
+    if not prompt:
+        raise ValueError("the prompt is empty. Set the model's field emptyInput to null")
+    return prompt
+
+
 def parameters_of(model: VllmModel) -> Request:
-    """Return the request columns that are the same for all rows."""
-    return {"sampling_params" if model.task == "generate" else "pooling_params": model.sampling}
+    """Return the request columns that are the same for all rows.
+
+    A JSON schema becomes a text, because Arrow would change the values of a mapping in rows."""
+    if model.task == "embed":
+        return {"pooling_params": model.sampling}
+    outputs = model.sampling.get("structured_outputs")
+    if not outputs or not isinstance(outputs.get("json"), dict):
+        return {"sampling_params": model.sampling}
+    outputs = {**outputs, "json": json.dumps(outputs["json"])}
+    return {"sampling_params": {**model.sampling, "structured_outputs": outputs}}
 
 
 def result_of(task: str) -> Callable[[Mapping[str, Any]], str | bytes]:

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -189,5 +188,5 @@ def _apply() -> None:
 
 def _data_bytes() -> int:
     """Return the private writable memory of the process, as RLIMIT_DATA counts it."""
-    pages = int(Path("/proc/self/statm").read_text().split()[5])
-    return pages * resource.getpagesize()
+    with open("/proc/self/statm", "rb", buffering=0) as statm:
+        return int(statm.read(256).split()[5]) * resource.getpagesize()

@@ -23,6 +23,7 @@ from batchinference.spec.models.prompts import (
     check_prompt,
     check_template,
 )
+from batchinference.spec.models.sampling import check_http
 from batchinference.spec.models.texts import TextModel
 from batchinference.spec.resources import Resources
 
@@ -255,4 +256,5 @@ class HttpModel(TextModel):
             raise _error(f"{self.api} needs a 'name': the model as the endpoint names it")
         if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
             raise _error(_NO_BASE)
+        check_http(self.sampling)
         check_prompt(self)

@@ -27,6 +27,7 @@ from batchinference.spec.models.prompts import (
     Template,
     check_prompt,
 )
+from batchinference.spec.models.sampling import check_transformers
 from batchinference.spec.models.texts import NO_WINDOWS, OVERLAP_RULE, WindowedModel
 from batchinference.spec.models.transformers_tasks import (
     FIELDS,
@@ -190,6 +191,7 @@ class TransformersModel(WindowedModel):
             raise _error("text_limit", _ROWS_OF_TABLES)
 
     def _check_prompt(self) -> None:
+        check_transformers(self.sampling)
         check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
             raise _error(

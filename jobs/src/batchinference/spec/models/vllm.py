@@ -25,6 +25,7 @@ from batchinference.spec.models.prompts import (
     Template,
     check_prompt,
 )
+from batchinference.spec.models.sampling import check_vllm
 from batchinference.spec.models.texts import NO_WINDOWS_RULE, TextModel
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -152,7 +153,8 @@ class VllmModel(TextModel):
     """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
     """The SamplingParams of vLLM, such as `max_tokens` (16 by default), `temperature`, `top_p`,
-    `seed` or `stop`. For embed, the PoolingParams of vLLM."""
+    `seed`, `stop` or `structured_outputs`, for all rows. Parameters whose results are more than one
+    text are refused, such as `n` and `logprobs`. For embed, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
     `enable_prefix_caching` or `limit_mm_per_prompt`."""
@@ -216,6 +218,7 @@ class VllmModel(TextModel):
     def _check(self) -> VllmModel:
         for name in sorted(self.engine.keys() & _ENGINE_FIELDS.keys()):
             raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
+        check_vllm(self.task, self.sampling)
         check_revision(self.source, self.revision)
         self.check_no_windows()
         if self.images and self.too_long not in (None, "fail"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
@@ -38,6 +41,7 @@ class BadRow:
 
 
 Chunk: TypeAlias = pa.Table | BadRow
+_NOT_NEEDED = ValueError("the row is committed")
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,15 @@ def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schem
 class DivisibleReader(Reader, Protocol):
     """A reader of files that several read tasks can share. `rows_in` is exact."""
 
-    def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Yield rows `start` up to, not including, `stop`. None means the end of the file."""
+    def can_enter(self, path: str) -> bool:
+        """Return whether the rows before a part of this file need not be read."""
+        return True
+
+    def read_part(
+        self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
+    ) -> Iterator[Chunk]:
+        """Yield rows `start` up to, not including, `stop`. None means the end of the file. If there
+        are `gaps`, only the rows in these ranges are needed; others may be any BadRow."""
 
 
 def inspected(
@@ -200,11 +211,29 @@ def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[i
         yield 0, chunk
         return
     size = size_of(chunk)
-    for first_row, after_row in gaps:
+    nearest = bisect_right(gaps, float(row), key=lambda gap: inf if gap[1] is None else gap[1])
+    for first_row, after_row in islice(gaps, nearest, None):
         start = max(0, first_row - row)
         stop = size if after_row is None else min(size, after_row - row)
+        if start >= size:
+            return
         if start < stop:
             yield start, part(chunk, start, stop - start)
+
+
+def only(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the chunks, with a BadRow for rows that are outside of `gaps`. `row` is the number of
+    the first row. Nothing needs to be computed for these rows, but they are still counted."""
+    for chunk in chunks:
+        done, size = 0, size_of(chunk)
+        for start, wanted in within(chunk, row, gaps):
+            if start > done:
+                yield BadRow(_NOT_NEEDED, start - done)
+            yield wanted
+            done = start + size_of(wanted)
+        if done < size:
+            yield BadRow(_NOT_NEEDED, size - done)
+        row += size
 
 
 def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:

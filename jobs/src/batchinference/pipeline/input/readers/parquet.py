@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.readers import after as after_rows
 from batchinference.pipeline.input.readers import first as first_rows
+from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage.arrow_files import (
     check_footer,
     parquet_footer,
@@ -70,7 +71,9 @@ class ParquetReader(StatsReader, DivisibleReader):
     def read(self, file: Location) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
 
-    def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
+    def read_part(
+        self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
+    ) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
                 opened = OpenParquet(source, _metadata(source), self._options)

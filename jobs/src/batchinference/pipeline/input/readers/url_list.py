@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,12 +23,14 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     after,
     first,
+    only,
     or_bad,
     size_of,
 )
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.input.readers.parquet import ParquetReader
 from batchinference.pipeline.media import images
+from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.row_warnings import (
     RowWarning,
     collect_warnings,
@@ -87,7 +89,7 @@ class ManifestReader(DivisibleReader):
         self._fetcher = Fetcher(Allowed(options.allow), options.max_bytes)
 
     def prepare(self, samples: list[Location]) -> None:
-        parquet = [file for file in samples if _is_parquet(file)]
+        parquet = [file for file in samples if _is_parquet(file.path)]
         self._parquet.prepare(parquet)
         self._csv.prepare([file for file in samples if file not in parquet])
         columns = self._listed()
@@ -108,8 +110,14 @@ class ManifestReader(DivisibleReader):
     def read(self, file: Location) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
 
-    def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
+    def can_enter(self, path: str) -> bool:
+        return _is_parquet(path)
+
+    def read_part(
+        self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
+    ) -> Iterator[Chunk]:
         chunks = self._listed_rows(file, start, stop)
+        chunks = only(gaps, start, chunks) if gaps else chunks
         pool = ThreadPoolExecutor(THREADS)
         try:
             yield from self._filled(self._in_order(self._started(pool, chunks, file)))
@@ -117,7 +125,7 @@ class ManifestReader(DivisibleReader):
             pool.shutdown(cancel_futures=True)
 
     def _listed_rows(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Return rows of a manifest. Only Parquet can be read from a row on."""
+        """Return rows of a manifest."""
         table = self._table(file)
         if isinstance(table, DivisibleReader):
             return table.read_part(file, start, stop)
@@ -221,10 +229,10 @@ class ManifestReader(DivisibleReader):
         return pa.array(values, pa.string() if text else pa.large_binary())
 
     def _table(self, file: Location) -> ParquetReader | CsvReader:
-        return self._parquet if _is_parquet(file) else self._csv
+        return self._parquet if _is_parquet(file.path) else self._csv
 
     def rows_in(self, file: Location, size: int) -> int | None:
-        if _is_parquet(file):
+        if _is_parquet(file.path):
             return self._parquet.rows_in(file, size)
         return self.count_listed(file)
 
@@ -242,8 +250,8 @@ class ManifestReader(DivisibleReader):
         return list(dict.fromkeys(names))
 
 
-def _is_parquet(file: Location) -> bool:
-    return extension_of(base_name(file.path)) in EXTENSIONS["parquet"]
+def _is_parquet(path: str) -> bool:
+    return extension_of(base_name(path)) in EXTENSIONS["parquet"]
 
 
 def _small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

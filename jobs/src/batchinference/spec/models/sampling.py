@@ -1,0 +1,189 @@
+"""Checks of `sampling` before a model is loaded: its names, types, and results that a row cannot
+hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.problems import did_you_mean, type_name
+
+
+class Kind(NamedTuple):
+    """The values that a parameter takes."""
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def _is(value: Any, *types: type) -> bool:
+    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
+
+
+def _list_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(_is(item, kind) for item in value)
+
+
+_NUMBER = Kind("a number", lambda value: _is(value, int, float))
+_WHOLE = Kind("a whole number", lambda value: _is(value, int))
+_FLAG = Kind("true or false", lambda value: _is(value, bool))
+_TEXT = Kind("a text", lambda value: _is(value, str))
+_TEXTS = Kind("a list of texts", _list_of(str))
+_TEXT_OR_LIST = Kind("a text or a list of texts", lambda v: _TEXT.fits(v) or _TEXTS.fits(v))
+_TOKENS = Kind("a list of token ids", _list_of(int))
+_MAPPING = Kind("a mapping", lambda value: _is(value, dict))
+_SCHEMA = Kind("a mapping or a text", lambda value: _is(value, dict, str))
+
+VLLM_VERSION = "0.29"
+"""The version of vLLM whose parameters are listed here."""
+GENERATE: dict[str, Kind] = {
+    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), _NUMBER),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), _NUMBER),
+    **dict.fromkeys(("max_tokens", "min_tokens", "top_k", "seed"), _WHOLE),
+    "thinking_token_budget": _WHOLE,
+    **dict.fromkeys(("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"), _FLAG),
+    **dict.fromkeys(("spaces_between_special_tokens", "skip_reading_prefix_cache"), _FLAG),
+    "stop": _TEXT_OR_LIST,
+    "bad_words": _TEXTS,
+    **dict.fromkeys(("stop_token_ids", "allowed_token_ids"), _TOKENS),
+    **dict.fromkeys(("structured_outputs", "extra_args"), _MAPPING),
+}
+"""The SamplingParams of vLLM that a job can set."""
+EMBED: dict[str, Kind] = {"dimensions": _WHOLE, "use_activation": _FLAG}
+"""The PoolingParams of vLLM that embeddings have."""
+CONSTRAINTS: dict[str, Kind] = {
+    **dict.fromkeys(("regex", "grammar", "structural_tag"), _TEXT),
+    "json": _SCHEMA,
+    "choice": _TEXTS,
+    "json_object": _FLAG,
+}
+"""The constraints of `structured_outputs`, of which a request has one."""
+WITHOUT_EFFECT = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+"""Options of `structured_outputs` that the engine does not read from a request."""
+NULLABLE = {
+    *("max_tokens", "seed", "stop", "stop_token_ids", "bad_words", "allowed_token_ids"),
+    *("structured_outputs", "extra_args", "thinking_token_budget", "skip_reading_prefix_cache"),
+    *EMBED,
+}
+_ONE_TEXT = "a row has one text, and the others would be lost"
+_ONLY_TEXT = "the output is a text, and other results would be lost"
+_NO_EFFECT = "it has no effect on the text of a row"
+_NEEDS_OBJECTS = "Ray's processor for vLLM cannot pass it to the engine"
+LOST: dict[str, tuple[Any, str]] = {
+    "n": (1, _ONE_TEXT),
+    **dict.fromkeys(("logprobs", "prompt_logprobs", "logprob_token_ids"), (None, _ONLY_TEXT)),
+    "flat_logprobs": (False, _ONLY_TEXT),
+    "routed_experts_prompt_start": (0, _ONLY_TEXT),
+    "detokenize": (True, "without it, the text of a row is empty"),
+    "trace_decode_token_ids": (None, "with it, the text does not depend on the row"),
+    **dict.fromkeys(("output_kind", "stream_interval"), (None, _NO_EFFECT)),
+    **dict.fromkeys(("skip_clone", "output_text_buffer_length"), (None, _NO_EFFECT)),
+    **dict.fromkeys(("logit_bias", "repetition_detection"), (None, _NEEDS_OBJECTS)),
+}
+"""The other SamplingParams of vLLM: the value that changes nothing, and why no other is taken."""
+_STRUCTURED = "structured_outputs: {%s: ...}"
+_CUT = {"truncate_prompt_tokens": "the model's field tooLong"}
+_INSTEAD = {
+    **_CUT,
+    **dict.fromkeys(("max_new_tokens", "max_length", "max_completion_tokens"), "max_tokens"),
+    **dict.fromkeys(("min_new_tokens", "min_length"), "min_tokens"),
+    **dict.fromkeys(("stop_strings", "stop_sequences"), "stop"),
+    **dict.fromkeys(("guided_json", "response_format"), _STRUCTURED % "json"),
+    **{f"guided_{name}": _STRUCTURED % name for name in ("choice", "regex", "grammar")},
+    "guided_decoding": "structured_outputs",
+    "eos_token_id": "stop_token_ids",
+    "bad_words_ids": "bad_words",
+    "do_sample": "temperature (0 for the most likely tokens)",
+    "chat_template_kwargs": "the model's field chatTemplateArgs",
+}
+"""Parameters of other libraries or versions, and what vLLM has instead."""
+_INSTEAD_OF_EMBED = {**_CUT, "normalize": "use_activation"}
+_SEVERAL_TEXTS = ("best_of", "num_return_sequences", "num_beams", "use_beam_search")
+_WITH_TEXTS = (
+    *("return_dict_in_generate", "output_scores", "output_logits", "output_attentions"),
+    "output_hidden_states",
+)
+_TRANSFORMERS_LOST = dict.fromkeys(_WITH_TEXTS, (False, _ONLY_TEXT))
+_HTTP_LOST = {
+    "n": (1, _ONE_TEXT),
+    "stream": (False, "an answer is read as a whole"),
+    "logprobs": (False, _ONLY_TEXT),
+    "top_logprobs": (0, _ONLY_TEXT),
+    "encoding_format": ("float", "an embedding is read as numbers"),
+}
+
+
+def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
+    """Raise PydanticCustomError for a parameter that vLLM does not have, whose value has a wrong
+    type, or whose results a row cannot hold. Values may be secrets, and are not shown."""
+    known, lost = (EMBED, {}) if task == "embed" else (GENERATE, LOST)
+    _check_lost(sampling, lost)
+    for name, value in sampling.items():
+        if name in lost:
+            continue
+        if name not in known:
+            raise _unknown(name, known, embeds=task == "embed")
+        if value is not None or name not in NULLABLE:
+            _check_kind(name, value, known[name])
+    if sampling.get("structured_outputs") is not None:
+        _check_constraints(sampling["structured_outputs"])
+
+
+def check_transformers(sampling: Mapping[str, Any]) -> None:
+    """Raise PydanticCustomError for a parameter whose results a row cannot hold."""
+    _check_lost(sampling, _TRANSFORMERS_LOST)
+
+
+def check_http(sampling: Mapping[str, Any]) -> None:
+    """Raise PydanticCustomError for a parameter whose results a row cannot hold."""
+    _check_lost(sampling, _HTTP_LOST)
+
+
+def _check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]]) -> None:
+    for name in sampling.keys() & lost.keys():
+        neutral, reason = lost[name]
+        if sampling[name] not in (neutral, None):
+            raise _error(f"sampling.{name}: {reason}. Remove it")
+
+
+def _check_kind(name: str, value: Any, kind: Kind) -> None:
+    if kind.fits(value):
+        return
+    row = isinstance(value, str) and "{" in value
+    fix = ". All rows have the same parameters: write a value, not an input" if row else ""
+    raise _error(f"sampling.{name}: expected {kind.expected}, got {type_name(value)}{fix}")
+
+
+def _check_constraints(given: Mapping[str, Any]) -> None:
+    where = "sampling.structured_outputs"
+    for name, value in given.items():
+        if name in WITHOUT_EFFECT:
+            raise _error(
+                f"{where}.{name}: the engine does not read it from a request. Set it in "
+                "engine.structured_outputs_config, with a backend"
+            )
+        if name not in CONSTRAINTS:
+            raise _error(f"{where}: vLLM has no constraint '{name}'{_near(name, CONSTRAINTS)}")
+        _check_kind(f"structured_outputs.{name}", value, CONSTRAINTS[name])
+    if len(given) != 1:
+        raise _error(f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(given)} of them")
+
+
+def _unknown(name: str, known: Collection[str], *, embeds: bool) -> PydanticCustomError:
+    problem = f"sampling: vLLM has no parameter '{name}'"
+    if name in _SEVERAL_TEXTS and not embeds:
+        return _error(f"{problem} ({_ONE_TEXT}). Remove it")
+    if embeds and name in GENERATE:
+        return _error(f"{problem} for task embed. Remove it")
+    instead = (_INSTEAD_OF_EMBED if embeds else _INSTEAD).get(name)
+    return _error(f"{problem}. Use {instead}" if instead else f"{problem}{_near(name, known)}")
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    return did_you_mean(name, known) or f". Use one of {', '.join(known)}"
+
+
+def _error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("sampling", "{message}", {"message": message})

@@ -1,0 +1,144 @@
+"""Sampling parameters are checked before a model is loaded."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from batchinference.spec.models.sampling import (
+    CONSTRAINTS,
+    EMBED,
+    GENERATE,
+    LOST,
+    NULLABLE,
+    WITHOUT_EFFECT,
+)
+from support.documents.http_models import chat
+from support.documents.minimal import Document, document, model_step
+from support.documents.refusals import refused, short
+from support.documents.vllm_models import vllm
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, "b"]}}}
+
+
+def step_of(model: Document) -> Document:
+    return model_step(model=model, resources={"gpu": int(model["runtime"] == "vllm")})
+
+
+def generation(**sampling: Any) -> Document:
+    fields = {"runtime": "transformers", "task": "text-generation", "source": "gpt2"}
+    return {**fields, "inputs": {"text": "text"}, "output": "answer", "sampling": sampling}
+
+
+def embedding(**sampling: Any) -> Document:
+    return vllm(task="embed", sampling=sampling)
+
+
+def asking(**sampling: Any) -> Document:
+    return vllm(sampling=sampling)
+
+
+def endpoint(**sampling: Any) -> Document:
+    return chat(sampling=sampling)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        asking(max_tokens=8, temperature=0, top_p=0.5, seed=None, stop="a", stop_token_ids=[1]),
+        asking(n=1, logprobs=None, detokenize=True, stop=["a", "b"], ignore_eos=True),
+        asking(structured_outputs={"choice": ["yes", "no"]}),
+        asking(structured_outputs={"json": SCHEMA}),
+        asking(structured_outputs={"json": "{}"}),
+        embedding(dimensions=64, use_activation=None),
+        generation(num_return_sequences=3, do_sample=True, return_dict_in_generate=False),
+        endpoint(n=1, logprobs=False, stream=False, best_of=2),
+    ],
+    ids=short,
+)
+def test_parameters_are_accepted(model: Document) -> None:
+    assert parse(document(steps=[step_of(model)]))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (asking(max_new_tokens=8), "no parameter 'max_new_tokens'. Use max_tokens"),
+        (asking(max_tokns=8), "no parameter 'max_tokns'; did you mean 'max_tokens'?"),
+        (asking(guided_choice=["a"]), "Use structured_outputs: {choice: ...}"),
+        (asking(response_format={"type": "json_object"}), "Use structured_outputs: {json: ...}"),
+        (asking(truncate_prompt_tokens=8), "Use the model's field tooLong"),
+        (asking(xyzzy=8), "no parameter 'xyzzy'. Use one of temperature, "),
+        (asking(_eos_token_id=8), "no parameter '_eos_token_id'"),
+        (asking(best_of=2), "no parameter 'best_of' (a row has one text"),
+        (asking(n=3), "sampling.n: a row has one text"),
+        (asking(logprobs=0), "sampling.logprobs: the output is a text"),
+        (asking(prompt_logprobs=2), "sampling.prompt_logprobs: the output is a text"),
+        (asking(detokenize=False), "sampling.detokenize: without it"),
+        (asking(logit_bias={"5": 1}), "sampling.logit_bias: Ray's processor"),
+        (asking(max_tokens="8"), "sampling.max_tokens: expected a whole number, got a text"),
+        (asking(max_tokens="{m}"), "All rows have the same parameters"),
+        (asking(max_tokens=True), "sampling.max_tokens: expected a whole number, got a boolean"),
+        (asking(temperature=None), "sampling.temperature: expected a number, got null"),
+        (asking(stop=[1]), "sampling.stop: expected a text or a list of texts, got a list"),
+        (asking(structured_outputs={}), "expected one of regex, grammar, structural_tag, json"),
+        (asking(structured_outputs={"regex": "a", "choice": ["a"]}), "got 2 of them"),
+        (asking(structured_outputs={"jsn": {}}), "no constraint 'jsn'; did you mean 'json'?"),
+        (asking(structured_outputs={"choice": "a"}), "structured_outputs.choice: expected a list"),
+        (asking(structured_outputs={"json": {}, "disable_any_whitespace": True}),
+         "Set it in engine.structured_outputs_config"),
+        (embedding(max_tokens=8), "no parameter 'max_tokens' for task embed. Remove it"),
+        (embedding(normalize=True), "Use use_activation"),
+        (embedding(best_of=2), "Use one of dimensions, use_activation"),
+        (generation(return_dict_in_generate=True), "sampling.return_dict_in_generate: "),
+        (generation(output_scores=True), "sampling.output_scores: the output is a text"),
+        (endpoint(n=2), "sampling.n: a row has one text"),
+        (endpoint(logprobs=True), "sampling.logprobs: the output is a text"),
+        (endpoint(stream=True), "sampling.stream: an answer is read as a whole"),
+        (chat(api="embeddings", sampling={"encoding_format": "base64"}),
+         "sampling.encoding_format: an embedding is read as numbers"),
+    ],
+    ids=short,
+)  # fmt: skip
+def test_parameters_are_refused(model: Document, message: str) -> None:
+    assert message in refused(document(steps=[step_of(model)]))
+
+
+def fields_of(module: str, name: str) -> dict[str, str]:
+    """Return the fields of a class of the installed vLLM, and their types. Reads the source,
+    because an import takes minutes."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("vLLM is not installed")
+    source = Path(found.submodule_search_locations[0]) / f"{module}.py"
+    tree = ast.parse(source.read_text())
+    (body,) = (node.body for node in tree.body if getattr(node, "name", None) == name)
+    fields = [node for node in body if isinstance(node, ast.AnnAssign)]
+    return {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
+
+
+INTERNAL = {"step_tag_id", "returned_token_ids", "task", "requires_token_ids", "extra_kwargs",
+            "skip_reading_prefix_cache", "late_interaction_params", "output_kind"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "known"),
+    [
+        ("sampling_params", "SamplingParams", {*GENERATE, *LOST}),
+        ("sampling_params", "StructuredOutputsParams", {*CONSTRAINTS, *WITHOUT_EFFECT}),
+        ("pooling_params", "PoolingParams", {*EMBED, *INTERNAL}),
+    ],
+    ids=short,
+)
+def test_names_are_those_of_the_installed_vllm(module: str, name: str, known: set[str]) -> None:
+    fields = fields_of(module, name)
+    public = {field for field in fields if not field.startswith("_")}
+    assert public == known
+    if name == "SamplingParams":
+        nullable = {field for field in GENERATE if "None" in fields[field]}
+        assert nullable == NULLABLE & GENERATE.keys()

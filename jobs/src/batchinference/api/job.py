@@ -93,11 +93,12 @@ class Job:
 
     def check(self) -> list[Problem]:
         """Return the problems that `batchinference validate --deep` finds."""
+        from batchinference.pipeline.commit.lease import identity_of
         from batchinference.pipeline.execution.cluster import add_import_path
         from batchinference.pipeline.preflight import preflight
 
         add_import_path(str(self.directory))
-        return preflight(self.absolute.spec)
+        return preflight(self.absolute.spec, identity_of(self.absolute))
 
 
 def _plain(value: Any) -> Any:

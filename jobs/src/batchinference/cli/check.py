@@ -134,13 +134,14 @@ def _check_deep(job: BatchInference, directory: Path) -> None:
     """Raise SpecError with all problems of the job's input, columns, models, code and output."""
     if not pipeline_is_installed():
         raise SpecError([])  # pipeline_is_installed has printed the problem
+    from batchinference.pipeline.commit.lease import identity_of
     from batchinference.pipeline.execution.cluster import add_import_path
     from batchinference.pipeline.preflight import preflight
 
     problems = [Problem("", problem) for problem in shadowing([str(directory)])]
     if not problems:
         add_import_path(str(directory))
-        problems = preflight(with_absolute_paths(job, directory).spec)
+        problems = preflight(with_absolute_paths(job, directory).spec, identity_of(job))
     if problems:
         raise SpecError(problems)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ def run_file(file: str, options: RunOptions) -> int:
     try:
         own_only = bool(options.limit) or (options.restart and not overwrites(job))
         job = _apply_options(job, options)
-        report = _run(job, plan, directory, options, own_only=own_only)
+        report = _run(file, job, plan, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return _failure_exit_code(failure.reason, failure.message, options)
@@ -131,9 +132,10 @@ def _apply_options(job: BatchInference, options: RunOptions) -> BatchInference:
 
 
 def _run(
-    job: BatchInference, plan: Plan, directory: Path, options: RunOptions, *, own_only: bool
+    file: str, job: BatchInference, plan: Plan, options: RunOptions, *, own_only: bool
 ) -> Report:
     from batchinference.api.display import Display
+    from batchinference.pipeline.commit.decision import RETRY
     from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
@@ -148,11 +150,14 @@ def _run(
         on_cluster = options.address is not None and options.report_directory is not None
         quiet = not options.verbose and not on_cluster
         runner = Runner(
-            job, directory, display.say, publish, stop, quiet=quiet, own_only=own_only,
+            job, directory_of(file), display.say, publish, stop, quiet=quiet, own_only=own_only,
             prices=PodPrices.of(os.environ),
         )  # fmt: skip
         address = options.address
         report = runner.run_here() if address is None else runner.run_on(address, plan)
+    if report.message and address is None:
+        message = report.message.replace(RETRY, RETRY.replace("FILE", shlex.quote(file)))
+        report = report.model_copy(update={"message": message})
     if options.form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
     if options.quiet and report.state == JobState.SUCCEEDED:

@@ -10,22 +10,27 @@ from functools import partial
 from pathlib import Path
 
 from batchinference.pipeline.commit.append import plan_outputs
-from batchinference.pipeline.commit.decision import Request, decide, load_state
+from batchinference.pipeline.commit.decision import decide, load_state
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.output.tables import table_of
-from batchinference.pipeline.prepare import check_errors_path, check_input, check_step
-from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.pipeline.prepare import (
+    check_errors_path,
+    check_input,
+    check_step,
+    request_of,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 from batchinference.spec.steps import to_alias
 
 
-def preflight(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return all problems that would end the job before it reads rows. Does not start Ray."""
+def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
+    """Return all problems that would end the job before it reads rows. Does not start Ray. `job` is
+    the identity of the job."""
     steps = [
         problem
         for index, step in enumerate(spec.steps)
@@ -37,7 +42,7 @@ def preflight(spec: BatchInferenceSpec) -> list[Problem]:
         *steps,
         *_problems("", lambda: check_input(spec, open_input(spec.read), Layout.of(spec))),
         *_problems("", lambda: check_errors_path(Layout.of(spec))),
-        *_problems("", lambda: _check_output(spec, read_code=not steps)),
+        *_problems("", lambda: _check_output(spec, job, read_code=not steps)),
     ]
 
 
@@ -48,14 +53,14 @@ def _problems(path: str, check: Callable[[], None]) -> Iterator[Problem]:
         yield Problem(path, root_cause(error).message)
 
 
-def _check_output(spec: BatchInferenceSpec, *, read_code: bool) -> None:
+def _check_output(spec: BatchInferenceSpec, job: str, *, read_code: bool) -> None:
     """Raise BadOutput if the job cannot or must not write to its output. Existing content is
     checked only with `read_code`, because the code hashes need all modules."""
     check_writable(Location(spec.write.path, spec.write.storage))
     if not read_code:
         return
     (target, *_) = plan_outputs(spec)
-    request = Request(spec.write, spec.resume, spec.errors.retry, "", code_of(spec))
+    request = request_of(spec, job)
     try:
         decide(load_state(target.layout, request, table_of(spec.write)), request)
     except OutputInUse:

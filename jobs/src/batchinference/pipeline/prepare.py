@@ -30,7 +30,7 @@ from batchinference.pipeline.commit.decision import (
     load_state,
     storage_errors_as_bad_output,
 )
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.layout import Layout, work_of
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -91,8 +91,7 @@ def prepare(
     for step in spec.steps:
         check_step(step)
     check_errors_path(target.layout)
-    code = code_of(spec)
-    request = Request(spec.write, spec.resume, spec.errors.retry, job, code, own_only=own_only)
+    request = request_of(spec, job, own_only=own_only)
     state, action = _decide(target.layout, request, table)
     start = _load_committed(request, state, action, table)
     try:
@@ -116,6 +115,13 @@ def prepare(
         attempt, start = _begin(spec, state, action, start, source, request)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:
+    """Return what a job requests of its output. The hashes of its code are computed."""
+    code, work = code_of(spec), work_of(spec)
+    retry = spec.errors.retry
+    return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
 
 
 def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | None:

@@ -58,7 +58,7 @@ WORDS = {
 }
 THINGS = ("story", "cast", "music", "ending", "photography")
 PLACES = ("in the cinema", "at home,\nwith friends", 'in a "café"')
-_STATE = re.compile(r"^my-job: [\w ]+")
+_STATE = re.compile(r"^[\w-]+: [\w ]+")
 _VARYING = ("retries ", "speed ", "steps ")
 """Lines of the summary that depend on timing."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -88,6 +89,11 @@ class JobRun:
     """The notes of the attempts at this output that have ended."""
     _has_ended: bool = field(default=False, init=False)
     """Whether the attempt in progress has ended, and its notes were collected."""
+
+    @property
+    def _resumes(self) -> bool:
+        """Whether another run keeps the rows of this one."""
+        return self.job.spec.resume and not isinstance(self.job.spec.write, WriteTable)
 
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
@@ -181,7 +187,7 @@ class JobRun:
         self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
-        check_errors(self.job.spec.errors, counts, run.count, run.bad_row)
+        check_errors(self.job.spec.errors, counts, run.count, run.bad_row, resumes=self._resumes)
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
 
     def _finalize(self, run: AttemptRun, end: AttemptEnd, executor: Executor) -> Report:
@@ -196,7 +202,7 @@ class JobRun:
         self._publish(self._reports.build())
         example = partial(bad_row, attempt.layout, snapshot.entries)
         total = RowCount(rows, estimated=False)
-        check_errors(self.job.spec.errors, counts, total, example)
+        check_errors(self.job.spec.errors, counts, total, example, resumes=self._resumes)
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
         unified = executor.rewrite_files(snapshot)
         if unified.entries != snapshot.entries:
@@ -275,12 +281,18 @@ class JobRun:
 
 
 def check_errors(
-    policy: ErrorPolicy, counts: RowCounts, total: RowCount | None, example: Callable[[], str]
+    policy: ErrorPolicy,
+    counts: RowCounts,
+    total: RowCount | None,
+    example: Callable[[], str],
+    *,
+    resumes: bool = False,
 ) -> None:
     """Raise TooManyErrors if more rows have failed than the policy allows.
 
     A percentage refers to the whole input. It is only checked if the number of rows is known or
-    estimated. `example` returns a description of one failed row.
+    estimated. `example` returns a description of one failed row. `resumes` is whether the next run
+    keeps the rows of this one.
     """
     if counts.failed == 0:
         return
@@ -293,9 +305,27 @@ def check_errors(
     else:
         return
     message = f"{counts.failed} row(s) failed, limit: {limit}"
+    if limits := _sufficient_limits(policy, counts, total):
+        kept = ": it resumes, and keeps the error records" if resumes else ""
+        message += f". To allow them, set {limits}, and run the job again{kept}"
     with suppress(Exception):  # storage that cannot be read must not replace the cause
         message += f". One of them: {example()}"
     raise TooManyErrors(message)
+
+
+def _sufficient_limits(policy: ErrorPolicy, counts: RowCounts, total: RowCount | None) -> str:
+    """Return the smallest limits that allow the failed rows, as text. Empty if most rows have
+    failed: then the job must be corrected."""
+    if 2 * counts.failed > counts.read:
+        return ""
+    limits = []
+    most = 0 if policy.max_rows is None and policy.max_percent is None else policy.max_rows
+    if most is not None and counts.failed > most:
+        limits.append(f"errors.maxRows to at least {counts.failed}")
+    if _exceeded_percentage(policy.max_percent, counts.failed, counts, total) and total:
+        percent = math.ceil(10_000 * counts.failed / max(total.rows, counts.read)) / 100
+        limits.append(f"errors.maxPercent to at least {percent:g}")
+    return " and ".join(limits)
 
 
 def check_warnings(

@@ -36,6 +36,16 @@ def in_one_line(text: str) -> str:
     return " ".join(without_controls(spaced).split())
 
 
+def counted(number: float, noun: str, form: str = "") -> str:
+    """Return a number, formatted by `form`, and the noun in the form that follows the number."""
+    return f"{number:{form}} {noun}{'' if number == 1 else 's'}"
+
+
+def with_article(noun: str) -> str:
+    """Return the noun after `a` or `an`."""
+    return f"an {noun}" if noun[:1].lower() in tuple("aeio") else f"a {noun}"
+
+
 def escaped_controls(line: str) -> str:
     """Return a line of JSON with its control characters escaped."""
     return _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], line)

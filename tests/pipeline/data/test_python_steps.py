@@ -234,7 +234,7 @@ def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
         ({"_bi_": [1, 2, 3]}, f"column '_bi_': {reserved}"),
         (
             {"a": 5},
-            "returned a int in column 'a' that is not a column: object of type 'int' has no",
+            "returned an int in column 'a' that is not a column: object of type 'int' has no",
         ),
         ({"a": None}, "returned a NoneType in column 'a' that is not a column"),
         ({"a": np.array(5)}, "returned a ndarray in column 'a' that is not a column"),
@@ -341,7 +341,7 @@ def test_load_error_is_raised_when_the_step_is_made() -> None:
         ("user_code:Fragile", "be constructed: RuntimeError: the file of weights is missing"),
         ("user_code:Scaler", "cannot be constructed: TypeError"),
         ("user_code:NotCallable", "step 'own': a NotCallable cannot be called with a batch"),
-        ("user_code:NOT_CALLABLE", "step 'own': a int cannot be called with a batch"),
+        ("user_code:NOT_CALLABLE", "step 'own': an int cannot be called with a batch"),
     ):
         with pytest.raises(ModelLoad) as failure:
             transform(name)

@@ -41,7 +41,7 @@ def test_jobs_append_once_each(tmp_path: Path) -> None:
         run = run_in_process(job(tmp_path, name, "append"))
         assert succeeded(run), run.report.message
     assert texts(tmp_path) == ["first", "second", "third"]
-    message = "the output was complete already; there are no new files in its input"
+    message = "0 new rows: there are no new files in its input; the output has 1 row"
     assert run.report.message == message
 
 

@@ -173,7 +173,7 @@ def test_summary_of_an_interrupted_job_says_how_to_resume() -> None:
         progress=Progress(rows=113, total=600, percent=18, rowsPerSecond=9.5),
     )
     assert summary(stopped)[1:4] == [
-        "result  interrupted; 113 of 600 rows are saved. Run the same command to resume.",
+        "result  interrupted; 113 of 600 rows saved. Run the same command to resume.",
         "        Interrupted: stopped by SIGINT",
         "output  s3://out/result/",
     ]

@@ -19,7 +19,7 @@ from rich.progress import (
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import in_one_line, without_controls
+from batchinference.text import counted, in_one_line, without_controls
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH = 60
@@ -134,7 +134,7 @@ def _progress(report: Report) -> list[str]:
     if progress is None:
         return []
     percent = [f"{progress.percent} %"] if progress.percent is not None else []
-    return [f"{progress.rows} rows", *percent, *_details(report)]
+    return [counted(progress.rows, "row"), *percent, *_details(report)]
 
 
 def _details(report: Report) -> list[str]:
@@ -191,7 +191,7 @@ def _result(report: Report, *, resumes: bool) -> str:
     if progress is None or not resumes:
         return "interrupted"
     total = f" of {progress.total}" if progress.total is not None else ""
-    return f"interrupted; {progress.rows}{total} rows are saved. Run the same command to resume."
+    return f"interrupted; {progress.rows}{total} rows saved. Run the same command to resume."
 
 
 def _speed(report: Report) -> str:

@@ -79,7 +79,7 @@ def run_file(file: str, options: RunOptions) -> int:
     try:
         own_only = bool(options.limit) or (options.restart and not overwrites(job))
         job = _apply_options(job, options)
-        report = _run(file, job, plan, options, own_only=own_only)
+        report = _run(job, plan, file, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return _failure_exit_code(failure.reason, failure.message, options)
@@ -132,7 +132,7 @@ def _apply_options(job: BatchInference, options: RunOptions) -> BatchInference:
 
 
 def _run(
-    file: str, job: BatchInference, plan: Plan, options: RunOptions, *, own_only: bool
+    job: BatchInference, plan: Plan, file: str, options: RunOptions, *, own_only: bool
 ) -> Report:
     from batchinference.api.display import Display
     from batchinference.pipeline.commit.decision import RETRY

@@ -123,6 +123,8 @@ class JobRun:
                 raise
             return self._reports.of_ignored_output()
         if isinstance(run, NothingToDo):
+            if run.parts:
+                return self._reports.of_nothing_new(run.parts, run.remark)
             return self._reports.of_complete_output(run.complete, run.remark)
         self._attempt = run
         if run.input.ignored.text:

@@ -75,10 +75,12 @@ PARTS_AT_ONCE = 10_000
 @dataclass(frozen=True)
 class NothingToDo:
     """The output with the layout `complete` is complete. `remark` says which part of the input is
-    not in it."""
+    not in it. If the job would only add new files, and there are none, `parts` are all outputs of
+    the work, to which they would be added."""
 
     complete: Layout
     remark: str = ""
+    parts: Sequence[Layout] = ()
 
 
 def prepare(
@@ -97,7 +99,7 @@ def prepare(
     try:
         source = _open_input(spec, target, state.layout, start)
     except NoNewFiles as remark:
-        return NothingToDo(target.complete[0], str(remark))
+        return NothingToDo(target.complete[0], str(remark), target.complete)
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):

@@ -36,6 +36,7 @@ from batchinference.spec.report import (
 )
 from batchinference.spec.status import Counts, Progress
 from batchinference.spec.warnings import WarningCount
+from batchinference.text import counted
 
 MAX_NOTES = 20
 MAX_POINTS = 60
@@ -159,6 +160,22 @@ class ReportBuilder:
         return self._of_idle_run(
             load_report(layout), state=JobState.SUCCEEDED, reason=None, message=message
         )
+
+    def of_nothing_new(self, parts: Sequence[Layout], remark: str) -> Report:
+        """Return the report of a run that has added no rows to an output of these parts: their
+        counts, without the figures of the runs that have computed them. Raises BadOutput if the
+        rows of the output are unknown."""
+        self.enter(JobState.SUCCEEDED)
+        found = [load_report(part) for part in parts]
+        counts = _sum(report.counts for report in found)
+        fields: dict[str, object] = {
+            "message": f"0 new rows: {remark}; the output has {counted(counts.written, 'row')}",
+            "counts": counts,
+            "progress": Progress(rows=counts.read, total=counts.read, percent=100, eta="0s"),
+            "errors": next((report.errors for report in found if report.errors), None),
+            "warnings": sum_warnings(warning for each in found for warning in each.warnings),
+        }
+        return self._of_idle_run(self.build(), **fields)
 
     def of_ignored_output(self) -> Report:
         """Return the report of a run that has written nothing, because the output is in use."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
+from batchinference.text import counted
+
 _EXAMPLES = {
     "read": "read: {format: csv, paths: [./data]}",
     "write": "write: {format: parquet, path: ./out}",
@@ -84,7 +86,7 @@ def length_fix(length: int, bound: int, unit: str) -> str:
     """Return how many items or characters to add to, or to remove from, a value of this length."""
     number = abs(bound - length)
     verb = "Add" if length < bound else "Remove"
-    return f". {verb} {number} {unit}{'' if number == 1 else 's'}"
+    return f". {verb} {counted(number, unit)}"
 
 
 def above_max(least: int, most: int) -> str:

@@ -17,6 +17,7 @@ from batchinference.pipeline.schema import exact_cast, nested_types, unify_types
 from batchinference.pipeline.steps import TransformResult
 from batchinference.pipeline.steps.given_columns import GivenColumn, chunks_of
 from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.text import with_article
 
 Misfits = dict[int, Exception]
 """The error of each row that does not fit, by row index."""
@@ -103,9 +104,9 @@ class ResultColumns:
 
     def _column(self, name: str, values: Any, given: GivenColumn | None) -> _Column:
         if isinstance(values, _NOT_ROWS):
-            returned = type(values).__name__
+            returned = with_article(type(values).__name__)
             raise JobFailure(
-                f"step '{self._step}' returned a {returned} in column '{name}'. Return one value "
+                f"step '{self._step}' returned {returned} in column '{name}'. Return one value "
                 "for each row, such as [value] * number_of_rows"
             )
         kept: Mapping[int, pa.ChunkedArray] = {}
@@ -167,8 +168,8 @@ def check_reserved(step: str, column: object) -> None:
 
 def no_column(step: str, column: str, values: Any, error: Exception) -> JobFailure:
     return JobFailure(
-        f"step '{step}' returned a {type(values).__name__} in column '{column}' that is not a "
-        f"column: {error}"
+        f"step '{step}' returned {with_article(type(values).__name__)} in column '{column}' that "
+        f"is not a column: {error}. Return a list with one value for each row"
     )
 
 

@@ -45,6 +45,13 @@ def test_jobs_append_once_each(tmp_path: Path) -> None:
     assert run.report.message == message
 
 
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_the_report_has_the_bytes_of_the_output(tmp_path: Path, mode: str) -> None:
+    for name in ("first", "second") if mode == "overwrite" else ("first",):
+        report = run_in_process(job(tmp_path, name, mode)).report
+    assert report.output_bytes == sum(file.stat().st_size for file in data_files(tmp_path / "out"))
+
+
 def test_append_keeps_files_of_others(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")

@@ -19,7 +19,7 @@ from rich.progress import (
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import counted, in_one_line, without_controls
+from batchinference.text import byte_size, counted, in_one_line, without_controls
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH = 60
@@ -160,6 +160,8 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         shown += f", {counts.failed} failed" if counts.failed else ""
         shown += f", {counts.filtered} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
+    if report.output_bytes is not None:
+        lines.append(("size", byte_size(report.output_bytes)))
     lines += named_lines("warnings", report.warnings)
     if report.state == JobState.SUCCEEDED and (speed := _speed(report)):
         lines.append(("speed", speed))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from batchinference.api.files import directory_of, read_text, with_absolute_paths
+from batchinference.credentials import without_credentials
 from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, parse, parse_one
 from batchinference.spec.base import SpecModel
 from batchinference.spec.job import DEFAULT_NAME
@@ -16,6 +18,7 @@ from batchinference.spec.parameters import Values
 from batchinference.spec.read import Read
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
+from batchinference.text import without_controls
 
 Fields = Mapping[str, Any]
 """Fields of a job, named as in the YAML file."""
@@ -67,6 +70,16 @@ class Job:
     def _set(self, resource: BatchInference, directory: Path) -> None:
         object.__setattr__(self, "resource", resource)
         object.__setattr__(self, "directory", directory.resolve())
+
+    def __repr__(self) -> str:
+        spec = self.resource.spec
+        steps = ", ".join(step.name for step in spec.steps)
+        return f"Job({self.name!r}: {spec.read.format}, [{steps}], {spec.write.format})"
+
+    def _repr_html_(self) -> str:
+        """Return the job as YAML, which a notebook shows."""
+        shown = without_credentials(without_controls(self.to_yaml()))
+        return f"<pre>{escape(shown)}</pre>"
 
     @property
     def name(self) -> str:

@@ -211,7 +211,10 @@ class JobRun:
             attempt.put_unified(unified)
         snapshot = unified
         attempt.remove_orphans(snapshot.entries)
-        if isinstance(write, WriteTable) and run.table is not None:
+        if not isinstance(write, WriteTable):
+            files = (file for entry in snapshot.entries for file in entry.data)
+            self._reports.output_bytes = sum(file.bytes for file in files)
+        elif run.table is not None:
             attempt.commit(write, run.table, snapshot, self._reports.build())
         self._reports.cost = cost_so_far(self.prices, self._start)
         self._reports.enter(JobState.SUCCEEDED)

@@ -59,6 +59,7 @@ class ReportBuilder:
     layout: Layout
     notes: RunNotes | None = field(default=None, init=False)
     cost: RunCost | None = field(default=None, init=False)
+    output_bytes: int | None = field(default=None, init=False)
     warnings: list[WarningCount] = field(default_factory=list, init=False)
     _spilled_bytes: int | None = field(default=None, init=False)
     _capacity: Capacity | None = field(default=None, init=False)
@@ -76,7 +77,7 @@ class ReportBuilder:
         """Report on this output from now on, and forget the previous one."""
         self.enter(JobState.PREPARING)
         self.layout = layout
-        self._attempt = self.notes = self._tracker = self._capacity = None
+        self._attempt = self.notes = self._tracker = self._capacity = self.output_bytes = None
         self.warnings = []
         self._history = History(self._history.start)
 
@@ -132,6 +133,7 @@ class ReportBuilder:
             progress=self._tracker.progress if self._tracker else None,
             counts=reported_counts(counts) if counts else None,
             output=self.layout.output.uri,
+            outputBytes=self.output_bytes,
             errors=self.layout.errors.uri if counts and counts.failed else None,
             stage=self._stage if self._state == JobState.RUNNING else None,
             attempt=self._attempt,
@@ -172,6 +174,7 @@ class ReportBuilder:
             "message": f"0 new rows: {remark}; the output has {counted(counts.written, 'row')}",
             "counts": counts,
             "progress": Progress(rows=counts.read, total=counts.read, percent=100, eta="0s"),
+            "output_bytes": sum(report.output_bytes or 0 for report in found) or None,
             "errors": next((report.errors for report in found if report.errors), None),
             "warnings": sum_warnings(warning for each in found for warning in each.warnings),
         }
@@ -335,11 +338,13 @@ def _times(notes: list[dict[str, float]]) -> StepTimes:
         sum(note[name] for note in notes) for name in ("rows", "seconds", "cpu_seconds")
     )
     waits = [note["wait_seconds"] for note in notes if "wait_seconds" in note]
+    loads = [note["load_seconds"] for note in notes if "load_seconds" in note]
     return StepTimes(
         rows=int(rows),
         seconds=round(seconds, 3),
         cpuSeconds=round(cpu, 3),
         waitSeconds=round(sum(waits), 3) if waits else None,
+        loadSeconds=round(sum(loads), 3) if loads else None,
         rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
     )
 
@@ -366,6 +371,7 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "progress": _progress([item.progress for item in reports if item.progress]),
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
+            "output_bytes": sum(item.output_bytes or 0 for item in reports) or None,
             "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
             "warnings": sum_warnings(warning for item in reports for warning in item.warnings),
         }

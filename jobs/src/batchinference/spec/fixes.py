@@ -50,6 +50,14 @@ def example_fix(verb: str, field: str) -> str:
     return f". {verb} {_EXAMPLES[field]}" if field in _EXAMPLES else ""
 
 
+def same_count_fix(field: str, value: object) -> str:
+    """Return the fix for a number in place of bounds."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if field != "replicas" or not is_count:
+        return ""
+    return f". Write replicas: {{min: {value}, max: {value}}}"
+
+
 def memory_fix(value: object) -> str:
     """Return the fix for a quantity of memory with another unit, or without a unit."""
     if isinstance(value, str):

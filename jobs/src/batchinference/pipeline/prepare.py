@@ -59,11 +59,12 @@ from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
-from batchinference.spec.read import ReadFiles
+from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write, WriteOrdered
@@ -93,6 +94,7 @@ def prepare(
     for step in spec.steps:
         check_step(step)
     check_errors_path(target.layout)
+    check_paths(spec.read, target.layout)
     request = request_of(spec, job, own_only=own_only)
     state, action = _decide(target.layout, request, table)
     start = _load_committed(request, state, action, table)
@@ -329,6 +331,20 @@ def _check_model(step: str, model: Model) -> None:
         check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
     if model.factory_or_none is not None:
         check_callable(step, model.factory_or_none)
+
+
+def check_paths(read: Read, layout: Layout) -> None:
+    """Raise BadOutput if an output path holds a path of the input. Advice about the content of the
+    output, such as to append to it, would be wrong then."""
+    for path in read.paths if isinstance(read, ReadFiles) else ():
+        source = Location(path, read.storage)
+        for place in (layout.output, layout.errors):
+            is_same = source.path.rstrip("/") == place.path.rstrip("/")
+            if place.holds(source) or (is_same and source.in_store_of(place)):
+                raise BadOutput(
+                    f"'{place.uri}' is an output path and contains the input '{source.uri}'. "
+                    "Choose another write.path or errors.path"
+                )
 
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:

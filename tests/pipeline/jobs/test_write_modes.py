@@ -52,6 +52,19 @@ def test_the_report_has_the_bytes_of_the_output(tmp_path: Path, mode: str) -> No
     assert report.output_bytes == sum(file.stat().st_size for file in data_files(tmp_path / "out"))
 
 
+def test_a_job_whose_rows_all_fail_says_so(tmp_path: Path) -> None:
+    document = job(tmp_path, "first", "error")
+    document["spec"] |= {
+        "steps": [{"name": "f", "addColumns": {"n": "int(text)"}}],
+        "errors": {"maxRows": 1},
+    }
+    report = run_in_process(document).report
+    assert (report.state, report.message) == (
+        JobState.SUCCEEDED,
+        "no row was written: 1 row failed",
+    )
+
+
 def test_append_keeps_files_of_others(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")

@@ -32,6 +32,7 @@ from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.ray_compat import read_note
@@ -127,8 +128,8 @@ class JobRun:
                 return self._reports.of_nothing_new(run.parts, run.remark)
             return self._reports.of_complete_output(run.complete, run.remark)
         self._attempt = run
-        if run.input.ignored.text:
-            self.say(f"{self.job.metadata.name}: {run.input.ignored.text}")
+        for remark in run.input.remarks if isinstance(run.input, FileInput) else ():
+            self.say(f"{self.job.metadata.name}: {remark}")
         self._reports.begin_attempt(run.attempt.number)
         if self._plan is None:
             with keep_heartbeat(run.attempt.heartbeat):

@@ -20,7 +20,7 @@ from batchinference.pipeline.commit.warning_counts import counts_of_warnings
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.prepare import check_input, check_step
@@ -61,6 +61,8 @@ class Preview:
     spec: BatchInferenceSpec
     plan: Plan
     rows: int
+    remarks: list[str] = field(default_factory=list, init=False)
+    """What the user should know about the input, after it was opened."""
     _batch: RowBatch = field(default_factory=RowBatch, init=False)
     """The rows after the last step that has run."""
     _paths: pa.ChunkedArray | None = field(default=None, init=False)
@@ -89,6 +91,7 @@ class Preview:
         source = open_input(self.spec.read.limited(self.rows), failing=failing)
         check_input(self.spec, source, self._layout)
         check_query(self.spec.read, source)
+        self.remarks = source.remarks if isinstance(source, FileInput) else []
         content = pa.BufferReader(source.serialized())
         self._paths = read_table(content, columns=["path"]).column("path")
         batch = first_rows(source, self.rows)

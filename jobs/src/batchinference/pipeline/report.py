@@ -49,6 +49,10 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+NO_ROWS = "the input has no rows"
+"""The message of a job that has succeeded without rows."""
+
+
 @dataclass
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output,
@@ -129,7 +133,7 @@ class ReportBuilder:
             name=self.name,
             state=self._state,
             reason=failure.reason if failure else None,
-            message=failure.message if failure else None,
+            message=failure.message if failure else self._remark(),
             progress=self._tracker.progress if self._tracker else None,
             counts=reported_counts(counts) if counts else None,
             output=self.layout.output.uri,
@@ -154,6 +158,17 @@ class ReportBuilder:
             versions=dict(versions()),
             version=__version__,
         )
+
+    def _remark(self) -> str | None:
+        """Return what is unusual about the rows of a job that has succeeded."""
+        counts = self._tracker.counts if self._tracker else None
+        if self._state is not JobState.SUCCEEDED or counts is None:
+            return None
+        if not counts.read:
+            return NO_ROWS
+        if counts.failed and not counts.written:
+            return f"no row was written: {counted(counts.failed, 'row')} failed"
+        return None
 
     def of_complete_output(self, layout: Layout, remark: str) -> Report:
         """Return the stored report of an output that was complete already. Its name and times

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from batchinference.api.changed_jobs import overwrites, restarted, retried, trial
 from batchinference.api.files import (
@@ -36,6 +37,9 @@ from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_line
+
+if TYPE_CHECKING:
+    from batchinference.api.display import Display
 
 _EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
 Publish = Callable[[Report], None]
@@ -135,8 +139,6 @@ def _run(
     job: BatchInference, plan: Plan, file: str, options: RunOptions, *, own_only: bool
 ) -> Report:
     from batchinference.api.display import Display
-    from batchinference.pipeline.commit.decision import RETRY
-    from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
     with (
@@ -155,9 +157,7 @@ def _run(
         )  # fmt: skip
         address = options.address
         report = runner.run_here() if address is None else runner.run_on(address, plan)
-    if report.message and address is None:
-        message = report.message.replace(RETRY, RETRY.replace("FILE", shlex.quote(file)))
-        report = report.model_copy(update={"message": message})
+    report = report if address else _with_name_of_file(report, file)
     if options.form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
     if options.quiet and report.state == JobState.SUCCEEDED:
@@ -165,11 +165,26 @@ def _run(
     resumes = options.limit is None and not job.spec.why_not_retried
     display.summarize(report, resumes=resumes, files=runner.files)
     if report.state == JobState.SUCCEEDED and options.sample:
-        try:
-            display.show_sample(job, options.sample)
-        except (JobFailure, OSError) as error:  # the job has succeeded nevertheless
-            echo(f"--sample: {error}", err=True)
+        _show_sample(display, job, options.sample)
     return report
+
+
+def _with_name_of_file(report: Report, file: str) -> Report:
+    """Return a report whose message names the file in the command that it advises."""
+    from batchinference.pipeline.commit.decision import RETRY
+
+    command = RETRY.replace("FILE", shlex.quote(file))
+    message = report.message.replace(RETRY, command) if report.message else report.message
+    return report.model_copy(update={"message": message})
+
+
+def _show_sample(display: Display, job: BatchInference, rows: int) -> None:
+    from batchinference.pipeline.errors import JobFailure
+
+    try:
+        display.show_sample(job, rows)
+    except (JobFailure, OSError) as error:  # the job has succeeded nevertheless
+        echo(f"--sample: {error}", err=True)
 
 
 def _publisher(show: Publish, directory: Path | None) -> Publish:

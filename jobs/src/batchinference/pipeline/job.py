@@ -15,6 +15,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import (
     BadOutput,
@@ -45,6 +46,7 @@ from batchinference.pipeline.report import (
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.prices import PodPrices
+from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteTable
@@ -102,7 +104,9 @@ class JobRun:
             return self._run()
 
     def _run(self) -> Report:
-        self._reports = ReportBuilder(self.job.metadata.name, Layout.of(self.job.spec))
+        layout, read = Layout.of(self.job.spec), self.job.spec.read
+        may_be_empty = isinstance(read, ReadFiles) and read.allow_empty
+        self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
             self._publish_first()
             reports = [self._run_output(target) for target in plan_outputs(self.job.spec)]
@@ -197,16 +201,7 @@ class JobRun:
         """Complete the output, in which no rows are missing, and return the report."""
         attempt, write, snapshot = run.attempt, self.job.spec.write, end.snapshot
         self._reports.enter(JobState.FINALIZING)
-        # the parts of one input row may be in several tasks, none of which can count that row
-        rows = snapshot.rows(len(run.input), run.input.rows_each)
-        counts = replace(snapshot.counts, read=rows)
-        self._reports.finish(counts)
-        self._reports.warnings = run.final_warnings(snapshot)
-        self._publish(self._reports.build())
-        example = partial(bad_row, attempt.layout, snapshot.entries)
-        total = RowCount(rows, estimated=False)
-        check_errors(self.job.spec.errors, counts, total, example, resumes=self._resumes)
-        check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
+        self._check_final(run, snapshot)
         unified = executor.rewrite_files(snapshot)
         if unified.entries != snapshot.entries:
             attempt.put_unified(unified)
@@ -230,6 +225,19 @@ class JobRun:
             layout = attempt.layout
         self.page = write_page(layout, self.job.spec, report, snapshot.entries)
         return report
+
+    def _check_final(self, run: AttemptRun, snapshot: Snapshot) -> None:
+        """Publish the final counts and warnings, and raise TooManyErrors if there are too many."""
+        # the parts of one input row may be in several tasks, none of which can count that row
+        rows = snapshot.rows(len(run.input), run.input.rows_each)
+        counts = replace(snapshot.counts, read=rows)
+        self._reports.finish(counts)
+        self._reports.warnings = run.final_warnings(snapshot)
+        self._publish(self._reports.build())
+        example = partial(bad_row, run.attempt.layout, snapshot.entries)
+        total = RowCount(rows, estimated=False)
+        check_errors(self.job.spec.errors, counts, total, example, resumes=self._resumes)
+        check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
 
     def _fail(self, failure: JobFailure) -> Report:
         """Return the report of a failure. Publish it, and write it to the output if one is open."""

@@ -336,7 +336,9 @@ def _check_model(step: str, model: Model) -> None:
 def check_paths(read: Read, layout: Layout) -> None:
     """Raise BadOutput if an output path holds a path of the input. Advice about the content of the
     output, such as to append to it, would be wrong then."""
-    for path in read.paths if isinstance(read, ReadFiles) else ():
+    if not isinstance(read, ReadFiles):
+        return
+    for path in read.paths:
         source = Location(path, read.storage)
         for place in (layout.output, layout.errors):
             is_same = source.path.rstrip("/") == place.path.rstrip("/")

@@ -57,10 +57,12 @@ NO_ROWS = "the input has no rows"
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output,
     `notes` summarizes the last attempt that has ended, and `cost` covers the whole run. `warnings`
-    are those about the files of the input and the committed rows."""
+    are those about the files of the input and the committed rows. `may_be_empty` is whether the
+    input may have no rows."""
 
     name: str
     layout: Layout
+    may_be_empty: bool = False
     notes: RunNotes | None = field(default=None, init=False)
     cost: RunCost | None = field(default=None, init=False)
     output_bytes: int | None = field(default=None, init=False)
@@ -165,7 +167,7 @@ class ReportBuilder:
         if self._state is not JobState.SUCCEEDED or counts is None:
             return None
         if not counts.read:
-            return NO_ROWS
+            return None if self.may_be_empty else NO_ROWS
         if counts.failed and not counts.written:
             return f"no row was written: {counted(counts.failed, 'row')} failed"
         return None

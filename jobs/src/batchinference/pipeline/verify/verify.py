@@ -189,7 +189,7 @@ class Commits:
             return [checked.found]
         found = []
         if checked.rows != failed:
-            found.append(self._miscounted(entry, counted(checked.rows, "failed row"), failed))
+            found.append(self._miscounted(entry, counted(checked.rows or 0, "failed row"), failed))
         try:
             wrong = with_retries(lambda: wrong_errors(entry, file))
         except DAMAGE as error:

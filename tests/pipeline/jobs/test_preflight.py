@@ -78,6 +78,10 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
         {"read": {"paths": ["$HOME/${DATA}/a.csv"]}},
         "does not exist. Variables are not expanded. Begin the path with ~, or use a parameter",
     ),
+    "a variable in the output": (
+        {"write": {"path": "$HOME/out"}},
+        "spec.write.path: 'TMP/$HOME/out' has the variable $HOME, and variables are not expanded",
+    ),
     "an output in the input": (
         {"write": {"format": "csv", "path": "in"}},
         "'TMP/in' is an output path and contains the input 'TMP/in'. Choose another",

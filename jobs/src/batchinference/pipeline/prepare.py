@@ -61,6 +61,7 @@ from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns
+from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
@@ -334,8 +335,15 @@ def _check_model(step: str, model: Model) -> None:
 
 
 def check_paths(read: Read, layout: Layout) -> None:
-    """Raise BadOutput if an output path holds a path of the input. Advice about the content of the
-    output, such as to append to it, would be wrong then."""
+    """Raise BadOutput if an output path holds a path of the input: advice about the content of the
+    output, such as to append to it, would be wrong then. Also if it has a variable of a shell, so
+    that a directory with its name would be created."""
+    variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
+    if variable and not layout.output.exists():
+        raise BadOutput(
+            f"spec.write.path: '{layout.output.uri}' has the variable {variable}, and variables are "
+            "not expanded. Begin the path with ~, or use a parameter of the job"
+        )
     if not isinstance(read, ReadFiles):
         return
     for path in read.paths:

@@ -20,15 +20,13 @@ from batchinference.pipeline.input.path_files import PathFiles
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import COMPRESSIONS, Location, is_hidden
-from batchinference.spec.addresses import scheme_of
+from batchinference.spec.addresses import scheme_of, unexpanded_variable
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import FileOptions, ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
 
 MAX_COMPARED_NAMES, SHOWN_ENDINGS, SHOWN_NAMES = 1000, 8, 5
-_VARIABLE = re.compile(r"(^|/)\$\{?[A-Za-z_]\w*\}?(/|$)")
-"""A part of a path that a shell would replace."""
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
 """The beginning of a path of Windows, also after a directory to which it was taken as relative."""
 
@@ -140,7 +138,7 @@ def _other_path(address: Location) -> str:
     """Return the end of a message about a path that does not exist."""
     if _WINDOWS.search(address.path):
         return " on this machine. Write a path with '/' instead of a path of Windows"
-    if _VARIABLE.search(address.path):
+    if unexpanded_variable(address.path):
         return ". Variables are not expanded. Begin the path with ~, or use a parameter of the job"
     return ". Correct the path"
 

@@ -341,8 +341,8 @@ def check_paths(read: Read, layout: Layout) -> None:
     variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
     if variable and not layout.output.exists():
         raise BadOutput(
-            f"spec.write.path: '{layout.output.uri}' has the variable {variable}, and variables are "
-            "not expanded. Begin the path with ~, or use a parameter of the job"
+            f"spec.write.path: '{layout.output.uri}' has the variable {variable}, and variables "
+            "are not expanded. Begin the path with ~, or use a parameter of the job"
         )
     if not isinstance(read, ReadFiles):
         return

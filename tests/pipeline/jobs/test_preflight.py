@@ -207,6 +207,13 @@ def test_all_problems_are_reported_at_once(job_file: JobFile) -> None:
     assert len(done.stderr.splitlines()) == 3
 
 
+def test_an_output_that_is_the_input_is_one_problem(job_file: JobFile) -> None:
+    """The advice to append, which fits other files in an output, would be wrong."""
+    done = invoke_without_ray("validate", "--deep", job_file([], write={"path": "in"}))
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_an_error_of_storage_is_a_problem(
     job_file: JobFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

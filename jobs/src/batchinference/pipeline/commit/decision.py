@@ -373,7 +373,8 @@ def _changed_code(
 
 def _changed_spec(layout: Layout, lease: Lease | None, request: Request) -> str:
     is_other = lease is not None and lease.key != layout.key
-    return changed_spec(layout.spec, request.work) if is_other else ""
+    replaces = request.write.mode == "overwrite" and not request.own_only
+    return changed_spec(layout.spec, request.work) if is_other and not replaces else ""
 
 
 def _has_commits(layout: Layout, lease: Lease | None, changed: str) -> bool:

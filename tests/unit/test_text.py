@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.text import escaped_controls, in_one_line, without_controls
+from batchinference.text import (
+    counted,
+    escaped_controls,
+    in_one_line,
+    with_article,
+    without_controls,
+)
 
 ANY_TEXT = st.text(st.characters() | st.characters(categories=["Cs", "Cc", "Cf"]))
 
@@ -54,3 +61,16 @@ def test_no_control_character_remains(text: str) -> None:
     )
     assert without_controls(shown) == shown
     shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("number", "form", "shown"),
+    [(0, "", "0 rows"), (1, "", "1 row"), (1.5, "g", "1.5 rows"), (1234, ",", "1,234 rows")],
+)
+def test_a_noun_follows_its_number(number: float, form: str, shown: str) -> None:
+    assert counted(number, "row", form) == shown
+
+
+@pytest.mark.parametrize("shown", ["an int", "a str", "a dict", "a Unigram", "an Array"])
+def test_a_noun_has_its_article(shown: str) -> None:
+    assert with_article(shown.split()[1]) == shown

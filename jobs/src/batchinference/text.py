@@ -8,6 +8,7 @@ displayed order of characters.
 from __future__ import annotations
 
 import json
+import math
 import re
 
 _CONTROLS = re.compile(
@@ -34,6 +35,26 @@ def in_one_line(text: str) -> str:
     """Return the text without control characters, with each run of whitespace as one space."""
     spaced = " ".join(text.split())  # replaces all line breaks before controls are removed
     return " ".join(without_controls(spaced).split())
+
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def byte_size(size: float) -> str:
+    """Return a number of bytes in the largest unit of which it has at least one."""
+    power = min(int(math.log(size, 1024)), len(_UNITS) - 1) if size >= 1 else 0
+    value = size / 1024**power
+    return f"{value:.0f} {_UNITS[power]}" if value >= 10 else f"{value:.1f} {_UNITS[power]}"
+
+
+def counted(number: float, noun: str, form: str = "") -> str:
+    """Return a number, formatted by `form`, and the noun in the form that follows the number."""
+    return f"{number:{form}} {noun}{'' if number == 1 else 's'}"
+
+
+def with_article(noun: str) -> str:
+    """Return the noun after `a` or `an`."""
+    return f"an {noun}" if noun[:1].lower() in tuple("aeio") else f"a {noun}"
 
 
 def escaped_controls(line: str) -> str:

@@ -80,7 +80,7 @@ def test_delimiter_and_column_names_are_options(tmp_path: Path) -> None:
 
 
 BAD_LINES = {
-    b"2": "ValueError: line has 1 fields instead of 2: 2",
+    b"2": "ValueError: line has 1 field instead of 2: 2",
     b"2,x,y": "ValueError: line has 3 fields instead of 2: 2,x,y",
     b"2,\xff\xfe": "column 'b': its text is not valid in the encoding utf-8",
     b"two,x": "column 'a': \"two\" is not int64",

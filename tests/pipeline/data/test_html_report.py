@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from batchinference.pipeline.html_report.advice import advice
 from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.page import render
 from batchinference.pipeline.html_report.samples import THUMBNAIL, Cell, cell
+from batchinference.spec import parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
+from support.documents.minimal import document
 from support.documents.report_pages import STEPS, SUCCEEDED, Page, page_data
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 
@@ -114,6 +117,22 @@ def test_page_has_the_waiting_of_pools_and_the_cpus_only_if_they_are_known() -> 
     assert "9.0 12.3 198.0" in text
     assert "CPUs for tasks 4" in text
     assert not re.search("waiting Rows|CPUs for tasks", shown().text())
+
+
+@pytest.mark.parametrize(("load", "slowest"), [(3.0, "decode slowest"), (100.0, "models slowest")])
+def test_page_has_the_loading_of_models_among_the_times(load: float, slowest: str) -> None:
+    steps = {**STEPS, "classify": {**STEPS["classify"], "loadSeconds": load}}
+    text = shown({"steps": steps}).text()
+    assert "loading models" in text
+    assert re.findall(r"\w+ slowest", text) == [slowest]
+
+
+def test_paths_of_the_page_are_normalized() -> None:
+    given = document("a", read={"format": "text", "paths": ["/home/me/jobs/../in"]})
+    data = page_data({"output": "/home/me/jobs/../out"})
+    text = render(replace(data, spec=parse(given).spec))
+    assert "/home/me/out" in text
+    assert "paths: /home/me/in" in text
 
 
 def test_smallest_report_is_a_page() -> None:

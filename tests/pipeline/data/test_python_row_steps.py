@@ -159,7 +159,7 @@ def test_predict_batch_needs_a_result_per_value(own: Make) -> None:
         def predict_batch(self, values: list[Any]) -> list[int]:
             return [1]
 
-    with pytest.raises(JobFailure, match="returned 1 results for 3 values"):
+    with pytest.raises(JobFailure, match="returned 1 result for 3 values"):
         own(Short, predictBatch={"input": "n", "output": "out"})(TABLE)
 
 

@@ -369,7 +369,7 @@ def test_load_error_is_raised_when_the_step_is_made() -> None:
         ("user_code:Fragile", "be constructed: RuntimeError: the file of weights is missing"),
         ("user_code:Scaler", "cannot be constructed: TypeError"),
         ("user_code:NotCallable", "step 'own': a NotCallable cannot be called with a batch"),
-        ("user_code:NOT_CALLABLE", "step 'own': a int cannot be called with a batch"),
+        ("user_code:NOT_CALLABLE", "step 'own': an int cannot be called with a batch"),
     ):
         with pytest.raises(ModelLoad) as failure:
             transform(name)

@@ -256,6 +256,18 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.take_rest() == []
 
 
+def test_loading_is_noted_once() -> None:
+    found = StepTime("embed")
+    found.add_load(2.5)
+    notes = []
+    for _ in range(2):
+        with found.measured(lambda: 10):
+            pass
+        notes += found.take_rest()
+    assert [json.loads(note).get("load_seconds") for _, note in notes] == [2.5, None]
+    assert collect_notes(notes).steps["embed"].load_seconds == 2.5
+
+
 def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     found = StepTime("embed")
     found.add_wait(1.5)

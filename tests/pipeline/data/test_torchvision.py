@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import numpy as np
 import pyarrow as pa
@@ -189,6 +190,21 @@ def test_unknown_models_and_weights_are_rejected_at_check() -> None:
     ):
         with pytest.raises(ModelLoad, match=reason):
             check_runtime(model_of("torchvision", ("image",), **{"arch": SMALL, **fields}))
+
+
+def test_weights_that_cannot_be_downloaded_name_the_field_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
+    url = torchvision.models.get_model_weights(SMALL).DEFAULT.url
+    with pytest.raises(ModelLoad, match="name it in the model's field source") as raised:
+        loaded("torchvision", ("image",), arch=SMALL)
+    assert url in raised.value.message
 
 
 def test_cached_weights_are_loaded_by_name(

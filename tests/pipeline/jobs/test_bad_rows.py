@@ -195,7 +195,7 @@ def test_a_process_that_dies_is_reported_with_its_step_and_rows(
 ) -> None:
     notes: dict[str, str] = {}
 
-    def die(*_: Any) -> None:
+    def die(*_: Any, **__: Any) -> None:
         if notes:
             raise WorkerCrashed("a process died")
 
@@ -218,7 +218,7 @@ def test_unreadable_or_unwritable_note_is_ignored(
     def away(*_: Any) -> None:
         raise RuntimeError("the head does not answer")
 
-    def die(*_: Any) -> None:
+    def die(*_: Any, **__: Any) -> None:
         raise WorkerCrashed("a process died")
 
     monkeypatch.setattr(step_runner, "replaces_dead_process", lambda: True)

@@ -186,7 +186,7 @@ class TestUnfinished:
 
     def test_state_of_another_job_is_refused(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", OTHERS)
-        outputs.refusal("output of another job", "set write.mode to overwrite")
+        outputs.refusal("begun with another spec", "Run with --restart")
 
     def test_output_without_job_is_refused(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", GONE)

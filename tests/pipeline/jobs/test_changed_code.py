@@ -113,6 +113,16 @@ def test_output_of_other_code_is_refused_until_a_restart(job: Job, complete: boo
     assert "complete already" in job.run().stderr
 
 
+def test_corrected_code_may_retry_only_the_failed_rows(job: Job) -> None:
+    write_lines(job.directory / "in", {"a.txt": ["a", "b"]})
+    job.put_code(FAILING_LATER)
+    allowed = {"maxRows": 1}
+    assert job.run(errors=allowed).exit_code == exits.SUCCESS
+    job.change("2")
+    command = f"`batchinference retry-errors {job.directory / 'job.yaml'}`"
+    assert f"Run {command} to compute only the failed rows" in job.run(errors=allowed).stderr
+
+
 def test_a_step_may_download_its_weights(job: Job) -> None:
     job.put_code(DOWNLOADING)
     weights = job.directory / "net"
@@ -204,7 +214,7 @@ def test_restart_keeps_the_output_of_another_job(job: Job) -> None:
     for mode in ("error", "ignore"):
         refused = job.run("--restart", mode=mode)
         assert refused.exit_code == exits.JOB_FAILED
-        assert "holds the output of another job: choose another path" in refused.stderr
+        assert "holds the output of another job, other on " in refused.stderr
     assert job.texts() == ["a"]
     assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
     assert job.texts() == ["a1"]
@@ -238,7 +248,10 @@ def test_restart_replaces_output_of_the_job_before_its_spec_changed(
     if not complete:
         job.unfinish()
     changed = {"path": str(job.directory / "errors")}
-    assert "holds the output of another job" in job.run(errors=changed).stderr
+    refused = job.run(errors=changed)
+    assert (
+        f'another spec: errors.path was not set, is "{changed["path"]}". Run with' in refused.stderr
+    )
     job.change("2")
     assert job.run("--restart", errors=changed).exit_code == exits.SUCCESS
     assert job.texts() == ["a2"]

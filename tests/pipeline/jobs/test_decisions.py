@@ -248,6 +248,38 @@ def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> 
 
 SAME_NAME = replace(OTHER, lease=replace(lease(job="embed on here"), key=THEIRS))
 OTHER_NAME = lease(job="other on here")
+AS_NAMED: dict[str, Any] = {"job": "embed on here"}
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore", "append"])
+def test_output_of_the_job_before_its_spec_changed_names_the_change(mode: str) -> None:
+    found = replace(SAME_NAME, changed_spec="steps was [], is 1")
+    check(r"another spec: steps was \[\], is 1\. ", found, mode, **AS_NAMED)
+    unknown = "another spec. (Run with --restart|Choose)"
+    check(unknown, SAME_NAME, mode, **AS_NAMED)
+    check("job, embed on here. Choose another path", found, mode, job="other on here")
+
+
+def test_advice_for_another_spec_is_possible() -> None:
+    """There is no --restart on a cluster, and a table with rows refuses it."""
+    table = replace(SAME_NAME, layout=TABLE, table=TableState())
+    on_cluster = replace(SAME_NAME, lease=replace(lease(job="a/embed (1)"), key=THEIRS))
+    check("spec. Run with --restart", SAME_NAME, "error", **AS_NAMED)
+    check("spec. Set write.mode to overwrite", table, "error", **AS_NAMED)
+    check("spec. Set write.mode to overwrite", on_cluster, "error", job="a/embed (2)")
+
+
+def test_an_unnamed_job_may_be_the_one_that_has_changed() -> None:
+    unnamed = replace(SAME_NAME, lease=replace(lease(job="job on here"), key=THEIRS))
+    found = replace(unnamed, changed_spec="steps was [], is 1")
+    check(r"another job \(steps was \[\], is 1\)\. Choose", found, "error", job="job on here")
+
+
+def test_changed_code_of_failed_rows_can_be_retried() -> None:
+    check("Run `batchinference retry-errors FILE`", changed(COMPLETE_WITH_FAILED), "error")
+    check(r"a\.py changed\. Run with --restart", changed(COMPLETE), "error")
+
+
 RESTARTED = {
     "empty": (EMPTY, Start()),
     "only added to by the job": (OutputState(LAYOUT, added=True), Replace()),

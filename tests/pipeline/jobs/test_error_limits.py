@@ -33,11 +33,12 @@ def example(tmp_path: Path) -> Example:
     return partial(bad_row, layout, close_attempt(attempt).entries)
 
 
-def judge(example: Example, policy: dict[str, Any], failed: int, total: int | None) -> None:
+def judge(
+    example: Example, policy: dict[str, Any], failed: int, total: int | None, read: int = 0
+) -> None:
     known = None if total is None else RowCount(total, estimated=False)
-    check_errors(
-        ErrorPolicy.model_validate(policy), RowCounts(failed, 0, failed, 0), known, example
-    )
+    counts = RowCounts(read or failed, 0, failed, 0)
+    check_errors(ErrorPolicy.model_validate(policy), counts, known, example)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,42 @@ def test_job_beyond_its_limit_fails_with_the_limit(
 ) -> None:
     with pytest.raises(TooManyErrors, match=re.escape(f"{failed} row(s) failed, limit: {limit}.")):
         judge(example, policy, failed, total)
+
+
+@pytest.mark.parametrize(
+    ("policy", "failed", "total"),
+    [
+        ({}, 1, 100),
+        ({"maxRows": 3}, 4, None),
+        ({"maxRows": 0}, 1, 25),
+        ({"maxPercent": 1.0}, 1, 25),
+        ({"maxPercent": 1.0}, 7, 300),
+        ({"maxPercent": 0.0}, 1, 1_000_000),
+        ({"maxRows": 3, "maxPercent": 1.0}, 4, 100),
+        ({"maxRows": 30, "maxPercent": 1.0}, 4, 100),
+        ({"maxRows": 3, "maxPercent": 50.0}, 4, 100),
+    ],
+    ids=str,
+)
+def test_the_limits_of_the_message_suffice(
+    example: Example, policy: dict[str, Any], failed: int, total: int | None
+) -> None:
+    read = total or 100
+    with pytest.raises(TooManyErrors) as raised:
+        judge(example, policy, failed, total, read)
+    advised = re.findall(r"errors\.(\w+) to at least ([\d.]+\d|\d)", raised.value.message)
+    assert advised
+    limits = {name: int(value) if name == "maxRows" else float(value) for name, value in advised}
+    judge(example, policy | limits, failed, total, read)
+    for name, value in limits.items():
+        with pytest.raises(TooManyErrors):
+            judge(example, policy | limits | {name: max(value - 1, 0)}, failed, total, read)
+
+
+def test_no_limit_is_advised_if_most_rows_fail(example: Example) -> None:
+    with pytest.raises(TooManyErrors) as raised:
+        judge(example, {"maxRows": 3}, 60, 100, 100)
+    assert "at least" not in raised.value.message
 
 
 ABOUT_2000 = RowCount(2000, estimated=True)

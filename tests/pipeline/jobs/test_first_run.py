@@ -58,8 +58,8 @@ WORDS = {
 }
 THINGS = ("story", "cast", "music", "ending", "photography")
 PLACES = ("in the cinema", "at home,\nwith friends", 'in a "café"')
-_STATE = re.compile(r"^my-job: [\w ]+")
-_VARYING = ("retries ", "speed ", "steps ")
+_STATE = re.compile(r"^[\w-]+: [\w ]+")
+_VARYING = ("retries ", "size ", "speed ", "steps ")
 """Lines of the summary that depend on timing."""
 
 

@@ -39,7 +39,9 @@ def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
     module = f"own_{uuid.uuid4().hex[:6]}"  # no other test has imported it
 
     def write(steps: list[Document], imported: str = "json", **spec: Any) -> str:
-        (tmp_path / "in").mkdir()
+        for directory in ("in", "busy"):
+            (tmp_path / directory).mkdir()
+        (tmp_path / "busy/notes.txt").touch()
         (tmp_path / "in/a.csv").write_text("text,stars\nfine,5\n")
         (tmp_path / f"{module}.py").write_text(CODE.format(imported=imported))
         read = {"format": "csv", **spec.pop("read", {})}
@@ -65,6 +67,26 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
     "a path": (
         {"read": {"paths": ["nowhere"]}},
         "spec.read.paths[0]: 'TMP/nowhere' does not exist. Correct the path",
+    ),
+    "a glob": (
+        {"read": {"paths": ["in/b*.csv"]}},
+        "spec.read.paths[0]: 'TMP/in/b*.csv' matches no file; 'TMP/in' holds a.csv. Correct it, or",
+    ),
+    "a glob in a directory that does not exist": (
+        {"read": {"paths": ["on/*.csv"]}},
+        "'TMP/on/*.csv' matches no file; there is no directory 'TMP/on'. ",
+    ),
+    "a variable": (
+        {"read": {"paths": ["$HOME/${DATA}/a.csv"]}},
+        "does not exist. Variables are not expanded. Begin the path with ~, or use a parameter",
+    ),
+    "a variable in the output": (
+        {"write": {"path": "$HOME/out"}},
+        "spec.write.path: 'TMP/$HOME/out' has the variable $HOME, and variables are not expanded",
+    ),
+    "an output in the input": (
+        {"write": {"format": "csv", "path": "in"}},
+        "'TMP/in' is an output path and contains the input 'TMP/in'. Choose another",
     ),
     "an encoding": (
         {"read": {"options": {"encoding": "utf-16"}}},
@@ -125,8 +147,8 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
         "'TMP/job.yaml'",
     ),
     "an output that is free": (
-        {"write": {"path": "in"}},
-        "spec.write.path: 'TMP/in' holds files that are no output of a BatchInference",
+        {"write": {"path": "busy"}},
+        "spec.write.path: 'TMP/busy' holds files that are no output of a BatchInference",
     ),
 }
 
@@ -150,6 +172,35 @@ def test_missing_requirements_are_reported_before_ray_starts(
         assert "starting Ray" not in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("file_format", "content", "problem"),
+    [
+        (
+            "parquet",
+            b"text,stars\n",
+            "is no Parquet file (b'text,stars\\n'...). Correct read.format",
+        ),
+        ("parquet", b"PK\x03\x04", "is a zip archive or a workbook. "),
+        ("json", b"PK\x03\x04", "is a zip archive or a workbook. "),
+        ("json", b"PAR1\x15", "is a Parquet file. Read it with the format parquet"),
+        ("parquet", b"PAR1\x15 damaged", None),
+        ("json", b"damaged", None),
+    ],
+)
+def test_files_of_another_format_are_reported(
+    job_file: JobFile, tmp_path: Path, file_format: str, content: bytes, problem: str | None
+) -> None:
+    """In a run, each is a failed row."""
+    file = job_file([], read={"format": file_format, "paths": ["in/*.x"]})
+    for name in ("b", "c"):
+        (tmp_path / f"in/{name}.x").write_bytes(content)
+    done = invoke_without_ray("validate", "--deep", file)
+    shown = f"read.paths: {tmp_path}/in/b.x {problem}"
+    assert (done.exit_code, shown in done.stderr) == ((2, True) if problem else (0, False))
+    (tmp_path / "in/c.x").write_bytes(b"")
+    assert invoke_without_ray("validate", "--deep", file).exit_code == 0
+
+
 def test_a_missing_package_is_reported(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RUNTIMES, "onnx", replace(RUNTIMES["onnx"], library="not_there"))
     done = invoke_without_ray(
@@ -164,6 +215,13 @@ def test_all_problems_are_reported_at_once(job_file: JobFile) -> None:
     done = invoke_without_ray("validate", "--deep", job_file(steps, write={"path": "job.yaml/out"}))
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 3
+
+
+def test_an_output_that_is_the_input_is_one_problem(job_file: JobFile) -> None:
+    """The advice to append, which fits other files in an output, would be wrong."""
+    done = invoke_without_ray("validate", "--deep", job_file([], write={"path": "in"}))
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_an_error_of_storage_is_a_problem(

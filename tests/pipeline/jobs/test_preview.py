@@ -21,6 +21,7 @@ from batchinference.pipeline import preview as module_of_preview
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm_step
 from support.jobs.on_ray import job_document, write_lines
+from support.jobs.without_ray import invoke_without_ray
 from support.program import run_program
 
 CODE = """
@@ -143,6 +144,34 @@ def test_first_failed_row_is_shown_with_the_line_of_the_code(
     assert rows[-1] == "  text: seven"
 
 
+@pytest.mark.parametrize(
+    ("content", "remark"),
+    [
+        ({"a.csv": "id,text\n1,a\n", "b.csv": "id,n\n2,3\n"},
+         "2 files lack columns of others, which are null in its rows: TMP/a.csv has no 'n'\n"),
+        ({"a.csv": "id,text\n1,a\n", "b.csv": "id\n2\n"},
+         "1 file lacks columns of others, which are null in its rows: TMP/b.csv has no 'text'\n"),
+        ({"a.csv": "id\n1\n", "b.csv": "id\n2\n"}, ""),
+        ({"a.csv": "id,text\n"}, "the input has no rows\n"),
+        ({"a.csv": ""}, "the input has no rows\n"),
+    ],
+)  # fmt: skip
+def test_remarks_on_the_input(
+    job_file: JobFile, tmp_path: Path, content: dict[str, str], remark: str
+) -> None:
+    file = Path(job_file())
+    for name, text in content.items():
+        (tmp_path / "tables").mkdir(exist_ok=True)
+        (tmp_path / "tables" / name).write_text(text)
+    job = yaml.safe_load(file.read_text())
+    job["spec"]["read"] = {"format": "csv", "paths": ["tables"]}
+    file.write_text(yaml.safe_dump(job))
+    expected = remark.replace("TMP", f"{tmp_path}/tables")
+    assert preview(str(file)).stderr == expected
+    run = invoke_without_ray("run", str(file))
+    assert (run.exit_code, expected.strip() in run.stderr) == (0, True)
+
+
 def test_steps_without_rows_are_not_run(job_file: JobFile, module: str) -> None:
     nothing = {"name": "nothing", "filter": "len(text) > 100"}
     done = preview(job_file(nothing, python("Broken", module)))
@@ -189,7 +218,7 @@ def test_preview_as_data(job_file: JobFile, module: str, tmp_path: Path, form: s
     read = {"format": "images", "options": {"include_paths": True}}
     file = job_file(python("shape", module), read=read, write={"format": "images"})
     done = preview(file, "-o", form)
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "2 files ignored: .txt 2\n")
     found = yaml.safe_load(done.stdout)
     names = [(step["name"], step["rows"], step["firstFailed"]) for step in found["steps"]]
     assert names == [("read", 1, ""), ("shape", 1, "")]

@@ -66,7 +66,8 @@ def test_the_same_job_runs_after_a_failed_start_and_another_is_refused(
     assert (report.state, report.reason) == (JobState.FAILED, failure.reason)
     assert report.message == failure.message
     other = run_without_ray(document_of(tmp_path, "b"))
-    assert "holds the output of another job: choose another path" in str(other.message)
+    assert "read.paths was " in str(other.message)
+    assert "Run with --restart to compute all rows again" in str(other.message)
     again = run_without_ray(document_of(tmp_path))
     assert (again.state, again.attempt) == (JobState.SUCCEEDED, 2)
     assert rows_of(tmp_path / "out") == [{"text": "a"}]

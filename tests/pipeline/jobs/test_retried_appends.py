@@ -96,7 +96,9 @@ def test_retry_without_failures_only_appends(tmp_path: Path, mode: str) -> None:
     assert texts(tmp_path) == (["a 1", "b 1", "c 1"] if mode == "append" else ["a 1"])
     if mode == "append":
         report = run_without_ray(night(tmp_path, retry=True))
-        assert str(report.message).endswith("there are no new files in its input")
+        assert str(report.message).endswith("new files in its input; the output has 3 rows")
+        assert counts(report) == (3, 3, 0)
+        assert (report.steps, report.progress and report.progress.rows_per_second) == ({}, None)
 
 
 def test_interrupted_retry_with_new_files_reads_each_append_once(

@@ -41,8 +41,28 @@ def test_jobs_append_once_each(tmp_path: Path) -> None:
         run = run_in_process(job(tmp_path, name, "append"))
         assert succeeded(run), run.report.message
     assert texts(tmp_path) == ["first", "second", "third"]
-    message = "the output was complete already; there are no new files in its input"
+    message = "0 new rows: there are no new files in its input; the output has 1 row"
     assert run.report.message == message
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_the_report_has_the_bytes_of_the_output(tmp_path: Path, mode: str) -> None:
+    for name in ("first", "second") if mode == "overwrite" else ("first",):
+        report = run_in_process(job(tmp_path, name, mode)).report
+    assert report.output_bytes == sum(file.stat().st_size for file in data_files(tmp_path / "out"))
+
+
+def test_a_job_whose_rows_all_fail_says_so(tmp_path: Path) -> None:
+    document = job(tmp_path, "first", "error")
+    document["spec"] |= {
+        "steps": [{"name": "f", "addColumns": {"n": "int(text)"}}],
+        "errors": {"maxRows": 1},
+    }
+    report = run_in_process(document).report
+    assert (report.state, report.message) == (
+        JobState.SUCCEEDED,
+        "no row was written: 1 row failed",
+    )
 
 
 def test_append_keeps_files_of_others(tmp_path: Path) -> None:

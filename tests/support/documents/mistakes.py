@@ -93,6 +93,7 @@ def calling(target: str) -> str:
 
 
 IN_THE_FILE = [
+    Mistake("wrong indentation", "    paths", "   paths"),
     Mistake("a tab for indentation", "    format: csv", "\tformat: csv"),
     Mistake("a missing colon", "    format: csv", "    format csv"),
     Mistake("a list without brackets", "paths: [./reviews.csv]", "paths: ./a.csv, ./b.csv"),
@@ -146,6 +147,7 @@ IN_THE_FILE = [
     ),
     Mistake("a batch size of zero", "batchSize: 32", "batchSize: 0"),
     Mistake("a batch size as text", "batchSize: 32", "batchSize: large"),
+    Mistake("a number of replicas", "batchSize: 32", "replicas: 4"),
     Mistake("a negative number of replicas", "batchSize: 32", "replicas: -1"),
     Mistake("`min` above `max`", "batchSize: 32", "replicas: {min: 4, max: 2}"),
     Mistake("memory without a unit", "batchSize: 32", "resources: {memory: 4}"),
@@ -169,6 +171,7 @@ IN_THE_FILE = [
 IN_FILES = [
     Mistake("an input path with a typo", "./reviews.csv", "./review.csv", CSV),
     Mistake("a Windows path", "[./reviews.csv]", "['C:\\data\\reviews.csv']", CSV),
+    Mistake("a glob that matches no file", "./reviews.csv", "'./review-*.csv'", CSV),
     Mistake("a directory without files of the format", "./reviews.csv", "./data",
             {"data/notes.doc": ""}),
     Mistake("the directory of a Delta table", "format: csv\n    paths: [./reviews.csv]",

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from batchinference import Job
 from batchinference.api.display import Display
 from batchinference.api.notebook import NotebookDisplay, html_of, in_notebook, text_of
-from batchinference.api.run import _display
+from batchinference.api.run import Result, _display
 from batchinference.spec.report import Report
 
 TIMES = {"startedAt": "2026-03-02T09:00:00Z", "updatedAt": "2026-03-02T09:01:11Z"}
@@ -54,6 +55,19 @@ def installed(monkeypatch: pytest.MonkeyPatch, shell: Any) -> Notebook:
     monkeypatch.setitem(sys.modules, "IPython", found.module)
     monkeypatch.setitem(sys.modules, "IPython.display", found.display)
     return found
+
+
+def test_a_result_is_shown_as_its_table_and_a_job_as_yaml() -> None:
+    job = Job(
+        {"format": "text", "paths": ["<b>"]}, {"format": "json", "path": "out"}, name="breeds"
+    )
+    result = Result(job.resource, report("succeeded", counts=COUNTS))
+    assert "1200 read, 1197 written, 3 failed" in result._repr_html_()
+    assert "<pre>" in job._repr_html_()
+    assert "- &lt;b&gt;" in job._repr_html_()
+    text = "Report(name='breeds', state='succeeded', written=1197, failed=3, output='./out')"
+    assert (repr(result.report), repr(result)) == (text, f"Result({text})")
+    assert repr(job) == "Job('breeds': text, [], json)"
 
 
 def test_one_table_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ def test_summary_of_an_interrupted_job_says_how_to_resume() -> None:
         progress=Progress(rows=113, total=600, percent=18, rowsPerSecond=9.5),
     )
     assert summary(stopped)[1:4] == [
-        "result  interrupted; 113 of 600 rows are saved. Run the same command to resume.",
+        "result  interrupted; 113 of 600 rows saved. Run the same command to resume.",
         "        Interrupted: stopped by SIGINT",
         "output  s3://out/result/",
     ]
@@ -199,7 +199,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert text.count(shown) == 3
     assert CONTROL.search(text) is None
     assert short(bad) == shown
-    assert short([bad, 0.5]) == "[" + shown[:20] + ", 0.5000]"
+    assert short([bad, 0.5]) == f"[{shown!r}, 0.5]"
     console = Console(file=io.StringIO(), width=80)
     preview = SimpleNamespace(first_rows=lambda *_: [{f"name{bad}": bad}])
     # the module itself would import all libraries of the pipeline
@@ -252,6 +252,21 @@ def test_nested_numbers_are_shown_by_their_shape() -> None:
     assert short([[[1, 2, 3]] * 4] * 5) == "5x4x3 values"
     assert short(np.zeros((221, 197, 3), np.uint8)) == "221x197x3 uint8"
     assert short([["a"], ["b"]]) == "[['a'], ['b']]"
+
+
+def test_labels_and_scores_are_shown() -> None:
+    """They are what the reader of a preview looks for."""
+    found = [
+        {"index": n, "label": f"tabby cat {n}", "score": 0.98765432 / (n + 1)} for n in range(5)
+    ]
+    assert short(found[0]) == "{'index': 0, 'label': 'tabby cat 0', 'score': 0.9877}"
+    assert short(found) == "[" + ", ".join(map(short, found)) + "]"
+    assert short(found * 20).endswith(", ...] (100 values)")
+    assert short({"a": 1e-9, "b": None, "c": [0.5] * 8}) == (
+        "{'a': 1e-09, 'b': None, 'c': [0.5, 0.5, 0.5, 0.5, 0.5, ...] (8 values)}"
+    )
+    assert len(short({f"k{n}": "v" * 1000 for n in range(1000)})) <= 303
+    assert short(["ab" * 50]) == f"['{'ab' * 29}a...]"
 
 
 def test_terminal_shows_the_time_left_and_the_failed_rows() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +38,39 @@ def test_options_are_values_of_the_job(kind: str) -> None:
     if kind in ("text", "llm"):
         assert model is not None
         assert list(model.inputs.values()) == ["no"], "YAML would read no as false"
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+@pytest.mark.parametrize("file", ["job.yaml", "a much longer name.yaml"])
+def test_comments_name_the_file_and_are_aligned(kind: str, file: str) -> None:
+    lines = job_text(kind, Answers("pets", "./a-long/path/of-pictures", "./out", None), file)
+    head = [line for line in lines.splitlines() if line.startswith("#   ")]
+    assert all(shlex.quote(file) in line for line in head)
+    comments = [
+        re.match(r"(.*\S +)# ", line) for line in lines.splitlines() if not line.startswith("#")
+    ]
+    assert len({len(found[1]) for found in comments if found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("reviews.yaml", "reviews"),
+        ("My Reviews_2.yaml", "my-reviews-2"),
+        ("pets/job.yaml", "pets"),
+        ("pets/cats.yaml", "cats"),
+        ("7/job.yaml", "my-job"),
+        ("job/job.yaml", "my-job"),
+        (f"{'long-' * 20}.yaml", ("long-" * 8)[:-1]),
+    ],
+)
+def test_name_of_the_job_is_that_of_the_file_or_directory(
+    invoke: Invoke, directory: Path, file: str, name: str
+) -> None:
+    path = directory / file
+    path.parent.mkdir(exist_ok=True)
+    assert invoke("init", "text", "--file", str(path)).exit_code == 0
+    assert parse_one(path.read_text()).metadata.name == name
 
 
 @pytest.mark.parametrize("kind", ["text", "llm", "python"])

@@ -20,10 +20,21 @@ Invoke = Callable[..., Result]
         (["--row", "1", "-k", "1001"], "-k: at most 1000 rows, got 1001"),
         (["--row", "1", "--where", "n >"], "--where: not an expression: invalid syntax at its end"),
         (["--row", "1", "--where", "exec('n')"], "--where: unknown function 'exec'"),
+        (["--image", "https://a/b.png"], "('https://a/b.png'), because a search reads only files"),
         (["--image", "ftp://a/b.png"], "'ftp://a/b.png': the scheme 'ftp://' is not supported"),
         (["--row", "1"], "'out' does not exist"),
     ],
-    ids=["no query", "two queries", "three queries", "k", "where", "function", "image", "output"],
+    ids=[
+        "no query",
+        "two queries",
+        "three queries",
+        "k",
+        "where",
+        "function",
+        "web",
+        "image",
+        "output",
+    ],
 )
 def test_search_arguments_are_refused_in_one_line(
     invoke: Invoke, arguments: list[str], message: str

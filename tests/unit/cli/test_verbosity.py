@@ -39,7 +39,7 @@ def test_quiet_command_prints_only_problems(invoke: Invoke, write_job: WriteJob)
     assert done.stderr == "wrong.yaml: spec.write.format: required, but missing\n"
     assert invoke("init", "-q", "text", "--file", "new.yaml").output == ""
     assert invoke("validate", "-q", "new.yaml").output == ""
-    assert invoke("validate", "new.yaml").stdout == "new.yaml: my-job is valid\n"
+    assert invoke("validate", "new.yaml").stdout == "new.yaml: new is valid\n"
 
 
 def test_results_are_printed_although_a_command_is_quiet(

@@ -102,6 +102,23 @@ def test_long_list_of_names_is_left_out_next_to_a_suggestion() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "fix"),
+    [
+        ("spec.steps.1.replicas", 4, "got 4. Write replicas: {min: 4, max: 4}"),
+        ("spec.steps.1.replicas", -1, "got -1. Write replicas: {min: 1, max: 4}"),
+        ("spec.steps.1.replicas", True, "got true. Write replicas: {min: 1, max: 4}"),
+        ("spec.steps.1.resources.gpu", 0.5, "got 0.5: a process gets whole GPUs, "),
+        ("spec.steps.1.resources.gpu", "2", "got '2'. Write 2"),
+        ("spec.read.options.shuffle", "rows", ": a shuffle of rows would need all rows in memory"),
+        ("spec.read.options.shuffle", "Files", "is not one of files; did you mean 'files'?"),
+    ],
+    ids=short,
+)
+def test_settings_of_ray_are_translated(place: str, value: Any, fix: str) -> None:
+    assert fix in refused_at(place, value)
+
+
 def test_empty_list_is_explained_with_an_example() -> None:
     assert refused_at("spec.read.paths", []).endswith("got 0. Write paths: [./data]")
     assert refused_at("spec.write.partitionBy", []).endswith("got 0. Add 1 item")

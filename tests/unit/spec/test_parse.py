@@ -91,6 +91,26 @@ def test_yaml_without_a_job_is_refused(text: str, message: str) -> None:
     [
         ("a: [", "line 1, column 5: expected the node content, but found '<stream end>'"),
         ("a: b: c", "line 1, column 5: mapping values are not allowed here"),
+        ("a:\n  b: 1\n   c: 2", "line 3, column 5: mapping values are not allowed here"),
+        (
+            "a:\n  b: [1]\n   c: 2",
+            "line 3, column 4: the line begins in column 4, but the keys of the block that "
+            "begins in line 2 begin in column 3. Indent them alike",
+        ),
+        (
+            "a:\n  b: 1\n c: 2",
+            "line 3, column 2: the line begins in column 2, but the keys of the block that "
+            "begins in line 1 begin in column 1. Indent them alike",
+        ),
+        (
+            "a:\n  - b\n - c",
+            "line 3, column 2: the line begins in column 2, but the keys of the block that "
+            "begins in line 1 begin in column 1. Indent them alike",
+        ),
+        (
+            "a:\n  b: 1\n  - c",
+            "line 3, column 3: this is none of the keys of the block that begins in line 2.",
+        ),
         ("a:\n\t- b", "line 2, column 1: found character '\\t' that cannot start any token"),
         ("'open", "line 1, column 6: found unexpected end of stream"),
         ("a: *b", "line 1, column 4: found undefined alias 'b'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,10 +20,13 @@ from rich.progress import (
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import in_one_line, without_controls
+from batchinference.text import byte_size, counted, in_one_line, without_controls
 
 LINE_EVERY_PERCENT = 10
-SHOWN_WIDTH = 60
+SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
+"""Characters of a value, and how many times as many a struct or a list has."""
+SHOWN_ITEMS, MAX_FIELDS = 5, 20
+"""Items of a list, and fields of a struct, that are shown."""
 
 
 class Display:
@@ -134,7 +138,7 @@ def _progress(report: Report) -> list[str]:
     if progress is None:
         return []
     percent = [f"{progress.percent} %"] if progress.percent is not None else []
-    return [f"{progress.rows} rows", *percent, *_details(report)]
+    return [counted(progress.rows, "row"), *percent, *_details(report)]
 
 
 def _details(report: Report) -> list[str]:
@@ -160,6 +164,8 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         shown += f", {counts.failed} failed" if counts.failed else ""
         shown += f", {counts.filtered} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
+    if report.output_bytes is not None:
+        lines.append(("size", byte_size(report.output_bytes)))
     lines += named_lines("warnings", report.warnings)
     if report.state == JobState.SUCCEEDED and (speed := _speed(report)):
         lines.append(("speed", speed))
@@ -191,7 +197,7 @@ def _result(report: Report, *, resumes: bool) -> str:
     if progress is None or not resumes:
         return "interrupted"
     total = f" of {progress.total}" if progress.total is not None else ""
-    return f"interrupted; {progress.rows}{total} rows are saved. Run the same command to resume."
+    return f"interrupted; {progress.rows}{total} rows saved. Run the same command to resume."
 
 
 def _speed(report: Report) -> str:
@@ -216,16 +222,39 @@ def lines_of_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
-    """Return a value as one line of about `width` characters."""
+    """Return a value as one line of about `width` characters. Structs and lists of structs, such as
+    the classes that a model has found, are several times as long."""
     if hasattr(value, "dtype"):
         return f"{'x'.join(map(str, value.shape))} {value.dtype}"
-    if isinstance(value, list) and len(shape := _shape(value)) > 1:
-        return f"{'x'.join(map(str, shape))} values"
-    if isinstance(value, list):
-        items = (f"{item:.4f}" if isinstance(item, float) else str(item) for item in value[:4])
-        head = ", ".join(in_one_line(item)[:20] for item in items)
-        return f"[{head}, ...] ({len(value)} values)" if len(value) > 4 else f"[{head}]"
     if isinstance(value, str | bytes):
         value = value[: 8 * width]  # values may be large
-    text = in_one_line(str(value))
+    text = in_one_line(_plain_text(value, width))
+    most = width if isinstance(value, str | bytes) else STRUCT_WIDTHS * width
+    return text if len(text) <= most else text[:most] + "..."
+
+
+def _plain_text(value: Any, width: int) -> str:
+    """Return a value as text, with rounded numbers and with the first items of lists."""
+    match value:
+        case float():
+            is_usual = value == 0 or 0.001 <= abs(value) < 1e15
+            return f"{round(value, 4)!r}" if is_usual else f"{value:.4g}"
+        case list() if len(shape := _shape(value)) > 1:
+            return f"{'x'.join(map(str, shape))} values"
+        case list():
+            shown = [_nested_text(item, width) for item in value[:SHOWN_ITEMS]]
+            more = f", ...] ({len(value)} values)" if len(value) > SHOWN_ITEMS else "]"
+            return f"[{', '.join(shown)}{more}"
+        case dict():
+            fields = (f"{name!r}: {_nested_text(item, width)}" for name, item in value.items())
+            more = ", ..." if len(value) > MAX_FIELDS else ""
+            return f"{{{', '.join(islice(fields, MAX_FIELDS))}{more}}}"
+    return str(value)
+
+
+def _nested_text(value: Any, width: int) -> str:
+    if not isinstance(value, str | bytes):
+        return _plain_text(value, width)
+    begin = value[: 2 * width]
+    text = repr(in_one_line(begin) if isinstance(begin, str) else begin)
     return text if len(text) <= width else text[:width] + "..."

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from batchinference.api.files import directory_of, read_text, with_absolute_paths
+from batchinference.credentials import without_credentials
 from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, parse, parse_one
 from batchinference.spec.base import SpecModel
 from batchinference.spec.job import DEFAULT_NAME
@@ -16,6 +18,7 @@ from batchinference.spec.parameters import Values
 from batchinference.spec.read import Read
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
+from batchinference.text import without_controls
 
 Fields = Mapping[str, Any]
 """Fields of a job, named as in the YAML file."""
@@ -68,6 +71,16 @@ class Job:
         object.__setattr__(self, "resource", resource)
         object.__setattr__(self, "directory", directory.resolve())
 
+    def __repr__(self) -> str:
+        spec = self.resource.spec
+        steps = ", ".join(step.name for step in spec.steps)
+        return f"Job({self.name!r}: {spec.read.format}, [{steps}], {spec.write.format})"
+
+    def _repr_html_(self) -> str:
+        """Return the job as YAML, which a notebook shows."""
+        shown = without_credentials(without_controls(self.to_yaml()))
+        return f"<pre>{escape(shown)}</pre>"
+
     @property
     def name(self) -> str:
         return self.resource.metadata.name
@@ -93,11 +106,12 @@ class Job:
 
     def check(self) -> list[Problem]:
         """Return the problems that `batchinference validate --deep` finds."""
+        from batchinference.pipeline.commit.lease import identity_of
         from batchinference.pipeline.execution.cluster import add_import_path
         from batchinference.pipeline.preflight import preflight
 
         add_import_path(str(self.directory))
-        return preflight(self.absolute.spec)
+        return preflight(self.absolute.spec, identity_of(self.absolute))
 
 
 def _plain(value: Any) -> Any:

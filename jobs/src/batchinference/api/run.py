@@ -38,6 +38,15 @@ class Result:
     job: BatchInference
     report: Report
 
+    def __repr__(self) -> str:
+        return f"Result({self.report!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the table of the result, which a notebook shows."""
+        from batchinference.api.notebook import html_of
+
+        return html_of(self.report)
+
     @property
     def output(self) -> str:
         """The address of the output."""

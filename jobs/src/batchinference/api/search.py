@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from batchinference.api.files import load_job
 from batchinference.spec import SpecError
+from batchinference.spec.addresses import scheme_of
 from batchinference.spec.expression import columns_of, parse_condition
 from batchinference.spec.nearest import MAX_FOUND
 from batchinference.spec.uris import Uri
@@ -61,6 +62,11 @@ def query_problem(output: str, query: SearchQuery) -> str | None:
         return f"give exactly one of --text, --image and --row, got {got}"
     if query.count > MAX_FOUND:
         return f"-k: at most {MAX_FOUND} rows, got {query.count}"
+    if query.image is not None and scheme_of(query.image) in ("http", "https"):
+        return (
+            f"--image: pictures are not fetched from the web ('{query.image}'), because a search "
+            "reads only files and object stores. Download it first, and give its path"
+        )
     addresses = [address for address in (output, query.image) if address is not None]
     try:
         TypeAdapter(list[Uri]).validate_python(addresses)

@@ -143,6 +143,7 @@ def _check_deep(job: BatchInference, directory: Path) -> list[Problem]:
     input, columns, models, code and output."""
     if not pipeline_is_installed():
         raise SpecError([])  # pipeline_is_installed has printed the problem
+    from batchinference.pipeline.commit.lease import identity_of
     from batchinference.pipeline.execution.cluster import add_import_path
     from batchinference.pipeline.preflight import preflight, small_pods
 
@@ -150,7 +151,7 @@ def _check_deep(job: BatchInference, directory: Path) -> list[Problem]:
         raise SpecError(problems)
     add_import_path(str(directory))
     spec = with_absolute_paths(job, directory).spec
-    if problems := preflight(spec):
+    if problems := preflight(spec, identity_of(job)):
         raise SpecError(problems)
     return list(small_pods(spec, plan_for_cluster(spec)))
 

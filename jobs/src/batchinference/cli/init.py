@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
@@ -19,6 +20,7 @@ from batchinference.cli.check import print_problems
 from batchinference.cli.printing import echo
 from batchinference.cli.verbosity import note
 from batchinference.spec import SpecError, parse_one
+from batchinference.spec.job import DEFAULT_NAME, MAX_NAME
 
 
 class Defaults(NamedTuple):
@@ -49,13 +51,18 @@ TABLE_FORMATS = {
 }
 """The formats of table files by their suffix. All others are taken for CSV."""
 STEPS_FILE = "steps.py"
+USUAL_FILE = "job.yaml"
+"""The name of a job file that says nothing about its job."""
+_AFTER_COMMAND, _BEFORE_COMMENT = re.compile(r"(?<=\$file) +"), re.compile(r"(?<=\S) +(?=# )")
+_NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
 """Values that need no quotes in YAML, except for words such as `no` and `null`."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    name: str
+    name: str | None
+    """None for the name of the file or, if that says nothing, of its directory."""
     read: str | None
     write: str
     model: str | None
@@ -73,7 +80,7 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
     if answers.column and not DEFAULTS[kind].column:
         echo(f"init: --column: a job for {kind} reads no column of text. Leave it out", err=True)
         return exits.BAD_INPUT
-    content = {file: job_text(kind, answers)}
+    content = {file: job_text(kind, answers, str(file))}
     if kind == "python":
         content[file.parent / STEPS_FILE] = _template(STEPS_FILE)
     if existing := [str(path) for path in content if path.exists()]:
@@ -116,13 +123,32 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
     return chosen, replace(answers, read=read, model=model, column=column)
 
 
-def job_text(kind: str, answers: Answers) -> str:
+def _name_of(file: Path) -> str:
+    """Return a name for the job in a file."""
+    said = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
+    name = _NOT_OF_A_NAME.sub("-", said.lower()).strip("-")[:MAX_NAME].rstrip("-")
+    return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"
+
+
+def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
     """Return the text of a job file, with defaults for missing answers."""
     given = {name: value for name, value in asdict(answers).items() if value is not None}
-    values = {**DEFAULTS[kind]._asdict(), **given}
-    quoted = {name: _quoted(value) for name, value in values.items()}
-    table_format = _table_format(values["read"])
-    return Template(_template(f"{kind}.yaml")).substitute(quoted, format=table_format)
+    values = {"name": _name_of(Path(file)), **DEFAULTS[kind]._asdict(), **given}
+    fields = {name: _quoted(value) for name, value in values.items()}
+    fields |= {"format": _table_format(values["read"]), "file": shlex.quote(file)}
+    lines = _template(f"{kind}.yaml").splitlines()
+    head = [line for line in lines if line.startswith("#")]
+    return _aligned(head, _AFTER_COMMAND, fields) + _aligned(
+        lines[len(head) :], _BEFORE_COMMENT, fields
+    )
+
+
+def _aligned(lines: list[str], gap: re.Pattern[str], fields: dict[str, str]) -> str:
+    """Return the lines with their fields. What follows a gap begins in the same column in each."""
+    parts = [gap.split(line, maxsplit=1) for line in lines]
+    rows = [(Template(first).substitute(fields), *rest) for first, *rest in parts]
+    width = max(len(first) for first, *rest in rows if rest)
+    return "".join(f"{'  '.join([first.ljust(width), *rest]).rstrip()}\n" for first, *rest in rows)
 
 
 def _table_format(read: str) -> str:

@@ -11,6 +11,7 @@ from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering.pods import head_size
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.profiles import GPU
+from batchinference.text import counted
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,7 @@ def _runs_as(stage: Stage) -> str:
     if not stage.needs_pool:
         return "actors"  # as many as the CPUs can run
     least, most = stage.replicas.min, stage.replicas.max
-    number = str(most) if least == most else f"{least}-{most}"
-    return f"{number} actor" if most == 1 else f"{number} actors"
+    return f"{'' if least == most else f'{least}-'}{counted(most, 'actor')}"
 
 
 def _batch(stage: Stage) -> str:

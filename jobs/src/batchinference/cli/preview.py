@@ -17,7 +17,6 @@ from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import note
 from batchinference.credentials import without_credentials
 from batchinference.plan import plan_for_machine
-from batchinference.plan.columns import replaced_columns
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
 from batchinference.spec.job import BatchInferenceSpec
@@ -112,6 +111,7 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
     """Print what each step does and the resulting rows. Return the number of failed rows."""
     from batchinference.api.display import lines_of_rows
     from batchinference.pipeline.output.preview import rows_of_table
+    from batchinference.pipeline.report import NO_ROWS
 
     preview = _prepared(job, directory, rows)
     outcomes: list[Outcome] = []
@@ -119,11 +119,13 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
     stream = sys.stdout if form is Format.TEXT else sys.stderr
     with LinesOfSteps(stream) as output, redirect_stdout(output):
         for outcome in preview.run():
-            for text in () if outcomes else replaced_columns(job.spec, preview.columns):
-                note(text, err=True)
+            for remark in () if outcomes else preview.remarks:
+                note(remark, err=True)
             outcomes.append(outcome)
             for line in _lines_of(outcome) if form is Format.TEXT else ():
                 echo(line)
+    if not sum(outcome.rows + outcome.filtered + outcome.failed for outcome in outcomes):
+        note(NO_ROWS, err=True)
     written = preview.written()
     found = rows_of_table(written.slice(0, rows))
     if form is Format.TEXT:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from batchinference.api.changed_jobs import overwrites, restarted, retried, trial
 from batchinference.api.files import (
@@ -35,6 +37,9 @@ from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_line
+
+if TYPE_CHECKING:
+    from batchinference.api.display import Display
 
 _EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
 Publish = Callable[[Report], None]
@@ -78,7 +83,7 @@ def run_file(file: str, options: RunOptions) -> int:
     try:
         own_only = bool(options.limit) or (options.restart and not overwrites(job))
         job = _apply_options(job, options)
-        report = _run(job, plan, directory, options, own_only=own_only)
+        report = _run(job, plan, file, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return _failure_exit_code(failure.reason, failure.message, options)
@@ -131,10 +136,9 @@ def _apply_options(job: BatchInference, options: RunOptions) -> BatchInference:
 
 
 def _run(
-    job: BatchInference, plan: Plan, directory: Path, options: RunOptions, *, own_only: bool
+    job: BatchInference, plan: Plan, file: str, options: RunOptions, *, own_only: bool
 ) -> Report:
     from batchinference.api.display import Display
-    from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
     with (
@@ -148,11 +152,12 @@ def _run(
         on_cluster = options.address is not None and options.report_directory is not None
         quiet = not options.verbose and not on_cluster
         runner = Runner(
-            job, directory, display.say, publish, stop, quiet=quiet, own_only=own_only,
+            job, directory_of(file), display.say, publish, stop, quiet=quiet, own_only=own_only,
             prices=PodPrices.of(os.environ),
         )  # fmt: skip
         address = options.address
         report = runner.run_here() if address is None else runner.run_on(address, plan)
+    report = report if address else _with_name_of_file(report, file)
     if options.form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
     if options.quiet and report.state == JobState.SUCCEEDED:
@@ -160,11 +165,26 @@ def _run(
     resumes = options.limit is None and not job.spec.why_not_retried
     display.summarize(report, resumes=resumes, files=runner.files)
     if report.state == JobState.SUCCEEDED and options.sample:
-        try:
-            display.show_sample(job, options.sample)
-        except (JobFailure, OSError) as error:  # the job has succeeded nevertheless
-            echo(f"--sample: {error}", err=True)
+        _show_sample(display, job, options.sample)
     return report
+
+
+def _with_name_of_file(report: Report, file: str) -> Report:
+    """Return a report whose message names the file in the command that it advises."""
+    from batchinference.pipeline.commit.decision import RETRY
+
+    command = RETRY.replace("FILE", shlex.quote(file))
+    message = report.message.replace(RETRY, command) if report.message else report.message
+    return report.model_copy(update={"message": message})
+
+
+def _show_sample(display: Display, job: BatchInference, rows: int) -> None:
+    from batchinference.pipeline.errors import JobFailure
+
+    try:
+        display.show_sample(job, rows)
+    except (JobFailure, OSError) as error:  # the job has succeeded nevertheless
+        echo(f"--sample: {error}", err=True)
 
 
 def _publisher(show: Publish, directory: Path | None) -> Publish:

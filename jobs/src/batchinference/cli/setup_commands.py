@@ -28,7 +28,10 @@ class Kind(StrEnum):
 def init(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     kind: Annotated[Kind | None, typer.Argument(help="What to process. Asked if absent.")] = None,
     file: Annotated[Path, typer.Option(help="The file to write.")] = Path("job.yaml"),
-    name: Annotated[str, typer.Option(help="The name of the job.")] = "my-job",
+    name: Annotated[
+        str | None,
+        typer.Option(help="The name of the job. By default, that of the file or its directory."),
+    ] = None,
     read: Annotated[str | None, typer.Option(help="The input: a directory, file or glob.")] = None,
     write: Annotated[str, typer.Option(help="The directory of the output.")] = "./out",
     model: Annotated[str | None, typer.Option(help="The model, a name or a directory.")] = None,

@@ -15,6 +15,7 @@ from batchinference.pipeline.verify.findings import (
     VerificationReport,
 )
 from batchinference.spec.warnings import WarningCount, summarize
+from batchinference.text import counted
 
 SHOWN_SPOTS = 5
 WIDTH = 13
@@ -50,7 +51,7 @@ def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
     prefix = f"{total} = " if work.accounted == total else ""
     parts = f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
     yield "rows", prefix + parts
-    rows = "" if work.rows is None else f"{work.rows} rows in "
+    rows = "" if work.rows is None else f"{counted(work.rows, 'row')} in "
     yield "input", f"{rows}{work.input_files} file(s), {work.input_files_counted} counted again"
     yield "committed", f"{len(made.data)} data and {len(made.errors)} error file(s), {made.bytes} B"
     if work.missing:

@@ -18,7 +18,7 @@ from batchinference.cli.printing import Format, as_data, echo, print_record
 from batchinference.cli.show_status import rows_text
 from batchinference.cli.targets import exit_on_cluster_error, read_output
 from batchinference.cli.verbosity import is_quiet
-from batchinference.text import in_one_line
+from batchinference.text import counted, in_one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -115,7 +115,7 @@ def fields_of(progress: JobProgress, rate: float) -> list[tuple[str, str]]:
 
 def line_of(progress: JobProgress, rate: float) -> str:
     """Return the progress as one line."""
-    parts = [progress.state, f"{progress.rows} rows"]
+    parts = [progress.state, counted(progress.rows, "row")]
     if progress.percent is not None:
         parts.append(f"{progress.percent} %")
     if rate > 0 and not progress.ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -14,6 +15,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import (
     BadOutput,
@@ -31,6 +33,7 @@ from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.ray_compat import read_note
@@ -43,6 +46,7 @@ from batchinference.pipeline.report import (
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.prices import PodPrices
+from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteTable
@@ -89,13 +93,20 @@ class JobRun:
     _has_ended: bool = field(default=False, init=False)
     """Whether the attempt in progress has ended, and its notes were collected."""
 
+    @property
+    def _resumes(self) -> bool:
+        """Whether another run keeps the rows of this one."""
+        return self.job.spec.resume and not isinstance(self.job.spec.write, WriteTable)
+
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
         with self._entered:
             return self._run()
 
     def _run(self) -> Report:
-        self._reports = ReportBuilder(self.job.metadata.name, Layout.of(self.job.spec))
+        layout, read = Layout.of(self.job.spec), self.job.spec.read
+        may_be_empty = isinstance(read, ReadFiles) and read.allow_empty
+        self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
             self._publish_first()
             reports = [self._run_output(target) for target in plan_outputs(self.job.spec)]
@@ -117,10 +128,12 @@ class JobRun:
                 raise
             return self._reports.of_ignored_output()
         if isinstance(run, NothingToDo):
+            if run.parts:
+                return self._reports.of_nothing_new(run.parts, run.remark)
             return self._reports.of_complete_output(run.complete, run.remark)
         self._attempt = run
-        if run.input.ignored.text:
-            self.say(f"{self.job.metadata.name}: {run.input.ignored.text}")
+        for remark in run.input.remarks if isinstance(run.input, FileInput) else ():
+            self.say(f"{self.job.metadata.name}: {remark}")
         self._reports.begin_attempt(run.attempt.number)
         if self._plan is None:
             with keep_heartbeat(run.attempt.heartbeat):
@@ -181,29 +194,23 @@ class JobRun:
         self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
-        check_errors(self.job.spec.errors, counts, run.count, run.bad_row)
+        check_errors(self.job.spec.errors, counts, run.count, run.bad_row, resumes=self._resumes)
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
 
     def _finalize(self, run: AttemptRun, end: AttemptEnd, executor: Executor) -> Report:
         """Complete the output, in which no rows are missing, and return the report."""
         attempt, write, snapshot = run.attempt, self.job.spec.write, end.snapshot
         self._reports.enter(JobState.FINALIZING)
-        # the parts of one input row may be in several tasks, none of which can count that row
-        rows = snapshot.rows(len(run.input), run.input.rows_each)
-        counts = replace(snapshot.counts, read=rows)
-        self._reports.finish(counts)
-        self._reports.warnings = run.final_warnings(snapshot)
-        self._publish(self._reports.build())
-        example = partial(bad_row, attempt.layout, snapshot.entries)
-        total = RowCount(rows, estimated=False)
-        check_errors(self.job.spec.errors, counts, total, example)
-        check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
+        self._check_final(run, snapshot)
         unified = executor.rewrite_files(snapshot)
         if unified.entries != snapshot.entries:
             attempt.put_unified(unified)
         snapshot = unified
         attempt.remove_orphans(snapshot.entries)
-        if isinstance(write, WriteTable) and run.table is not None:
+        if not isinstance(write, WriteTable):
+            files = (file for entry in snapshot.entries for file in entry.data)
+            self._reports.output_bytes = sum(file.bytes for file in files)
+        elif run.table is not None:
             attempt.commit(write, run.table, snapshot, self._reports.build())
         self._reports.cost = cost_so_far(self.prices, self._start)
         self._reports.enter(JobState.SUCCEEDED)
@@ -218,6 +225,19 @@ class JobRun:
             layout = attempt.layout
         self.page = write_page(layout, self.job.spec, report, snapshot.entries)
         return report
+
+    def _check_final(self, run: AttemptRun, snapshot: Snapshot) -> None:
+        """Publish the final counts and warnings, and raise TooManyErrors if there are too many."""
+        # the parts of one input row may be in several tasks, none of which can count that row
+        rows = snapshot.rows(len(run.input), run.input.rows_each)
+        counts = replace(snapshot.counts, read=rows)
+        self._reports.finish(counts)
+        self._reports.warnings = run.final_warnings(snapshot)
+        self._publish(self._reports.build())
+        example = partial(bad_row, run.attempt.layout, snapshot.entries)
+        total = RowCount(rows, estimated=False)
+        check_errors(self.job.spec.errors, counts, total, example, resumes=self._resumes)
+        check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
 
     def _fail(self, failure: JobFailure) -> Report:
         """Return the report of a failure. Publish it, and write it to the output if one is open."""
@@ -275,12 +295,18 @@ class JobRun:
 
 
 def check_errors(
-    policy: ErrorPolicy, counts: RowCounts, total: RowCount | None, example: Callable[[], str]
+    policy: ErrorPolicy,
+    counts: RowCounts,
+    total: RowCount | None,
+    example: Callable[[], str],
+    *,
+    resumes: bool = False,
 ) -> None:
     """Raise TooManyErrors if more rows have failed than the policy allows.
 
     A percentage refers to the whole input. It is only checked if the number of rows is known or
-    estimated. `example` returns a description of one failed row.
+    estimated. `example` returns a description of one failed row. `resumes` is whether the next run
+    keeps the rows of this one.
     """
     if counts.failed == 0:
         return
@@ -293,9 +319,27 @@ def check_errors(
     else:
         return
     message = f"{counts.failed} row(s) failed, limit: {limit}"
+    if limits := _sufficient_limits(policy, counts, total):
+        kept = ": it resumes, and keeps the error records" if resumes else ""
+        message += f". To allow them, set {limits}, and run the job again{kept}"
     with suppress(Exception):  # storage that cannot be read must not replace the cause
         message += f". One of them: {example()}"
     raise TooManyErrors(message)
+
+
+def _sufficient_limits(policy: ErrorPolicy, counts: RowCounts, total: RowCount | None) -> str:
+    """Return the smallest limits that allow the failed rows, as text. Empty if most rows have
+    failed: then the job must be corrected."""
+    if 2 * counts.failed > counts.read:
+        return ""
+    limits = []
+    most = 0 if policy.max_rows is None and policy.max_percent is None else policy.max_rows
+    if most is not None and counts.failed > most:
+        limits.append(f"errors.maxRows to at least {counts.failed}")
+    if _exceeded_percentage(policy.max_percent, counts.failed, counts, total) and total:
+        percent = math.ceil(10_000 * counts.failed / max(total.rows, counts.read)) / 100
+        limits.append(f"errors.maxPercent to at least {percent:g}")
+    return " and ".join(limits)
 
 
 def check_warnings(

@@ -10,38 +10,50 @@ from functools import partial
 from pathlib import Path
 
 from batchinference.pipeline.commit.append import plan_outputs
-from batchinference.pipeline.commit.decision import Request, decide, load_state
+from batchinference.pipeline.commit.decision import decide, load_state
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadOutput, OutputInUse
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, OutputInUse
+from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.planning import sample
+from batchinference.pipeline.input.signatures import HEAD_BYTES, RECOGNIZED, other_format
 from batchinference.pipeline.output.tables import table_of
-from batchinference.pipeline.prepare import check_errors_path, check_input, check_step
+from batchinference.pipeline.prepare import (
+    check_errors_path,
+    check_input,
+    check_paths,
+    check_step,
+    request_of,
+)
 from batchinference.pipeline.runtimes.model_files import weight_bytes
-from batchinference.pipeline.steps.code_identity import code_of
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import COMPRESSIONS, Location
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 from batchinference.spec.quantities import memory_bytes
 from batchinference.spec.steps import Step, to_alias
 
+COMPARED_FILES = 3
+"""Files whose first bytes are compared with the format of the input."""
 
-def preflight(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return all problems that would end the job before it reads rows. Does not start Ray."""
+
+def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
+    """Return all problems that would end the job before it reads rows. Does not start Ray. `job` is
+    the identity of the job."""
     steps = [
-        problem
+        Problem(f"spec.steps[{index}].{to_alias(step.kind)}", failure.message)
         for index, step in enumerate(spec.steps)
-        for problem in _problems(
-            f"spec.steps[{index}].{to_alias(step.kind)}", partial(check_step, step)
-        )
+        if (failure := _failure_of(partial(check_step, step)))
     ]
-    return [
-        *steps,
-        *_problems("", lambda: check_input(spec, open_input(spec.read), Layout.of(spec))),
-        *_problems("", lambda: check_errors_path(Layout.of(spec))),
-        *_problems("", lambda: _check_output(spec, read_code=not steps)),
-    ]
+    about_input = _failure_of(lambda: _check_input(spec))
+    # the code hashes need all modules, and input files in the output are no content of others
+    reads_output = not steps and not isinstance(about_input, BadOutput)
+    failures = (
+        about_input,
+        _failure_of(lambda: check_errors_path(Layout.of(spec))),
+        _failure_of(lambda: _check_output(spec, job, reads_content=reads_output)),
+    )
+    return [*steps, *(Problem("", failure.message) for failure in failures if failure)]
 
 
 def small_pods(spec: BatchInferenceSpec, plan: Plan) -> Iterator[Problem]:
@@ -68,21 +80,43 @@ def _weight_bytes(step: Step) -> int:
     return weight_bytes(model.source_or_none, model.revision_or_none, model.storage_of_source)
 
 
-def _problems(path: str, check: Callable[[], None]) -> Iterator[Problem]:
+def _failure_of(check: Callable[[], None]) -> JobFailure | None:
     try:
         check()
     except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
-        yield Problem(path, root_cause(error).message)
+        return root_cause(error)
+    return None
 
 
-def _check_output(spec: BatchInferenceSpec, *, read_code: bool) -> None:
+def _check_input(spec: BatchInferenceSpec) -> None:
+    layout = Layout.of(spec)
+    check_paths(spec.read, layout)
+    source = open_input(spec.read)
+    check_input(spec, source, layout)
+    if isinstance(source, FileInput):
+        _check_beginnings(source, spec.read.format)
+
+
+def _check_beginnings(source: FileInput, file_format: str) -> None:
+    """Raise BadInput if each of a few files begins like another format. In a run, each is a failed
+    row."""
+    if file_format not in RECOGNIZED:
+        return
+    files = [source.frozen.address(file) for file in sample(source.frozen.files(), COMPARED_FILES)]
+    plain = [file for file in files if not file.path.endswith(tuple(COMPRESSIONS))]
+    found = [other_format(file_format, file.read(HEAD_BYTES)) for file in plain]
+    if found and all(found):
+        raise BadInput(f"read.paths: {plain[0].uri} is {found[0]}")
+
+
+def _check_output(spec: BatchInferenceSpec, job: str, *, reads_content: bool) -> None:
     """Raise BadOutput if the job cannot or must not write to its output. Existing content is
-    checked only with `read_code`, because the code hashes need all modules."""
+    checked only with `reads_content`."""
     check_writable(Location(spec.write.path, spec.write.storage))
-    if not read_code:
+    if not reads_content:
         return
     (target, *_) = plan_outputs(spec)
-    request = Request(spec.write, spec.resume, spec.errors.retry, "", code_of(spec))
+    request = request_of(spec, job)
     try:
         decide(load_state(target.layout, request, table_of(spec.write)), request)
     except OutputInUse:

@@ -30,7 +30,7 @@ from batchinference.pipeline.commit.decision import (
     load_state,
     storage_errors_as_bad_output,
 )
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.layout import Layout, work_of
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -60,12 +60,14 @@ from batchinference.pipeline.steps.signatures import signature_problem
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns
+from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
 from batchinference.spec.python_step import PythonStep
-from batchinference.spec.read import ReadFiles
+from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write, WriteOrdered
@@ -77,10 +79,12 @@ PARTS_AT_ONCE = 10_000
 @dataclass(frozen=True)
 class NothingToDo:
     """The output with the layout `complete` is complete. `remark` says which part of the input is
-    not in it."""
+    not in it. If the job would only add new files, and there are none, `parts` are all outputs of
+    the work, to which they would be added."""
 
     complete: Layout
     remark: str = ""
+    parts: Sequence[Layout] = ()
 
 
 def prepare(
@@ -93,14 +97,14 @@ def prepare(
     for step in spec.steps:
         check_step(step)
     check_errors_path(target.layout)
-    code = code_of(spec)
-    request = Request(spec.write, spec.resume, spec.errors.retry, job, code, own_only=own_only)
+    check_paths(spec.read, target.layout)
+    request = request_of(spec, job, own_only=own_only)
     state, action = _decide(target.layout, request, table)
     start = _load_committed(request, state, action, table)
     try:
         source = _open_input(spec, target, state.layout, start)
     except NoNewFiles as remark:
-        return NothingToDo(target.complete[0], str(remark))
+        return NothingToDo(target.complete[0], str(remark), target.complete)
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
@@ -118,6 +122,13 @@ def prepare(
         attempt, start = _begin(spec, state, action, start, source, request)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:
+    """Return what a job requests of its output. The hashes of its code are computed."""
+    code, work = code_of(spec), work_of(spec)
+    retry = spec.errors.retry
+    return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
 
 
 def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | None:
@@ -329,6 +340,29 @@ def _check_model(step: str, model: Model) -> None:
         check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
     if model.factory_or_none is not None:
         check_callable(step, model.factory_or_none)
+
+
+def check_paths(read: Read, layout: Layout) -> None:
+    """Raise BadOutput if an output path holds a path of the input: advice about the content of the
+    output, such as to append to it, would be wrong then. Also if it has a variable of a shell, so
+    that a directory with its name would be created."""
+    variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
+    if variable and not layout.output.exists():
+        raise BadOutput(
+            f"spec.write.path: '{layout.output.uri}' has the variable {variable}, and variables "
+            "are not expanded. Begin the path with ~, or use a parameter of the job"
+        )
+    if not isinstance(read, ReadFiles):
+        return
+    for path in read.paths:
+        source = Location(path, read.storage)
+        for place in (layout.output, layout.errors):
+            is_same = source.path.rstrip("/") == place.path.rstrip("/")
+            if place.holds(source) or (is_same and source.in_store_of(place)):
+                raise BadOutput(
+                    f"'{place.uri}' is an output path and contains the input '{source.uri}'. "
+                    "Choose another write.path or errors.path"
+                )
 
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:

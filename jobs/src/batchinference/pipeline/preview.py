@@ -20,13 +20,14 @@ from batchinference.pipeline.commit.warning_counts import counts_of_warnings
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.prepare import check_input, check_step
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan import Plan, Stage
+from batchinference.plan.columns import replaced_columns
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadSql
 from batchinference.spec.steps import Step
@@ -61,8 +62,8 @@ class Preview:
     spec: BatchInferenceSpec
     plan: Plan
     rows: int
-    columns: list[str] | None = field(default=None, init=False)
-    """The columns of the input after the read; None if they are unknown."""
+    remarks: list[str] = field(default_factory=list, init=False)
+    """What the user should know about the input and its columns, after it was opened."""
     _batch: RowBatch = field(default_factory=RowBatch, init=False)
     """The rows after the last step that has run."""
     _paths: pa.ChunkedArray | None = field(default=None, init=False)
@@ -91,7 +92,10 @@ class Preview:
         source = open_input(self.spec.read.limited(self.rows), failing=failing)
         check_input(self.spec, source, self._layout)
         check_query(self.spec.read, source)
-        self.columns = source.columns()
+        self.remarks = [
+            *replaced_columns(self.spec, source.columns()),
+            *(source.remarks if isinstance(source, FileInput) else []),
+        ]
         content = pa.BufferReader(source.serialized())
         self._paths = read_table(content, columns=["path"]).column("path")
         batch = first_rows(source, self.rows)

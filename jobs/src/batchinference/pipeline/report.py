@@ -36,6 +36,7 @@ from batchinference.spec.report import (
 )
 from batchinference.spec.status import Counts, Progress
 from batchinference.spec.warnings import WarningCount
+from batchinference.text import counted
 
 MAX_NOTES = 20
 MAX_POINTS = 60
@@ -48,16 +49,23 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+NO_ROWS = "the input has no rows"
+"""The message of a job that has succeeded without rows."""
+
+
 @dataclass
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output,
     `notes` summarizes the last attempt that has ended, and `cost` covers the whole run. `warnings`
-    are those about the files of the input and the committed rows."""
+    are those about the files of the input and the committed rows. `may_be_empty` is whether the
+    input may have no rows."""
 
     name: str
     layout: Layout
+    may_be_empty: bool = False
     notes: RunNotes | None = field(default=None, init=False)
     cost: RunCost | None = field(default=None, init=False)
+    output_bytes: int | None = field(default=None, init=False)
     warnings: list[WarningCount] = field(default_factory=list, init=False)
     _spilled_bytes: int | None = field(default=None, init=False)
     _capacity: Capacity | None = field(default=None, init=False)
@@ -75,7 +83,7 @@ class ReportBuilder:
         """Report on this output from now on, and forget the previous one."""
         self.enter(JobState.PREPARING)
         self.layout = layout
-        self._attempt = self.notes = self._tracker = self._capacity = None
+        self._attempt = self.notes = self._tracker = self._capacity = self.output_bytes = None
         self.warnings = []
         self._history = History(self._history.start)
 
@@ -127,10 +135,11 @@ class ReportBuilder:
             name=self.name,
             state=self._state,
             reason=failure.reason if failure else None,
-            message=failure.message if failure else None,
+            message=failure.message if failure else self._remark(),
             progress=self._tracker.progress if self._tracker else None,
             counts=reported_counts(counts) if counts else None,
             output=self.layout.output.uri,
+            outputBytes=self.output_bytes,
             errors=self.layout.errors.uri if counts and counts.failed else None,
             stage=self._stage if self._state == JobState.RUNNING else None,
             attempt=self._attempt,
@@ -152,6 +161,17 @@ class ReportBuilder:
             version=__version__,
         )
 
+    def _remark(self) -> str | None:
+        """Return what is unusual about the rows of a job that has succeeded."""
+        counts = self._tracker.counts if self._tracker else None
+        if self._state is not JobState.SUCCEEDED or counts is None:
+            return None
+        if not counts.read:
+            return None if self.may_be_empty else NO_ROWS
+        if counts.failed and not counts.written:
+            return f"no row was written: {counted(counts.failed, 'row')} failed"
+        return None
+
     def of_complete_output(self, layout: Layout, remark: str) -> Report:
         """Return the stored report of an output that was complete already. Its name and times
         come from this run. Raises BadOutput if the rows of the output are unknown."""
@@ -159,6 +179,23 @@ class ReportBuilder:
         return self._of_idle_run(
             load_report(layout), state=JobState.SUCCEEDED, reason=None, message=message
         )
+
+    def of_nothing_new(self, parts: Sequence[Layout], remark: str) -> Report:
+        """Return the report of a run that has added no rows to an output of these parts: their
+        counts, without the figures of the runs that have computed them. Raises BadOutput if the
+        rows of the output are unknown."""
+        self.enter(JobState.SUCCEEDED)
+        found = [load_report(part) for part in parts]
+        counts = _sum(report.counts for report in found)
+        fields: dict[str, object] = {
+            "message": f"0 new rows: {remark}; the output has {counted(counts.written, 'row')}",
+            "counts": counts,
+            "progress": Progress(rows=counts.read, total=counts.read, percent=100, eta="0s"),
+            "output_bytes": sum(report.output_bytes or 0 for report in found) or None,
+            "errors": next((report.errors for report in found if report.errors), None),
+            "warnings": sum_warnings(warning for each in found for warning in each.warnings),
+        }
+        return self._of_idle_run(self.build(), **fields)
 
     def of_ignored_output(self) -> Report:
         """Return the report of a run that has written nothing, because the output is in use."""
@@ -318,11 +355,13 @@ def _times(notes: list[dict[str, float]]) -> StepTimes:
         sum(note[name] for note in notes) for name in ("rows", "seconds", "cpu_seconds")
     )
     waits = [note["wait_seconds"] for note in notes if "wait_seconds" in note]
+    loads = [note["load_seconds"] for note in notes if "load_seconds" in note]
     return StepTimes(
         rows=int(rows),
         seconds=round(seconds, 3),
         cpuSeconds=round(cpu, 3),
         waitSeconds=round(sum(waits), 3) if waits else None,
+        loadSeconds=round(sum(loads), 3) if loads else None,
         rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
     )
 
@@ -349,6 +388,7 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "progress": _progress([item.progress for item in reports if item.progress]),
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
+            "output_bytes": sum(item.output_bytes or 0 for item in reports) or None,
             "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
             "warnings": sum_warnings(warning for item in reports for warning in item.warnings),
         }

@@ -13,6 +13,8 @@ from typing import TypeVar
 SHARE, LEAST_SECONDS = 0.1, 0.1
 """A note is taken as soon as its work is this share of all earlier work, and at least this long.
 Few notes then describe a long job, and they lack at most this share of it."""
+LEAST_LOAD_SECONDS = 0.01
+"""Loading that takes less time is not noted."""
 Batch = TypeVar("Batch")
 
 
@@ -73,6 +75,7 @@ class StepTime:
     def _clear(self) -> None:
         self._rows, self._seconds, self._cpu = 0, 0.0, 0.0
         self._waited: float | None = None
+        self._load = 0.0
 
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
@@ -104,6 +107,10 @@ class StepTime:
         """Add seconds in which the process of the step waited for rows."""
         self._waited = (self._waited or 0.0) + seconds
 
+    def add_load(self, seconds: float) -> None:
+        """Add seconds in which the process loaded the model or the code of the step."""
+        self._load += seconds
+
     def take_notes(self) -> list[tuple[str, str]]:
         """Return the measurements since the last note as JSON, if they are worth a note."""
         wanted = max(LEAST_SECONDS, SHARE * self._noted) if self._noted else 0.0
@@ -116,6 +123,8 @@ class StepTime:
         note = {"rows": self._rows, "seconds": self._seconds, "cpu_seconds": self._cpu}
         if self._waited is not None:
             note["wait_seconds"] = self._waited
+        if self._load >= LEAST_LOAD_SECONDS:
+            note["load_seconds"] = self._load
         self._noted += self._seconds
         self._clear()
         return [(self._step, json.dumps({name: round(value, 4) for name, value in note.items()}))]

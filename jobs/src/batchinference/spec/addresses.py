@@ -7,6 +7,7 @@ from typing import Any
 
 SCHEMES = ("file", "s3", "gs", "az")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_VARIABLE = re.compile(r"(?:^|/)(\$\{?[A-Za-z_]\w*\}?)(?:/|$)")
 
 
 def scheme_of(uri: str) -> str:
@@ -23,6 +24,12 @@ def is_local(uri: str) -> bool:
 def local_path(uri: str) -> str:
     """Return the path of a local URI, without its scheme."""
     return _SCHEME.sub("", uri)
+
+
+def unexpanded_variable(path: str) -> str:
+    """Return the first part of a path that a shell would replace, such as `$HOME`, or no text."""
+    found = _VARIABLE.search(path)
+    return found[1] if found else ""
 
 
 def is_relative_path(value: Any) -> bool:

@@ -130,8 +130,8 @@ _REMEDIES = {
     Cause.BAD_INPUT: "Correct `read.paths`, the format or the names of columns, as the message "
     "says.",
     Cause.BAD_OUTPUT: "Choose another `write.path`, set `write.mode`, or grant the permission "
-    "that the message names. If the message says that code or a model has changed, restore what "
-    "changed, or start over.",
+    "that the message names. If the message says that the spec, code or a model has changed, "
+    "restore what changed, or start over.",
     Cause.MODEL_LOAD: "Check the name or path of the model or module. On a cluster, it must be in "
     "the image, in a volume, or on the Hub.",
     Cause.TOO_MANY_ERRORS: "If `errors` is set, look at the error records with `batchinference "

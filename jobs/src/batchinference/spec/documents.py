@@ -23,8 +23,8 @@ _YAML_HINTS = {
         ("expected ',' or '}', but got '<scalar>'", "expected ',' or '}', but got '['"),
         "; add the ',' that is missing before it, or put a text that contains ',' or '[' in quotes",
     ),
-    "mapping values are not allowed": "; add the ':' that is missing before it, or put a text that "
-    "contains ': ' in quotes",
+    "mapping values are not allowed": "; add the ':' that is missing before it, indent the line "
+    "like those around it, or put a text that contains ': ' in quotes",
 }
 """Parts of PyYAML error messages, and the fixes that are added to these messages."""
 
@@ -94,9 +94,25 @@ def _reason(error: Exception) -> str:
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    reason = error.problem or error.context or ""
+    reason = _indentation(error) or error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
     return place + reason + next(hints, "")
+
+
+def _indentation(error: MarkedYAMLError) -> str:
+    """Return the problem of a line with wrong indentation; empty for another problem."""
+    block, mark = error.context_mark, error.problem_mark
+    names = {"while parsing a block mapping": "keys", "while parsing a block collection": "items"}
+    name = names.get(error.context or "")
+    if block is None or mark is None or name is None:
+        return ""
+    owner = f"the {name} of the block that begins in line {block.line + 1}"
+    if block.column == mark.column:
+        return f"this is none of {owner}. Correct the indentation of this line or of those before"
+    return (
+        f"the line begins in column {mark.column + 1}, but {owner} begin in column "
+        f"{block.column + 1}. Indent them alike"
+    )
 
 
 def parse(document: dict[str, Any], values: Values | None = None) -> BatchInference:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
+from batchinference.text import counted
+
 _MODULE_WITH_DASH = re.compile(r"[\w.]+(?:-[\w.]+)+:[\w.]+")
 _EXAMPLES = {
     "read": "read: {format: csv, paths: [./data]}",
@@ -50,6 +52,14 @@ def example_fix(verb: str, field: str) -> str:
     return f". {verb} {_EXAMPLES[field]}" if field in _EXAMPLES else ""
 
 
+def same_count_fix(field: str, value: object) -> str:
+    """Return the fix for a number in place of bounds."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if field != "replicas" or not is_count:
+        return ""
+    return f". Write replicas: {{min: {value}, max: {value}}}"
+
+
 def memory_fix(value: object) -> str:
     """Return the fix for a quantity of memory with another unit, or without a unit."""
     if isinstance(value, str):
@@ -86,7 +96,7 @@ def length_fix(length: int, bound: int, unit: str) -> str:
     """Return how many items or characters to add to, or to remove from, a value of this length."""
     number = abs(bound - length)
     verb = "Add" if length < bound else "Remove"
-    return f". {verb} {number} {unit}{'' if number == 1 else 's'}"
+    return f". {verb} {counted(number, unit)}"
 
 
 def above_max(least: int, most: int) -> str:

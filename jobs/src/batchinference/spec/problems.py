@@ -56,6 +56,7 @@ from batchinference.spec.fixes import (
     memory_fix,
     module_fix,
     number_fix,
+    same_count_fix,
     text_fix,
 )
 from batchinference.spec.media import COLOUR
@@ -148,6 +149,13 @@ _SYNONYMS = {
     "cvs": "csv",
 }
 """Words that users write for a known name that is not similar enough."""
+_NO_SHUFFLE_OF_ROWS = (
+    ": a shuffle of rows would need all rows in memory at once. Write shuffle: files"
+)
+_NO_PART_OF_A_GPU = (
+    ": a process gets whole GPUs, because models that share one can use up its memory. Write 1, or "
+    "increase batchSize to use the GPU better"
+)
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "urlEnv", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
@@ -204,6 +212,8 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
     elif kind in ("literal_error", "enum"):
         message = _not_one_of(value, details["ctx"]["expected"])
+        if (location[-1], details["input"]) == ("shuffle", "rows"):
+            message += _NO_SHUFFLE_OF_ROWS
     else:
         message = _message(details, value, str(location[-1]) if location else "")
     return Problem(path_of(location), message)
@@ -293,7 +303,9 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
         case "a list":
             return ". Write the items in brackets: [a, b]"
         case "a mapping":
-            return example_fix("Write", field)
+            return same_count_fix(field, known) or example_fix("Write", field)
+        case "a whole number" if field == "gpu" and isinstance(known, float):
+            return _NO_PART_OF_A_GPU
         case "a number" | "a whole number" as expected:
             return number_fix(known, whole=expected == "a whole number")
     if kind in _UNITS:

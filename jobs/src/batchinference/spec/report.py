@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -86,6 +87,9 @@ class StepTimes(SpecModel):
     wait_seconds: float | None = None
     """Seconds in which the replicas of an actor pool waited for rows, between their first and their
     last measured rows. Absent if the step runs in tasks."""
+    load_seconds: float | None = None
+    """Seconds in which the processes loaded the model or the code of the step. Absent if that took
+    no time."""
     rows_per_second: float
     """Rows per second and process."""
 
@@ -163,6 +167,8 @@ class Report(SpecModel):
     """The last stage that has work. The first stage is `read` and the last stage is `write`."""
     output: Annotated[str, Field(max_length=8192)]
     """The path of the output."""
+    output_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Bytes of the files of the output. Absent until the job has succeeded, and for tables."""
     errors: str | None = None
     """The path of the error records; absent if there are none."""
     attempt: int | None = None
@@ -198,6 +204,20 @@ class Report(SpecModel):
     or texts that were cut: the most frequent ones, by name and step."""
     version: str
     """The version of BatchInference that ran the job."""
+
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        """Yield what `repr` shows: the result in one line, and not the 30 fields."""
+        counts = self.counts
+        shown = {
+            "name": self.name,
+            "state": self.state.value,
+            "reason": self.reason,
+            "message": self.message,
+            "written": counts.written if counts else None,
+            "failed": counts.failed if counts else None,
+            "output": self.output,
+        }
+        yield from ((name, value) for name, value in shown.items() if value is not None)
 
     def serialized(self) -> bytes:
         text = self.model_dump_json(by_alias=True, exclude_none=True, indent=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from batchinference.spec.job import BatchInferenceSpec
@@ -18,7 +19,12 @@ def without_secrets(spec: BatchInferenceSpec) -> dict[str, Any]:
     specification.
     """
     dumped = spec.model_dump(mode="json", by_alias=True, exclude={"cluster"}, exclude_unset=True)
-    redacted: dict[str, Any] = _redact(dumped)
+    return without_arguments(dumped)
+
+
+def without_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a specification without the arguments of user code."""
+    redacted: dict[str, Any] = _redact(fields)
     return redacted
 
 

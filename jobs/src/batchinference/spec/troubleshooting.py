@@ -112,8 +112,9 @@ MISTAKES = {
         "Use a path, or an address such as s3://BUCKET/PREFIX. Set credentials in the "
         "[environment](cluster.md#storage-and-secrets).",
     ),
-    ("does not exist", "holds no files"): Entry(
-        "an input path does not exist, or none of its files has an extension of the format",
+    ("does not exist", "holds no files", "matches no file"): Entry(
+        "an input path does not exist, a glob matches nothing, or no file has an extension of the "
+        "format",
         "Correct `read.paths` or `read.format`. Relative paths start at the directory of the job "
         "file. For files with other extensions, set `read.options.file_extensions` or use a glob. "
         "If there may be no files, set `read.allowEmpty`.",

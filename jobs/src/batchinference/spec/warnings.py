@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import SpecModel, rules
+from batchinference.text import counted
 
 Unit = Literal["row", "file"]
 
@@ -218,7 +219,7 @@ class WarningCount(SpecModel):
         unit = kind.unit if kind else "row"
         step = f" ({self.step})" if self.step and self.step != "read" else ""
         amount = f" ({self.amount:,} {kind.amount})" if kind and self.amount else ""
-        return f"{self.name}{step} {self.count:,} {unit}{'' if self.count == 1 else 's'}{amount}"
+        return f"{self.name}{step} {counted(self.count, unit, ',')}{amount}"
 
     def __str__(self) -> str:
         """Return the warning for people, with an example and what to do."""

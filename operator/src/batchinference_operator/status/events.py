@@ -9,6 +9,7 @@ from typing import Literal
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.warnings import WarningCount, summarize
+from batchinference.text import counted
 from batchinference_operator.status.attempts import (
     attempt_number,
     failed_attempts,
@@ -87,7 +88,8 @@ def _describe_result(status: Status, message: str) -> str:
     rows = ", ".join(f"{counts[name]} {name}" for name in ("written", "failed", "filtered"))
     found = [WarningCount.model_validate(one) for one in status.get("warnings", ())]
     warnings = f"; warnings: {summarize(found)}" if found else ""
-    return f"{counts['read']} rows read: {rows}{warnings}; output in {status.get('output', '')}"
+    read = counts["read"]
+    return f"{counted(read, 'row')} read: {rows}{warnings}; output in {status.get('output', '')}"
 
 
 def _blocked(before: Status, after: Status) -> Iterator[Event]:

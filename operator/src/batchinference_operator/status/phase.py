@@ -8,6 +8,7 @@ from types import MappingProxyType
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import JobState, Report
+from batchinference.text import counted
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.event_messages import NODE_WARNINGS
 from batchinference_operator.status.failure_cause import PodProblem
@@ -52,7 +53,7 @@ def derive_phase(
 def _ended(report: Report) -> tuple[Phase, Summary]:
     if report.state == JobState.SUCCEEDED:
         written = report.counts.written if report.counts else 0
-        message = report.message or f"{written} rows written to {report.output}"
+        message = report.message or f"{counted(written, 'row')} written to {report.output}"
         return Phase.SUCCEEDED, Summary("Succeeded", message, complete=True)
     return Phase.FAILED, Summary("Application", report.message or "the driver failed", failed=True)
 

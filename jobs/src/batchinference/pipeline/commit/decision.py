@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.code_hashes import changed_code
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, is_resource, name_of, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.spec_changes import changed_spec
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     table_errors_as_bad_output,
@@ -23,6 +25,9 @@ from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.storage.location import base_name, remnant_of
 from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.write import Write, WriteTable
+
+RETRY = "batchinference retry-errors FILE"
+"""The command that the message about changed code names."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +44,17 @@ class TableState:
 @dataclass(frozen=True)
 class OutputState:
     """What is stored at an output. `lease` is the lease of the last run that wrote to it, if any,
-    and `complete` is true if that run has completed it. `failed_rows` is only read for a retry, and
-    `foreign_files` only if there is no lease. `base_complete` says whether the output that this one
-    adds to is complete with the same work; None if it holds other work or no work.
+    and `complete` is true if that run has completed it. `failed_rows` is only read for a retry or
+    if the code has changed, and `foreign_files` only if there is no lease. `base_complete` says
+    whether the output that this one adds to is complete with the same work; None if it holds other
+    work or no work.
     `unfinished_append` says whether an append of the same work is unfinished; it is only read in
     the modes `error` and `ignore`, if the output itself is not of this work. `replaced_by`
     is the lease of a complete replacement that has not replaced the output yet. `added` says
     whether rows were added to the output; it is only read for overwrite. `added_by` is another job
     that has added rows, if any; it is only read with `own_only`. `changed_code` describes how the
-    code or the models have changed since the output was begun; empty if they have not. `committed`
+    code or the models have changed since the output was begun; empty if they have not.
+    `changed_spec` describes how the spec differs from that of other work at the output. `committed`
     says whether rows of the unfinished output count; it is only read if the code has changed."""
 
     layout: Layout
@@ -61,6 +68,7 @@ class OutputState:
     added: bool = False
     added_by: str = ""
     changed_code: str = ""
+    changed_spec: str = ""
     committed: bool = True
     table: TableState | None = None
 
@@ -69,7 +77,8 @@ class OutputState:
 class Request:
     """What a job requests of its output. Without `resume`, commits of an unfinished run are not
     used. With `retry` and `resume`, failed rows are processed again. `job` identifies the
-    job among others that want the output. `code` are the hashes of its code and models. With
+    job among others that want the output, and `work` its work as plain data. `code` are the hashes
+    of its code and models. With
     `continues`, the run has put the complete replacement of an interrupted run in place. With
     `own_only`, the mode overwrite replaces only output of this job."""
 
@@ -78,6 +87,7 @@ class Request:
     retry: bool = False
     job: str = ""
     code: Mapping[str, str] = field(default_factory=dict)
+    work: Mapping[str, Any] = field(default_factory=dict)
     continues: bool = False
     own_only: bool = False
 
@@ -157,10 +167,7 @@ def decide(state: OutputState, request: Request) -> Action:
         action = _decide_own_work(state, state.lease, request)
         action = _check_code(state, state.lease, request, action)
     elif state.lease is not None and not _may_replace(state, state.lease, request):
-        raise OutputInUse(
-            f"{where} holds the output of another job: choose another path, or set write.mode to "
-            "overwrite, or to append"
-        )
+        raise OutputInUse(f"{where}: {_describe_other_work(state, state.lease, request)}")
     if isinstance(action, Start):
         _check_start(state, request)
     keeps = state.complete or (state.lease is None and state.added)
@@ -219,19 +226,42 @@ def _check_code(state: OutputState, lease: Lease, request: Request, action: Acti
     if isinstance(action, Resume) and not state.committed:
         return Start(lease.series)
     failure = OutputInUse if state.complete else BadOutput
-    remedy = _remedy_of_changed_code(request, complete=state.complete)
-    raise failure(f"{state.changed_code}. {remedy}, or restore what changed")
+    raise failure(f"{state.changed_code}. {_remedy_of_changed_code(state, request)}")
 
 
-def _remedy_of_changed_code(request: Request, *, complete: bool) -> str:
+def _remedy_of_changed_code(state: OutputState, request: Request) -> str:
+    retry = ""
+    if state.failed_rows:
+        retry = f"Run `{RETRY}` to compute only the failed rows again, with the code of now. "
     if request.write.mode != "append":
-        return (
+        restart = (
             "Run with --restart to start over. On a cluster, set resume to false and write.mode to "
             "overwrite"
         )
-    if complete:
-        return "Remove resume: false to add only new files"
-    return "Set resume to false for one run, to compute its rows again"
+    elif state.complete:
+        restart = "Remove resume: false to add only new files"
+    else:
+        restart = "Set resume to false for one run, to compute its rows again"
+    return f"{retry}{restart}, or restore what changed"
+
+
+def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> str:
+    """Return why other work must not be replaced: the job is another one, or its spec differs."""
+    if not request.owns(lease, state.layout.key):
+        same_name = name_of(lease.job) == name_of(request.job)
+        changes = f" ({state.changed_spec})" if same_name and state.changed_spec else ""
+        whose = f"another job{changes}" if same_name else f"another job, {lease.job}"
+        return (
+            f"it holds the output of {whose}. Choose another path, or set write.mode to overwrite"
+        )
+    differs = f": {state.changed_spec}" if state.changed_spec else ""
+    begun = f"this output was begun with another spec{differs}"
+    if request.write.mode == "append":
+        return f"{begun}. Choose another path"
+    # a restart is refused if the table has rows, because they may belong to others
+    local = state.table is None and not is_resource(request.job)
+    start_over = "Run with --restart" if local else "Set write.mode to overwrite"
+    return f"{begun}. {start_over} to compute all rows again, or choose another path"
 
 
 def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
@@ -302,12 +332,16 @@ def _load_files(layout: Layout, lease: Lease | None, request: Request) -> Output
         layout,
         lease,
         complete,
-        failed_rows=same_work and complete and request.retry and has_failed_rows(layout),
+        failed_rows=same_work
+        and complete
+        and bool(request.retry or changed)
+        and has_failed_rows(layout),
         foreign_files=lease is None and _has_foreign_files(layout, request.write.mode),
         unfinished_append=_has_unfinished_append(layout, lease, request),
         added=request.write.mode == "overwrite" and bool(layout.appended()),
         added_by=_added_by(layout, request),
         changed_code=changed,
+        changed_spec=_changed_spec(layout, lease, request),
         committed=complete or _has_commits(layout, lease, changed),
     )
 
@@ -323,6 +357,7 @@ def _load_rows(
         unfinished_append=_has_unfinished_append(layout, lease, request),
         added_by=_added_by(layout, request),
         changed_code=_changed_code(layout, lease, request, complete=True) if complete else "",
+        changed_spec=_changed_spec(layout, lease, request),
         table=_load_table(table, layout, lease, request, complete=complete),
     )
 
@@ -334,6 +369,12 @@ def _changed_code(
     overwrite = request.write.mode == "overwrite"
     starts_over = not request.resume and (overwrite or not complete)
     return changed_code(layout.code, request.code) if begun and not starts_over else ""
+
+
+def _changed_spec(layout: Layout, lease: Lease | None, request: Request) -> str:
+    is_other = lease is not None and lease.key != layout.key
+    replaces = request.write.mode == "overwrite" and not request.own_only
+    return changed_spec(layout.spec, request.work) if is_other and not replaces else ""
 
 
 def _has_commits(layout: Layout, lease: Lease | None, changed: str) -> bool:

@@ -33,7 +33,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batchinference.pipeline.storage.location import Location, base_name
 
@@ -50,6 +50,11 @@ _SUFFIX = re.compile(r"(?<=-\d{8}-)[0-9a-f]{8}")
 def work_key(spec: BatchInferenceSpec) -> str:
     """Return a hash of everything that defines the work. Two job files that request the same output
     have the same key."""
+    return hashlib.sha256(json.dumps(work_of(spec), sort_keys=True).encode()).hexdigest()
+
+
+def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
+    """Return the fields of a spec that define its work, as plain data."""
     # only drivers need the specification
     from batchinference.spec.job import MUTABLE, MUTABLE_OF_STEP, OPERATOR_FIELDS
 
@@ -63,7 +68,7 @@ def work_key(spec: BatchInferenceSpec) -> str:
     work["read"].pop("allowEmpty", None)
     # the limit on failed rows does not affect what a complete output holds
     work["errors"] = {"path": spec.errors.path}
-    return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
+    return work
 
 
 def part_prefix(key: str) -> str:

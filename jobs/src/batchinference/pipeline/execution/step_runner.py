@@ -35,7 +35,7 @@ from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import put_note, remove_note, replaces_dead_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
-from batchinference.pipeline.runtimes.device import device_of, empty_caches
+from batchinference.pipeline.runtimes.device import Device, device_of, empty_caches
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
@@ -128,7 +128,7 @@ class StageRunner:
         """Load the models and user code of the steps. Raises ModelLoad."""
         custom, kinds = dict(stage.custom), dict(stage.kinds)
         device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
-        self._steps = [StepRunner(step, load_step(step, device), errors) for step in stage.steps]
+        self._steps = [_loaded(step, device, errors) for step in stage.steps]
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
         """Yield the batch after the steps, in several batches if a step makes large results. Once
@@ -145,6 +145,14 @@ class StageRunner:
     def take_notes(self) -> tuple[tuple[str, str], ...]:
         """Return notes of all measurements since the last notes."""
         return tuple(note for step in self._steps for note in step.take_notes())
+
+
+def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
+    """Return the runner of a step whose model and code are loaded. Raises ModelLoad."""
+    began = time.perf_counter()
+    runner = StepRunner(step, load_step(step, device), errors)
+    runner.add_load(time.perf_counter() - began)
+    return runner
 
 
 class StepRunner:
@@ -197,6 +205,10 @@ class StepRunner:
     def add_wait(self, seconds: float) -> None:
         """Record that this process waited for rows."""
         self._time.add_wait(seconds)
+
+    def add_load(self, seconds: float) -> None:
+        """Record the time in which the model and the code of the step were loaded."""
+        self._time.add_load(seconds)
 
     def take_notes(self) -> list[tuple[str, str]]:
         """Return notes of the measurements since the last notes."""

@@ -9,6 +9,7 @@ from batchinference.pipeline.row_batch import READ_STEP
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report, StepTimes
 from batchinference.spec.steps import Step
+from batchinference.text import counted
 
 LIMITING = 0.5
 """Minimum share of the measured time of a step that limits the job."""
@@ -31,9 +32,10 @@ def advice(report: Report, spec: BatchInferenceSpec) -> list[str]:
 
 
 def _about_rows(report: Report) -> Iterator[str]:
-    if report.state is JobState.SUCCEEDED and report.counts and report.counts.failed:
+    failed = report.counts.failed if report.counts else 0
+    if report.state is JobState.SUCCEEDED and failed:
         yield (
-            f"{report.counts.failed:,} rows failed. Fix the cause, and run "
+            f"{counted(failed, 'row', ',')} failed. Fix the cause, and run "
             "'batchinference retry-errors' with the job file: only these rows run again."
         )
 

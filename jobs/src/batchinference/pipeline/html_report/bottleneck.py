@@ -15,6 +15,7 @@ from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report, StepTimes
 from batchinference.spec.steps import Step
+from batchinference.text import counted
 
 BUSY = 0.7
 """Minimum share of the time that CPUs or writers are busy if they limit the job."""
@@ -260,5 +261,5 @@ def _percent(share: float) -> str:
 
 
 def _count(number: float, unit: str) -> str:
-    shown = f"{int(number):,}" if number == int(number) else f"{number:g}"
-    return f"{shown} {unit}" if number == 1 else f"{shown} {unit}s"
+    is_whole = number == int(number)
+    return counted(int(number) if is_whole else number, unit, "," if is_whole else "g")

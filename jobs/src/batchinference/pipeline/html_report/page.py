@@ -6,7 +6,7 @@ security policy allows none."""
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,16 +21,16 @@ from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.samples import Row
 from batchinference.pipeline.report import duration
+from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step, to_alias
-from batchinference.text import in_one_line, without_controls
+from batchinference.text import byte_size, in_one_line, without_controls
 
 MAX_JOB = 100_000
 """Characters of the job file on the page."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ def render(data: PageData) -> str:
     report, spec = data.report, data.spec
     history = report.rows_over_time
     total = sum(times.seconds for times in report.steps.values())
+    load = sum(times.load_seconds or 0.0 for times in report.steps.values())
+    slowest = limiting_step(report)
     page = page_environment("batchinference.pipeline.html_report").get_template("report.html.j2")
     return page.render(
         report=report,
@@ -55,12 +57,15 @@ def render(data: PageData) -> str:
         cause=Cause.named(report.reason),
         chart=rows_chart(history) if history else None,
         history=zip(history.seconds, history.rows, strict=False) if history else (),
-        step_seconds=total,
-        limiting=limiting_step(report),
+        step_seconds=total + load,
+        load_seconds=load,
+        # None if loading the models took longer than each step
+        limiting=slowest if slowest and report.steps[slowest].seconds >= load else None,
         advice=advice(report, spec),
         steps=[
             (step.name, step.kind, _subject(step), _resources(step, report)) for step in spec.steps
         ],
+        output=_normalized(report.output),
         read=_text_of({"format": spec.read.format, **_places(spec)}),
         errors=data.errors,
         sample=data.sample,
@@ -80,7 +85,7 @@ def page_environment(package: str) -> Environment:
         lstrip_blocks=True,
         finalize=_safe,
     )
-    found.filters |= {"duration": duration, "bytes": _bytes, "line": in_one_line}
+    found.filters |= {"duration": duration, "bytes": byte_size, "line": in_one_line}
     return found
 
 
@@ -89,15 +94,15 @@ def _safe(value: Any) -> Any:
     return without_controls(value) if type(value) is str else value
 
 
-def _bytes(size: float) -> str:
-    power = min(int(math.log(size, 1024)), len(_UNITS) - 1) if size >= 1 else 0
-    value = size / 1024**power
-    return f"{value:.0f} {_UNITS[power]}" if value >= 10 else f"{value:.1f} {_UNITS[power]}"
-
-
 def _places(spec: BatchInferenceSpec) -> dict[str, str]:
     paths = getattr(spec.read, "paths", [])
+    paths = list(map(_normalized, paths))
     return {"paths": ", ".join(paths[:3]) + (" …" if len(paths) > 3 else "")} if paths else {}
+
+
+def _normalized(path: str) -> str:
+    """Return a path to show, without `..` if it is local."""
+    return os.path.normpath(local_path(path)) if is_local(path) else path
 
 
 def _text_of(fields: dict[str, str]) -> str:

@@ -14,6 +14,7 @@ from batchinference.pipeline.input.csv_structure import Damage
 from batchinference.pipeline.input.csv_text import MARKER, Block, CsvText
 from batchinference.pipeline.storage.arrow_files import MAX_COLUMNS
 from batchinference.pipeline.storage.csv_columns import check_columns
+from batchinference.text import counted
 
 SHOWN_CHARACTERS = 200
 _NAMES = [f"f{number}" for number in range(MAX_COLUMNS)]
@@ -128,7 +129,7 @@ def _parsing(dialect: Dialect, reject: Callable[[pac.InvalidRow], str]) -> pac.P
 def _ragged(row: pac.InvalidRow, dialect: Dialect, *, latin: bool) -> Damage:
     delimiter, quote = dialect.delimiter.decode(), dialect.quote.decode()
     text = row.text.encode("latin-1").decode(errors="replace") if latin else row.text
-    fields = f"line has {row.actual_columns} fields instead of {row.expected_columns}"
+    fields = f"line has {counted(row.actual_columns, 'field')} instead of {row.expected_columns}"
     problem = f"{fields}: {text[:SHOWN_CHARACTERS]}"
     if quote and f"{delimiter} {quote}" in text:
         problem += ". A quote after a space is a part of the text: remove the space"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from batchinference.pipeline.input.csv_dialect import Dialect, without_escapes
+from batchinference.text import counted
 
 NEXT_LINES = 8
 """Lines after a damaged quote that show whether they are rows: at least three quarters must be."""
@@ -44,7 +45,7 @@ class Fault(NamedTuple):
 
     def damage(self, lines: int, size: int) -> Damage:
         """Return the damage if the fault affects so many lines and bytes."""
-        extent = f"{lines} line{'' if lines == 1 else 's'}, {size} bytes"
+        extent = f"{counted(lines, 'line')}, {size} bytes"
         shown = self.line[:SHOWN_BYTES].decode(errors="replace").rstrip("\r\n")
         return Damage(f"{self.problem} ({extent} cannot be read): {shown}. {self.fix}", lines)
 

@@ -158,6 +158,12 @@ class FileInput:
         return self.frozen.size
 
     @property
+    def remarks(self) -> list[str]:
+        """What the user should know about the files: those that are not read, and columns that
+        files lack."""
+        return [text for text in (self.ignored.text, self.rows.reader.lacking) if text]
+
+    @property
     def ignored(self) -> IgnoredFiles:
         return self.frozen.ignored
 

@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_kinds import HEIF_PACKAGE, extension_of
 from batchinference.pipeline.storage.location import base_name
 from batchinference.spec.warnings import WarningCount, WarningName, WarningPolicy
-from batchinference.text import in_one_line
+from batchinference.text import counted, in_one_line
 
 MAX_GROUPS, SHOWN_GROUPS = 50, 8
 """Maximum number of groups that are stored with their extension, and that a message names."""
@@ -142,7 +142,9 @@ class IgnoredFiles:
             most = 0 if policy.action == "fail" else policy.max_rows
             warning = counts.get(policy.name.value)
             if warning is not None and most is not None and warning.count > most:
-                raise BadInput(f"errors.warnings[{index}] allows {most} files. {warning}")
+                raise BadInput(
+                    f"errors.warnings[{index}] allows {counted(most, 'file')}. {warning}"
+                )
 
     def serialized(self) -> bytes:
         return _ADAPTER.dump_json(self)

@@ -19,13 +19,14 @@ from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, si
 from batchinference.pipeline.input.path_files import PathFiles
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
-from batchinference.pipeline.storage.location import COMPRESSIONS, Location
-from batchinference.spec.addresses import scheme_of
+from batchinference.pipeline.storage.location import COMPRESSIONS, Location, is_hidden
+from batchinference.spec.addresses import scheme_of, unexpanded_variable
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import FileOptions, ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.text import in_one_line
 
-MAX_COMPARED_NAMES, SHOWN_ENDINGS = 1000, 8
+MAX_COMPARED_NAMES, SHOWN_ENDINGS, SHOWN_NAMES = 1000, 8, 5
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
 """The beginning of a path of Windows, also after a directory to which it was taken as relative."""
 
@@ -117,6 +118,10 @@ def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
 
 
 def _describe_empty(files: PathFiles) -> str:
+    """Return the end of a message about a directory or a glob without files to read."""
+    if (start := files.start) is not None and not files.ignored:
+        held = f"; {_describe_directory(start)}" if start.local else ""
+        return f"matches no file{held}. Correct it, or set read.allowEmpty if there may be none"
     endings = files.rule.endings
     plain = [ending for ending in endings if ending.rpartition(".")[2] not in COMPRESSIONS]
     named = ", ".join((plain or endings)[:SHOWN_ENDINGS])
@@ -133,16 +138,33 @@ def _other_path(address: Location) -> str:
     """Return the end of a message about a path that does not exist."""
     if _WINDOWS.search(address.path):
         return " on this machine. Write a path with '/' instead of a path of Windows"
+    if unexpanded_variable(address.path):
+        return ". Variables are not expanded. Begin the path with ~, or use a parameter of the job"
     return ". Correct the path"
+
+
+def _describe_directory(directory: Location) -> str:
+    """Return the first names in a local directory, as text."""
+    if not os.path.isdir(os_path(directory.path)):
+        return f"there is no directory '{directory.path}'"
+    names = sorted(name for name in _local_names(directory.path) if not is_hidden(name))
+    more = len(names) - SHOWN_NAMES
+    shown = [*names[:SHOWN_NAMES], *([f"{more} more"] if more > 0 else [])]
+    return f"'{directory.path}' holds {in_one_line(', '.join(shown)) or 'nothing'}"
+
+
+def _local_names(directory: str) -> list[str]:
+    """Return the names in a local directory, at most MAX_COMPARED_NAMES; empty if it cannot be
+    listed."""
+    with suppress(OSError), os.scandir(os_path(directory)) as entries:
+        return [escaped(entry.name) for entry in islice(entries, MAX_COMPARED_NAMES)]
+    return []
 
 
 def _near_name(address: Location) -> str:
     """Return the end of a message that suggests a similar file of the same local directory."""
     directory, name = os.path.split(address.path)
-    names: list[str] = []
-    if address.local:
-        with suppress(OSError), os.scandir(os_path(directory)) as entries:
-            names = [escaped(entry.name) for entry in islice(entries, MAX_COMPARED_NAMES)]
+    names = _local_names(directory) if address.local else []
     similar = [near for near in names if abs(len(near) - len(name)) <= 2 and near.isprintable()]
     return did_you_mean(name, similar)
 

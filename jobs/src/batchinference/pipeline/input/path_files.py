@@ -30,6 +30,8 @@ class PathFiles:
     address: Location
     rule: FileRule
     exists: bool = field(default=True, init=False)
+    start: Location | None = field(default=None, init=False)
+    """The directory above the first pattern of a glob."""
     read: list[pafs.FileInfo] = field(default_factory=list, init=False)
     ignored: dict[str, Reason] = field(default_factory=dict, init=False)
     tables: list[TableDirectory] = field(default_factory=list, init=False)
@@ -67,6 +69,7 @@ class PathFiles:
                 self.read.append(info)
             else:
                 self._add_below(visible, [info])
+        self.start = glob.start
         self._add_tables(glob.listed, glob.start)
 
     def _add_below(self, directory: str, infos: Iterable[pafs.FileInfo]) -> None:

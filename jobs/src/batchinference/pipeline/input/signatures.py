@@ -21,6 +21,18 @@ def packed_as(head: bytes) -> str | None:
     return next((found for start, found in _PACKED.items() if re.match(start, head)), None)
 
 
+def other_format(file_format: str, head: bytes) -> str | None:
+    """Return what a file of a format of RECOGNIZED is instead, and what to do; None if a file with
+    these first bytes may be of this format."""
+    if file_format == "json":
+        return packed_as(head)
+    if not head or head.startswith((b"PAR1", b"PARE")):
+        return None
+    return packed_as(head) or f"no Parquet file ({head[:16]!r}...). Correct read.format"
+
+
+RECOGNIZED = ("parquet", "json")
+"""Formats whose files are failed rows if they are files of another format."""
 _PACKED = {
     rb"\x1f\x8b\x08": "compressed with gzip. Let its name end with .gz",
     rb"BZh[1-9]1AY&SY": "compressed with bzip2. Let its name end with .bz2",

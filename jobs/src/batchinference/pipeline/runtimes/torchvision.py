@@ -107,9 +107,15 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
         directory.mkdir(parents=True, exist_ok=True)
         # the lock makes replicas that start at the same time download the weights only once
         with FileLock(directory / "torchvision.lock"):
-            downloaded: torch.nn.Module = models.get_model(
-                model.arch, weights=weights, progress=False, **model.options
-            )
+            try:
+                downloaded: torch.nn.Module = models.get_model(
+                    model.arch, weights=weights, progress=False, **model.options
+                )
+            except OSError as error:
+                raise ModelLoad(
+                    f"weights: {weights.url} cannot be downloaded ({error}). Without a network, "
+                    "fetch this file elsewhere, and name it in the model's field source"
+                ) from error
             return downloaded
     classes = {"num_classes": len(model.labels)} if model.labels else {}
     arguments = {**_WITH_WEIGHTS.get(model.arch, {}), **classes, **model.options}

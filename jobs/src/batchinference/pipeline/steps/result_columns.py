@@ -17,6 +17,7 @@ from batchinference.pipeline.schema import exact_cast, nested_types, unify_types
 from batchinference.pipeline.steps import TransformResult
 from batchinference.pipeline.steps.given_columns import GivenColumn, chunks_of
 from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.text import with_article
 
 Misfits = dict[int, Exception]
 """The error of each row that does not fit, by row index."""
@@ -180,8 +181,8 @@ def no_column(step: str, column: str, values: Any, error: Exception) -> JobFailu
     except TypeError:
         return _one_value(step, column, values)
     return JobFailure(
-        f"step '{step}' returned a {type(values).__name__} in column '{column}' that is not a "
-        f"column: {error}"
+        f"step '{step}' returned {with_article(type(values).__name__)} in column '{column}' that "
+        f"is not a column: {error}. Return a list with one value for each row"
     )
 
 

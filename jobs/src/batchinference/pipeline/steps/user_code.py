@@ -29,6 +29,7 @@ from batchinference.pipeline.steps.result_columns import (
 )
 from batchinference.pipeline.steps.returned_batch import columns_of
 from batchinference.spec.python_step import DEVICE
+from batchinference.text import counted, with_article
 
 if TYPE_CHECKING:
     from batchinference.spec.python_step import PredictBatch, PythonStep
@@ -86,7 +87,7 @@ class MapBatches(_UserFunction):
             raise no_column(self._name, name, values, error) from error
         if returned != rows:
             raise JobFailure(
-                f"step '{self._name}' returned {returned} rows in column '{name}' "
+                f"step '{self._name}' returned {counted(returned, 'row')} in column '{name}' "
                 f"for a batch of {rows}: it must return one for each"
             )
 
@@ -194,8 +195,9 @@ class PredictBatchTransform:
         results = _plain(self._method([_legacy(value) for value in values], **self._arguments))
         if len(results) != batch.num_rows:
             raise JobFailure(
-                f"step '{self._name}': predict_batch returned {len(results)} results for "
-                f"{batch.num_rows} values: it must return one for each"
+                f"step '{self._name}': predict_batch returned "
+                f"{counted(len(results), 'result')} for {counted(batch.num_rows, 'value')}: it "
+                "must return one for each"
             )
         return self._made.added(batch, {self._columns.output: results}, failed={})
 
@@ -267,8 +269,7 @@ def _construct(name: str, step: PythonStep, device: str) -> Any:
 def _callable(name: str, target: Any) -> Callable[..., Any]:
     if not callable(target):
         hint = ": set predictBatch" if hasattr(target, "predict_batch") else ""
-        raise ModelLoad(
-            f"step '{name}': a {type(target).__name__} cannot be called with a batch{hint}"
-        )
+        kind = with_article(type(target).__name__)
+        raise ModelLoad(f"step '{name}': {kind} cannot be called with a batch{hint}")
     function: Callable[..., Any] = target
     return function

@@ -41,6 +41,7 @@ from batchinference.pipeline.verify.row_check import (
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, WriteTable
+from batchinference.text import counted
 
 _PART = re.compile(r"part-[0-9a-f]{8,16}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """The file names of any job. Several jobs may store their error records in one directory."""
@@ -175,9 +176,9 @@ class Commits:
         counts = [file.rows for file in checked if file.rows is not None]
         if isinstance(self.work.spec.write, WriteImages):
             if len(checked) > entry.counts.written:
-                yield self._miscounted(entry, f"{len(checked)} files", entry.counts.written)
+                yield self._miscounted(entry, counted(len(checked), "file"), entry.counts.written)
         elif not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
-            yield self._miscounted(entry, f"{sum(counts)} rows", entry.counts.written)
+            yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
 
     def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
         failed = entry.counts.failed
@@ -188,7 +189,7 @@ class Commits:
             return [checked.found]
         found = []
         if checked.rows != failed:
-            found.append(self._miscounted(entry, f"{checked.rows} failed rows", failed))
+            found.append(self._miscounted(entry, counted(checked.rows or 0, "failed row"), failed))
         try:
             wrong = with_retries(lambda: wrong_errors(entry, file))
         except DAMAGE as error:
@@ -201,7 +202,7 @@ class Commits:
         counts = entry.counts
         named = sum(after - first for _, first, after in entry.row_ranges)
         if named != counts.read:
-            yield self._miscounted(entry, f"{named} rows of the input", counts.read)
+            yield self._miscounted(entry, f"{counted(named, 'row')} of the input", counts.read)
         elif named > counts.written + counts.failed + counts.filtered:
             yield self._miscounted(entry, "fewer rows than were read", counts.read)
 

@@ -29,6 +29,10 @@ MAX_COLUMNS = arrow_files.MAX_COLUMNS
 Found = TypeVar("Found")
 
 
+MAX_ABSENT = 200
+"""Characters of the names of absent columns in a message."""
+
+
 @dataclass(frozen=True)
 class BadRow:
     """One failed row, or several consecutive ones, that cannot be decoded.
@@ -68,6 +72,9 @@ class Reader(Protocol):
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
     sampled_files: ClassVar[int] = 8
     """Maximum number of files to inspect for properties of all files."""
+
+    lacking: str = ""
+    """Which inspected files lack columns of others, as text. Known after `prepare`."""
 
     def prepare(self, samples: list[Location]) -> None:
         """Inspect a few files to find properties of all files, such as column types."""
@@ -111,6 +118,20 @@ class StatsReader(Reader, Protocol):
     def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, lambda file: self.stats(file, file.info().size))
         self.use_schemas(schemas_of((sample.uri, stats) for sample, stats in found))
+
+
+def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
+    """Return which files lack columns of others, as text; empty if all have the same columns.
+    `names` are the columns of files by URI."""
+    every = dict.fromkeys(name for columns in names.values() for name in columns)
+    lacking = [uri for uri, columns in names.items() if len(set(columns)) < len(every)]
+    if not lacking:
+        return ""
+    first, own = lacking[0], set(names[lacking[0]])
+    absent = ", ".join(f"'{name}'" for name in every if name not in own)
+    count = "1 file lacks" if len(lacking) == 1 else f"{len(lacking)} files lack"
+    shown = absent if len(absent) <= MAX_ABSENT else f"{absent[:MAX_ABSENT]}..."
+    return f"{count} columns of others, which are null in its rows: {first} has no {shown}"
 
 
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:

@@ -28,7 +28,7 @@ from batchinference.pipeline.input.csv_text import CsvText
 from batchinference.pipeline.input.csv_types import CsvTypes
 from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
 from batchinference.pipeline.input.file_kinds import extension_of
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, plain
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
 from batchinference.pipeline.input.signatures import HEAD_BYTES
@@ -71,16 +71,20 @@ class CsvReader(Reader):
     def prepare(self, samples: list[Location]) -> None:
         columns: dict[str, list[pa.Array]] = defaultdict(list)
         files: dict[str, list[str]] = defaultdict(list)
+        names: dict[str, list[str]] = {}
         damaged = ""
         for file, lines in samples_of(samples, SAMPLE_BYTES):
             sampled = self._sampled(file, lines)
             if isinstance(sampled, Damage):
                 damaged = damaged or f"{file.uri}: {sampled.problem}"
                 continue
+            if sampled:
+                names[file.uri] = list(sampled)
             for name, column in sampled.items():
                 columns[name] += column.chunks
                 files[name] += [file.uri] * column.num_chunks
         arrays = {name: pa.chunked_array(parts, pa.binary()) for name, parts in columns.items()}
+        self.lacking = describe_lacking(names)
         if damaged and not arrays:
             raise BadInput(f"read.paths: {damaged}")
         for name in self._types.declared if arrays else ():

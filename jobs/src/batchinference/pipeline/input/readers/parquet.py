@@ -22,6 +22,7 @@ from batchinference.pipeline.input.readers import (
     StatsReader,
     blamed,
     converted,
+    describe_lacking,
     plain,
     size_of,
 )
@@ -66,6 +67,7 @@ class ParquetReader(StatsReader, DivisibleReader):
         }
         for uri, schema in chosen.items():
             check_names(schema.names, uri, RENAME)
+        self.lacking = describe_lacking({uri: schema.names for uri, schema in chosen.items()})
         self._casts.share(chosen)
 
     def read(self, file: Location) -> Iterator[Chunk]:

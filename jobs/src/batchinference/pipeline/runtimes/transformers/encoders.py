@@ -24,6 +24,7 @@ from batchinference.pipeline.runtimes.transformers.loading import Source, to_mod
 from batchinference.pipeline.runtimes.transformers.text_inputs import TextInput
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
+from batchinference.text import with_article
 
 LABELED = pa.struct([("label", pa.string()), ("score", pa.float32())])
 MODELS = {
@@ -159,9 +160,10 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
     if not hasattr(loaded, f"get_{kind}_features"):
         raise ModelLoad(f"task: '{model.source}' has no embeddings of {kind}s for '{model.task}'")
     if model.pooling is not None:
+        kind_of_model = with_article(type(loaded).__name__)
         raise ModelLoad(
-            f"pooling: '{model.source}' is a {type(loaded).__name__}, which pools in its own way. "
-            "Remove the field"
+            f"pooling: '{model.source}' is {kind_of_model}, which pools in its own way. Remove the "
+            "field"
         )
     tower: Callable[..., Any] = getattr(loaded, f"get_{kind}_features")
     return tower

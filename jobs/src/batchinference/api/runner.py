@@ -55,8 +55,9 @@ class Runner:
 
     def run_here(self) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report."""
-        from batchinference.pipeline.execution.cluster import add_import_path, ray_files
+        from batchinference.pipeline.execution.cluster import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
+        from batchinference.pipeline.steps.user_modules import add_import_path
 
         add_import_path(str(self.directory))
         with ray_files() as files:

@@ -36,7 +36,6 @@ from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_line
 
-_EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
 Publish = Callable[[Report], None]
 
 
@@ -111,7 +110,7 @@ def _mounted_plan(file: str) -> Plan | None:
 def _failure_exit_code(reason: str | None, message: str | None, options: RunOptions) -> int:
     if options.report_directory is not None:  # this process is the driver on a cluster
         echo(failure_line(reason, message), err=True)
-    return exit_code(reason)
+    return exits.code_of(reason)
 
 
 def _conflict(options: RunOptions) -> str | None:
@@ -179,8 +178,3 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
         show(report)
 
     return publish
-
-
-def exit_code(reason: str | None) -> int:
-    """Return the exit code for the reason of a failure."""
-    return _EXITS.get(reason or "", exits.JOB_FAILED)

@@ -24,9 +24,10 @@ from batchinference.pipeline.errors import (
     TooManyErrors,
     WorkerCrashed,
 )
+from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
-from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page

@@ -32,6 +32,7 @@ from batchinference.pipeline.ray_compat import (
     on_loopback,
     without_monitors,
 )
+from batchinference.pipeline.steps.user_modules import add_import_path
 
 Resources = dict[str, float]
 CONNECT_SECONDS = 10.0
@@ -245,15 +246,6 @@ def spilled_bytes() -> int | None:
     except Exception:  # noqa: BLE001 - the job does not depend on it
         return None
     return int(stats.spilled_bytes_total)
-
-
-def add_import_path(directory: str) -> None:
-    """Put a directory first on the Python path of this process and its child processes."""
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [path for path in others if path not in ("", directory)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
 
 
 def environment_with_modules(directory: str) -> dict[str, Any] | None:

@@ -124,8 +124,10 @@ class JobRun:
             self.say(f"{self.job.metadata.name}: {run.input.ignored.text}")
         self._reports.begin_attempt(run.attempt.number)
         if self._plan is None:
+            self.stop.check()  # Ray may take long to start
             with keep_heartbeat(run.attempt.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
+            self.stop.check()
         self._reports.begin_rows(ProgressTracker(run.count, run.start.counts.read))
         self._finished.append(self._run_attempts(run, self._plan))
         return self._finished[-1]

@@ -147,7 +147,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 def test_ray_that_does_not_start_in_time_is_started_once_more(start: Callable[..., None]) -> None:
     start(late := Starts(failing=1))
     assert late.count == 2
-    with pytest.raises(JobFailure, match="Ray could not start: .*timed out"):
+    with pytest.raises(JobFailure, match=r"Ray could not start: .*timed out"):
         start(never := Starts(failing=3))
     assert never.count == 2
 

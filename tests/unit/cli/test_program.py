@@ -176,7 +176,9 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
 ) -> None:
     """If the report is lost with the head, KubeRay still has the end of the log."""
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
-    failed = report(JobState.FAILED, reason="StorageUnavailable", message="s3://lake is away")
+    failed = report(
+        JobState.FAILED, reason="StorageUnavailable", message="s3://lake is away", attempt=1
+    )
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)
     monkeypatch.setattr(run, "_run", lambda *_, **__: failed)
     options = run.RunOptions(address="auto", report_directory=tmp_path if on_a_cluster else None)

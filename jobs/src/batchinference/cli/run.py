@@ -80,10 +80,10 @@ def run_file(file: str, options: RunOptions) -> int:
         report = _run(job, plan, directory, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
-        return _failure_exit_code(failure.reason, failure.message, options)
+        return _failed(exits.code_of(failure.reason), failure.reason, failure.message, options)
     if report.state == JobState.SUCCEEDED:
         return exits.SUCCESS
-    return _failure_exit_code(report.reason, report.message, options)
+    return _failed(_exit_code(report), report.reason, report.message, options)
 
 
 def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInference, Plan]:
@@ -107,10 +107,18 @@ def _mounted_plan(file: str) -> Plan | None:
     return parse_plan(text)
 
 
-def _failure_exit_code(reason: str | None, message: str | None, options: RunOptions) -> int:
+def _exit_code(report: Report) -> int:
+    """Return the exit code of a failed job. Whatever is found before its first attempt, and so
+    before Ray starts, is wrong input."""
+    code = exits.code_of(report.reason)
+    refused = code == exits.JOB_FAILED and report.attempt is None
+    return exits.BAD_INPUT if refused else code
+
+
+def _failed(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
     if options.report_directory is not None:  # this process is the driver on a cluster
         echo(failure_line(reason, message), err=True)
-    return exits.code_of(reason)
+    return code
 
 
 def _conflict(options: RunOptions) -> str | None:

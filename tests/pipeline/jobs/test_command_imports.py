@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,8 @@ http.server.ThreadingHTTPServer.serve_forever = interrupted
 command, *arguments = sys.argv[1:]
 code = app([command, *arguments], standalone_mode=False)
 names = {name.partition(".")[0] for name in sys.modules}
-print(json.dumps([code, sorted(names & {"PIL", "ray", "torch", "transformers"})]), file=sys.stderr)
+heavy = {"PIL", "lance", "ray", "torch", "transformers"}
+print(json.dumps([code, sorted(names & heavy)]), file=sys.stderr)
 """
 READER = """
 import sys
@@ -81,6 +83,21 @@ def test_command_that_only_reads_imports_no_ray(output: Path, command: str) -> N
     assert done.stdout
     assert not code, done.stderr
     assert imported == (["PIL"] if command == "ui" else [])
+
+
+def test_search_refuses_lance_before_it_imports_anything_heavy(
+    output: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "_batchinference"
+    shutil.copytree(output / state.name, state)
+    (tmp_path / "_SUCCESS").touch()
+    spec = json.loads((state / "spec.json").read_text())
+    spec["write"] = {"format": "lance", "path": str(tmp_path)}
+    (state / "spec.json").write_text(json.dumps(spec))
+    done = run(PROGRAM, "search", str(tmp_path), "--text", "x")
+    message, last = done.stderr.splitlines()
+    assert json.loads(last) == [2, []]
+    assert message.startswith("search: write.format: only outputs in Parquet can be searched")
 
 
 @pytest.mark.parametrize("how", ["stats", "read"])

@@ -121,8 +121,13 @@ def ui(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     namespace: Namespace = None,
     context: Context = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free port.")
-    ] = 8484,
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The port of the page; 0 takes any. Default: the first free one from 8484.",
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="JOB", help="Your job file, whose model embeds search queries."),

@@ -52,7 +52,7 @@ def opened(browser: Any, file: Path, scheme: str, size: dict[str, int]) -> Itera
 @contextmanager
 def served_ui(site: Any) -> Iterator[str]:
     """Serve the pages of a site, or of an object with the same `answer`, and yield the address."""
-    with serving(0, "token", cast("Site", site)) as server:
+    with serving([0], "token", cast("Site", site)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -94,10 +94,15 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 class Hub(BaseHTTPRequestHandler):
+    def status(self) -> int:
+        """Return the status of all answers about models that exist."""
+        return 200
+
     def do_HEAD(self) -> None:
         known = self.path.startswith("/org/model/")
         found = known and self.path.startswith("/org/model/resolve/main/config.json")
-        self.send_response(200 if found else 404)
+        status = self.status()
+        self.send_response(status if status != 200 or found else 404)
         if not found:
             self.send_header("X-Error-Code", "RevisionNotFound" if known else "RepoNotFound")
         self.send_header("ETag", '"etag"')
@@ -132,9 +137,73 @@ def test_offline_error_names_the_download_command(offline: None, tmp_path: Path)
         check("org/missing", HUB, "v2")
     assert failure.value.message == (
         "model 'org/missing' at revision 'v2' not found: no such folder here, and "
-        f"{tmp_path}/hub does not hold it. The Hub is not asked, because HF_HUB_OFFLINE is set: "
-        "put the model there with 'hf download org/missing'"
+        f"{tmp_path}/hub does not hold it. The Hub is not asked, because HF_HUB_OFFLINE is set. "
+        "To use a local copy, write source: ./folder, or put the model there with 'hf download "
+        "org/missing'"
     )
+
+
+class NoAnswer(Exception):
+    """An error of the HTTP client."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Make the Hub unreachable, and return the files that were asked for."""
+    files: list[str] = []
+
+    def no_answer(url: str, **_: object) -> None:
+        files.append(url.rpartition("/")[2])
+        raise NoAnswer("no route to host")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", no_answer)
+    return files
+
+
+def test_unreachable_hub_is_asked_twice_for_one_file(asked: list[str]) -> None:
+    with pytest.raises(ModelLoad) as failure:
+        check("org/missing", HUB)
+    assert asked == ["modules.json"] * 2
+    assert failure.value.message == (
+        "model 'org/missing' not found: no such folder here, and the Hub (https://huggingface.co) "
+        "does not answer: NoAnswer: no route to host. To use a local copy, write source: ./folder. "
+        "To use only models in the cache, without a network, set HF_HUB_OFFLINE=1"
+    )
+
+
+def test_busy_hub_is_asked_again(hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [503, 200]
+    monkeypatch.setattr(Hub, "status", lambda _: answers.pop(0))
+    check("org/model", ["config.json"])
+    assert answers == []
+
+
+@pytest.mark.parametrize(
+    ("source", "folder", "near"),
+    [
+        ("models/sentiment", "models/sentimant", "./models/sentimant"),
+        ("model/sentiment", "models/sentiment", "./models/sentiment"),
+        ("sentiment", "models/sentiment", "./models/sentiment"),
+        ("models/sentiment", "../models/sentiment", "../models/sentiment"),
+        ("org/other", "models/sentiment", None),
+    ],
+)
+def test_folder_nearby_is_suggested(
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    folder: str,
+    near: str | None,
+) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / folder).mkdir(parents=True)
+    monkeypatch.syspath_prepend(job)
+    with pytest.raises(ModelLoad) as failure:
+        check(source, HUB)
+    assert failure.value.message.endswith(f". Did you mean '{near}'?") == (near is not None)
 
 
 def test_revision_of_a_path_is_rejected() -> None:

@@ -10,11 +10,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from ray.data.extensions import ArrowTensorTypeV2
+from ray.data.extensions import (
+    ArrowTensorType,
+    ArrowTensorTypeV2,
+    ArrowVariableShapedTensorType,
+    get_arrow_extension_tensor_types,
+)
 
 from batchinference.pipeline.schema import (
+    TENSORS,
     TypeMismatch,
     cast_to,
+    is_tensor,
     unify_field,
     unify_schemas,
     unify_types,
@@ -210,3 +217,14 @@ def test_table_is_cast_to_a_schema() -> None:
     assert found.schema.field("b").type == pa.float64()
     with pytest.raises(TypeMismatch, match="column 'b' is int16 and int8: Integer value 300 not"):
         cast_to(pa.table({"b": pa.array([300], pa.int16())}), pa.schema({"b": pa.int8()}))
+
+
+def test_tensors_are_the_types_that_ray_takes_for_tensors() -> None:
+    kinds = [
+        *(ArrowTensorType((2, 3), pa.int8()), ArrowTensorTypeV2((2, 3), pa.int8())),
+        *(ArrowVariableShapedTensorType(pa.int8(), 2), pa.fixed_shape_tensor(pa.int8(), (2, 3))),
+    ]
+    assert set(map(type, kinds)) == set(get_arrow_extension_tensor_types())
+    assert {kind.extension_name for kind in kinds} == TENSORS
+    assert all(map(is_tensor, kinds))
+    assert not any(map(is_tensor, [pa.int8(), pa.list_(pa.int8()), pa.uuid()]))

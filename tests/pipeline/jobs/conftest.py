@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.execution import cluster
+from batchinference.pipeline.steps.user_modules import add_import_path
 from support.jobs.crash_points import Place, cloud_place, local_place, s3_place
 from support.servers.clouds import served
 from support.servers.s3 import S3Server, s3_server
@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def own_code() -> Path:
     """Make the user module importable for jobs without Ray, and return its file."""
-    cluster.add_import_path(str(OWN_CODE.parent))
+    add_import_path(str(OWN_CODE.parent))
     return OWN_CODE
 
 
@@ -46,7 +46,7 @@ def one_ray() -> Iterator[None]:
     # the default niceness is 15: workers would wait for the tests of other processes
     os.environ.setdefault("RAY_worker_niceness", "0")
     for directory in (str(OWN_CODE.parent), str(FAKES)):
-        cluster.add_import_path(directory)
+        add_import_path(directory)
     with patch.object(Node, "start_log_monitor"):  # it polls the logs, which nobody reads
         ray.init(
             num_cpus=3,

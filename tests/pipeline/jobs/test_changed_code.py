@@ -101,7 +101,7 @@ def test_output_of_other_code_is_refused_until_a_restart(job: Job, complete: boo
         job.unfinish()
     job.change("2")
     refused = job.run()
-    assert refused.exit_code == exits.JOB_FAILED
+    assert refused.exit_code == exits.BAD_INPUT
     assert CHANGED in refused.stderr
     assert "Run with --restart to start over" in refused.stderr
     assert job.texts() == ["a1"]
@@ -213,7 +213,7 @@ def test_restart_keeps_the_output_of_another_job(job: Job) -> None:
     run_another_job(job)
     for mode in ("error", "ignore"):
         refused = job.run("--restart", mode=mode)
-        assert refused.exit_code == exits.JOB_FAILED
+        assert refused.exit_code == exits.BAD_INPUT
         assert "holds the output of another job, other on " in refused.stderr
     assert job.texts() == ["a"]
     assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
@@ -224,7 +224,7 @@ def test_restart_keeps_rows_that_another_job_has_appended(job: Job) -> None:
     job.run()
     run_another_job(job, "append")
     refused = job.run("--restart")
-    assert refused.exit_code == exits.JOB_FAILED
+    assert refused.exit_code == exits.BAD_INPUT
     assert "holds rows that other on " in refused.stderr
     assert job.texts() == ["a", "a1"]
     assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS

@@ -161,6 +161,33 @@ def test_invalid_file_ends_with_2_before_ray_starts(
     assert "Ray" not in done.stderr
 
 
+def model(**fields: Any) -> dict[str, Any]:
+    return {"name": "own", "model": {"inputs": {"text": "text"}, "output": "out", **fields}}
+
+
+CHAT = {"runtime": "http", "url": "http://localhost:1/v1", "api": "chat", "name": "small"}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "key": ({"steps": [model(**CHAT, apiKeyEnv="NO_KEY")]}, "variable NO_KEY, which holds a key"),
+    "model": (
+        {"steps": [model(runtime="transformers", task="text-classification", source="./none")]},
+        "none' not found: there is no ",
+    ),
+    "code": ({"steps": [{"name": "own", "python": {"callable": "none:none"}}]}, "module 'none'"),
+    "input": ({"read": {"format": "text", "paths": ["./none"]}}, "/none"),
+    "output": ({"write": {"format": "json", "path": "./in", "mode": "overwrite"}}, "/in"),
+}
+"""Fields of a job that is refused before Ray starts, and a part of the message."""
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_is_found_before_ray_starts_ends_with_2(
+    tmp_path: Path, own_code: Path, fields: dict[str, Any], message: str
+) -> None:
+    job_file(tmp_path, own_code, **fields)
+    done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.long("remote")
 def test_missing_cluster_ends_with_1_and_one_line(tmp_path: Path, own_code: Path) -> None:
     job_file(tmp_path, own_code)

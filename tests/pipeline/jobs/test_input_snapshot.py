@@ -13,7 +13,7 @@ import pytest
 
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.execution.executor import AttemptRun
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount, snapshot
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import (

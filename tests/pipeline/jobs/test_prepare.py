@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import (
     JobFailure,
     ModelLoad,
 )
-from batchinference.pipeline.execution.executor import AttemptRun
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
 from batchinference.spec import parse

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,12 +13,17 @@ from unittest.mock import patch
 import pytest
 
 from batchinference.api.runner import Runner
+from batchinference.pipeline import job as job_module
 from batchinference.pipeline.commit import lease
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import is_complete, keep_heartbeat
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import cluster
-from batchinference.pipeline.execution.stop_signals import StopSignal
+from batchinference.pipeline.execution.stop_signals import (
+    STOPPING_EARLY,
+    StopSignal,
+    stop_on_signals,
+)
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Plan, plan_for_machine
@@ -35,7 +42,7 @@ def document_of(directory: Path, name: str = "a", **write: Any) -> Document:
     return job_document("demo", source, directory / "out", write=write)
 
 
-def run_on(given: Document, starts: Callable[[], Any]) -> Report:
+def run_on(given: Document, starts: Callable[[], Any], stop: StopSignal | None = None) -> Report:
     """Run a job, and call `starts` when Ray starts."""
     job = parse(given)
 
@@ -45,7 +52,7 @@ def run_on(given: Document, starts: Callable[[], Any]) -> Report:
         yield plan_for_machine(job.spec, gpus=0)
 
     with in_this_process():
-        return JobRun(job, ray, lambda report: None, StopSignal()).run()
+        return JobRun(job, ray, lambda report: None, stop or StopSignal()).run()
 
 
 def fail(failure: JobFailure) -> Callable[[], None]:
@@ -84,6 +91,77 @@ def test_a_failed_start_with_overwrite_keeps_the_old_output(
     assert rows_of(tmp_path / "out") == [{"text": "a"}]
     assert run_without_ray(new).state == JobState.SUCCEEDED
     assert rows_of(tmp_path / "out") == [{"text": "b"}]
+
+
+def test_a_stop_while_ray_starts_ends_the_run_before_any_row(tmp_path: Path) -> None:
+    said: list[str] = []
+    with stop_on_signals(said.append) as stop:
+        report = run_on(document_of(tmp_path), lambda: stop.ask(signal.SIGINT), stop)
+    assert (report.reason, report.message) == ("Interrupted", "stopped by SIGINT")
+    assert report.counts is None
+    assert said == [STOPPING_EARLY]
+
+
+def test_a_stop_while_the_input_is_listed_starts_no_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = StopSignal()
+    monkeypatch.setattr(job_module, "prepare", partial(_stopped, stop, job_module.prepare))
+    assert run_on(document_of(tmp_path), pytest.fail, stop).reason == "Interrupted"
+
+
+def _stopped(stop: StopSignal, prepare: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    stop.ask(signal.SIGTERM)
+    return prepare(*args, **options)
+
+
+class Starts:
+    """Records the starts of Ray. The first `failing` of them fail, after `meanwhile` is called."""
+
+    def __init__(self, failing: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.count, self._failing, self._meanwhile = 0, failing, meanwhile
+
+    def __call__(self, **_: Any) -> None:
+        self.count += 1
+        if self.count <= self._failing:
+            self._meanwhile()
+            raise RuntimeError("timed out")
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that starts Ray with a fake `ray.init`."""
+
+    def run(starts: Starts, stop: StopSignal | None = None) -> None:
+        monkeypatch.setattr(cluster.ray, "init", starts)
+        files, check = cluster.RayFiles(str(tmp_path)), (stop or StopSignal()).check
+        with cluster.local_ray(1, str(tmp_path), files, quiet=False, check_stop=check):
+            pass
+
+    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(cluster.ray, "cluster_resources", dict)
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.syspath_prepend("unused")  # restores sys.path
+    return run
+
+
+def test_ray_that_does_not_start_in_time_is_started_once_more(start: Callable[..., None]) -> None:
+    start(late := Starts(failing=1))
+    assert late.count == 2
+    with pytest.raises(JobFailure, match=r"Ray could not start: .*timed out"):
+        start(never := Starts(failing=3))
+    assert never.count == 2
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_stopped_start_that_fails_is_interrupted(
+    start: Callable[..., None], failing: int
+) -> None:
+    stop = StopSignal()
+    starts = Starts(failing, lambda: starts.count == failing and stop.ask(signal.SIGINT))
+    with pytest.raises(Interrupted, match="stopped by SIGINT"):
+        start(starts, stop)
+    assert starts.count == failing, "it is not started again"
 
 
 def test_another_run_is_refused_while_ray_starts(

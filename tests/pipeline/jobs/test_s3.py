@@ -16,7 +16,7 @@ import yaml
 from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.execution.executor import AttemptRun
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.input.listing import list_input

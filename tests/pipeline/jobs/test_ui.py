@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from batchinference.api.targets import Target
+from batchinference.cli import show_ui
+from batchinference.ui import server
 from batchinference.ui.jobs import GivenJobs
 from batchinference.ui.site import POLICY, REPORT_POLICY, SearchTrust, Site
 from support.documents.minimal import Document, document
@@ -170,6 +172,23 @@ def test_port_in_use_is_refused(failed_rows: Path) -> None:
         done = invoke_without_ray("ui", str(failed_rows), "--port", str(port))
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"ui: --port: port {port} cannot be used" in done.stderr
+
+
+def test_the_first_free_port_is_taken_by_default(
+    failed_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server.ThreadingHTTPServer, "serve_forever", interrupted)
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        monkeypatch.setattr(show_ui, "DEFAULT_PORTS", [port, 0])
+        done = invoke_without_ray("ui", str(failed_rows), "--no-browser")
+        assert done.exit_code == 0
+        assert f":{port}/" not in done.stdout
+        monkeypatch.setattr(show_ui, "DEFAULT_PORTS", [port, port])
+        assert invoke_without_ray("ui", str(failed_rows), "--no-browser").exit_code == 2
 
 
 def test_search_sees_an_output_that_was_replaced(tmp_path: Path, photos: Path) -> None:

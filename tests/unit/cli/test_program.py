@@ -167,6 +167,17 @@ def test_rendered_job_can_be_piped_into_plan(invoke: Invoke, job_file: Path) -> 
     assert again.stdout == invoke("plan", str(job_file)).stdout
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
+def test_file_in_another_encoding_is_refused_with_the_fix(
+    invoke: Invoke, directory: Path, encoding: str
+) -> None:
+    (directory / "job.yaml").write_text("# größer\nkind: BatchInference\n", encoding=encoding)
+    result = invoke("validate", "job.yaml")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("job.yaml: cannot be read: it is not UTF-8")
+    assert result.stderr.endswith(". Save the file as UTF-8\n")
+
+
 @pytest.mark.parametrize("on_a_cluster", [True, False])
 def test_driver_that_fails_ends_its_log_with_the_cause(
     tmp_path: Path,
@@ -176,7 +187,9 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
 ) -> None:
     """If the report is lost with the head, KubeRay still has the end of the log."""
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
-    failed = report(JobState.FAILED, reason="StorageUnavailable", message="s3://lake is away")
+    failed = report(
+        JobState.FAILED, reason="StorageUnavailable", message="s3://lake is away", attempt=1
+    )
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)
     monkeypatch.setattr(run, "_run", lambda *_, **__: failed)
     options = run.RunOptions(address="auto", report_directory=tmp_path if on_a_cluster else None)

@@ -142,6 +142,18 @@ def test_unknown_field_suggests_a_known_one(place: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("spec.write.overwrite", "did you mean 'mode: overwrite'?"),
+        ("spec.write.append", "did you mean 'mode: append'?"),
+        ("spec.write.modes", "did you mean 'mode'?"),
+    ],
+)
+def test_value_in_place_of_its_field_is_recognized(place: str, message: str) -> None:
+    assert refused_at(place, True) == f"{place}: unknown field; {message}"
+
+
+@pytest.mark.parametrize(
     ("key", "shown"),
     [
         ("with space", "with space"),

@@ -18,7 +18,10 @@ def read_text(file: str) -> str:
     """Return the text of a file, or of stdin for `-`. Raises SpecError if it cannot be read."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        problem = f"cannot be read: it is not UTF-8 ({error}). Save the file as UTF-8"
+        raise SpecError([Problem("", problem)]) from None
+    except OSError as error:
         raise SpecError([Problem("", f"cannot be read: {error}")]) from None
 
 

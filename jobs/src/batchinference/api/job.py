@@ -107,8 +107,8 @@ class Job:
     def check(self) -> list[Problem]:
         """Return the problems that `batchinference validate --deep` finds."""
         from batchinference.pipeline.commit.lease import identity_of
-        from batchinference.pipeline.execution.cluster import add_import_path
         from batchinference.pipeline.preflight import preflight
+        from batchinference.pipeline.steps.user_modules import add_import_path
 
         add_import_path(str(self.directory))
         return preflight(self.absolute.spec, identity_of(self.absolute))

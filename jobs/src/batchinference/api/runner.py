@@ -55,8 +55,9 @@ class Runner:
 
     def run_here(self) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report."""
-        from batchinference.pipeline.execution.cluster import add_import_path, ray_files
+        from batchinference.pipeline.execution.cluster import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
+        from batchinference.pipeline.steps.user_modules import add_import_path
 
         add_import_path(str(self.directory))
         with ray_files() as files:
@@ -128,7 +129,8 @@ class Runner:
         devices = machine_devices()
         expected = plan_for_machine(self.job.spec, int(devices.get(GPU, 0)), devices)
         cpus = ray_cpus(expected, machine_cpus())
-        with local_ray(cpus, str(self.directory), files, quiet=self.quiet) as found:
+        directory, check_stop = str(self.directory), self.stop.check
+        with local_ray(cpus, directory, files, quiet=self.quiet, check_stop=check_stop) as found:
             gpus, memory = int(found.get(GPU, 0)), found["memory"]
             plan = plan_for_machine(self.job.spec, gpus, found, memory)
             for note in plan.notes:
@@ -146,7 +148,8 @@ class Runner:
         self._say_for_job(f"connecting to Ray at {address}")
         self._logs_stdout = True  # Ray redirects the driver of a cluster to its log
         code = str(self.directory) if _uses_code(self.job) else None
-        with remote_ray(address, code, quiet=self.quiet) as nodes:
+        check_stop = self.stop.check
+        with remote_ray(address, code, quiet=self.quiet, check_stop=check_stop) as nodes:
             check_nodes(plan, nodes)
             report = self._run(lambda: nullcontext(plan))
         self.log.add_own_output()

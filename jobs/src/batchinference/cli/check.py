@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,12 @@ from batchinference.spec.parameters import Values
 
 def pipeline_is_installed() -> bool:
     """Return whether jobs can run here. If not, print what to install."""
-    import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
+    from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
 
-    try:
-        import ray.data  # noqa: F401
-    except ImportError as error:
-        from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
-
-        echo(f"{missing_package('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
-        return False
-    return True
+    missing = [name for name in ("ray", "pyarrow", "numpy") if find_spec(name) is None]
+    for name in missing:  # importing Ray would take longer than most commands
+        echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)
+    return not missing
 
 
 def print_problems(file: str, error: SpecError) -> None:
@@ -144,8 +141,8 @@ def _check_deep(job: BatchInference, directory: Path) -> list[Problem]:
     if not pipeline_is_installed():
         raise SpecError([])  # pipeline_is_installed has printed the problem
     from batchinference.pipeline.commit.lease import identity_of
-    from batchinference.pipeline.execution.cluster import add_import_path
     from batchinference.pipeline.preflight import preflight, small_pods
+    from batchinference.pipeline.steps.user_modules import add_import_path
 
     if problems := [Problem("", problem) for problem in shadowing([str(directory)])]:
         raise SpecError(problems)

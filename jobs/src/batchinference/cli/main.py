@@ -82,8 +82,8 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 
     With --quiet, only the summary of a job that failed is printed.
 
-    Exit codes: 0 the output is complete, 1 the job failed, 2 the file is wrong or its input is
-    missing, 130 interrupted.
+    Exit codes: 0 the output is complete, 1 the job failed, 2 it was refused before Ray started,
+    130 interrupted.
     """
     from batchinference.cli.run import RunOptions, run_file
 

@@ -15,6 +15,15 @@ TargetArgument = Annotated[
     typer.Argument(metavar="OUTPUT|JOB", help="An output path, or the name of a cluster's job."),
 ]
 
+Port = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        help="The port of the page; 0 takes any. Default: the first free one from 8484.",
+    ),
+]
+
 
 @app.command()
 def status(
@@ -120,9 +129,7 @@ def ui(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     ] = None,
     namespace: Namespace = None,
     context: Context = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free port.")
-    ] = 8484,
+    port: Port = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="JOB", help="Your job file, whose model embeds search queries."),

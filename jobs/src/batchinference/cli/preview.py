@@ -13,7 +13,6 @@ from batchinference.api.files import directory_of, load_job
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed, print_problems
 from batchinference.cli.printing import Format, as_data, echo, print_data
-from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import note
 from batchinference.credentials import without_credentials
 from batchinference.plan import plan_for_machine
@@ -60,7 +59,7 @@ def preview_file(
     except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
         failure = root_cause(error)
         echo(f"{job.metadata.name}: {failure.message}", err=True)
-        return exit_code(failure.reason)
+        return exits.code_of(failure.reason)
 
 
 def _without_preview(spec: BatchInferenceSpec) -> list[Problem]:
@@ -141,8 +140,9 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
     """Return the preview of a job with the devices of this machine, and print notes on its plan."""
-    from batchinference.pipeline.execution.cluster import add_import_path, machine_devices
+    from batchinference.pipeline.execution.cluster import machine_devices
     from batchinference.pipeline.preview import Preview
+    from batchinference.pipeline.steps.user_modules import add_import_path
 
     add_import_path(str(directory))
     devices = machine_devices()

@@ -41,7 +41,6 @@ from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_li
 if TYPE_CHECKING:
     from batchinference.api.display import Display
 
-_EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
 Publish = Callable[[Report], None]
 
 
@@ -86,10 +85,10 @@ def run_file(file: str, options: RunOptions) -> int:
         report = _run(job, plan, file, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
-        return _failure_exit_code(failure.reason, failure.message, options)
+        return _failed(exits.code_of(failure.reason), failure.reason, failure.message, options)
     if report.state == JobState.SUCCEEDED:
         return exits.SUCCESS
-    return _failure_exit_code(report.reason, report.message, options)
+    return _failed(_exit_code(report), report.reason, report.message, options)
 
 
 def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInference, Plan]:
@@ -113,10 +112,18 @@ def _mounted_plan(file: str) -> Plan | None:
     return parse_plan(text)
 
 
-def _failure_exit_code(reason: str | None, message: str | None, options: RunOptions) -> int:
+def _exit_code(report: Report) -> int:
+    """Return the exit code of a failed job. Whatever is found before its first attempt, and so
+    before Ray starts, is wrong input."""
+    code = exits.code_of(report.reason)
+    refused = code == exits.JOB_FAILED and report.attempt is None
+    return exits.BAD_INPUT if refused else code
+
+
+def _failed(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
     if options.report_directory is not None:  # this process is the driver on a cluster
         echo(failure_line(reason, message), err=True)
-    return exit_code(reason)
+    return code
 
 
 def _conflict(options: RunOptions) -> str | None:
@@ -199,8 +206,3 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
         show(report)
 
     return publish
-
-
-def exit_code(reason: str | None) -> int:
-    """Return the exit code for the reason of a failure."""
-    return _EXITS.get(reason or "", exits.JOB_FAILED)

@@ -9,7 +9,6 @@ from batchinference.api.search import Hit, OutputSearch, SearchQuery, query_prob
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed
 from batchinference.cli.printing import Format, as_data, echo, print_data
-from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import note
 from batchinference.text import in_one_line
 
@@ -44,7 +43,7 @@ def search_output(output: str, options: SearchOptions) -> int:
         hits = _search(output, options)
     except JobFailure as failure:
         echo(f"search: {failure.message}", err=True)
-        return exit_code(failure.reason)
+        return exits.code_of(failure.reason)
     if options.form is Format.TEXT:
         _print_table(hits)
     else:

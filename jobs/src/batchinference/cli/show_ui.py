@@ -17,6 +17,8 @@ from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed
 from batchinference.cli.printing import echo
 
+DEFAULT_PORTS = range(8484, 8494)
+
 
 @dataclass(frozen=True)
 class UiOptions:
@@ -25,7 +27,8 @@ class UiOptions:
     targets: list[str]
     namespace: str | None
     context: str | None
-    port: int
+    port: int | None
+    """None takes the first free one of DEFAULT_PORTS."""
     job: str | None
     """The user's job file, whose model embeds search queries."""
     trusted: bool
@@ -47,17 +50,18 @@ def show_ui(options: UiOptions) -> int:
     except ClusterError as error:
         echo(f"ui: {error}. Or name the outputs to show", err=True)
         return exits.BAD_INPUT
+    ports = DEFAULT_PORTS if options.port is None else [options.port]
     site = Site(jobs, SearchTrust(options.job, options.trusted))
     try:
         with (
-            serving(options.port, secrets.token_urlsafe(16), site) as server,
+            serving(ports, secrets.token_urlsafe(16), site) as server,
             _announced(address_of(server), browser=options.browser),
         ):
             server.serve_forever()
     except KeyboardInterrupt:
         return exits.SUCCESS
     except OSError as error:
-        echo(f"ui: --port: port {options.port} cannot be used: {error}. Choose another", err=True)
+        echo(f"ui: --port: port {ports[-1]} cannot be used: {error}. Choose another", err=True)
         return exits.BAD_INPUT
     return exits.SUCCESS
 

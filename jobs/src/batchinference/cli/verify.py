@@ -9,7 +9,6 @@ from pydantic import TypeAdapter, ValidationError
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
-from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import is_quiet
 from batchinference.spec.uris import Uri
 
@@ -35,7 +34,7 @@ def verify_output(output: str, *, quick: bool, trusted: bool, form: Format) -> i
         proof = _verify(output, quick=quick, trusted=trusted)
     except JobFailure as failure:
         echo(f"verify: {failure.message}", err=True)
-        return exit_code(failure.reason)
+        return exits.code_of(failure.reason)
     except OSError as error:
         echo(f"verify: '{output}' cannot be read: {shown(str(error))}", err=True)
         return exits.JOB_FAILED

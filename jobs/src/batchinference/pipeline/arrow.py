@@ -1,6 +1,7 @@
 """Converts between Arrow, NumPy and Python, and finds values that only Arrow can hold.
 
-Tensors are converted with Ray, whose version pyproject.toml pins.
+Tensors are converted with Ray, whose version pyproject.toml pins. Ray is imported on first use, so
+that reading what a job has committed does not need it.
 
 Files can hold values that Python cannot represent, such as invalid UTF-8 or dates after the year
 9999. Arrow passes them on, and a later conversion to Python raises an exception. Rows with such
@@ -19,17 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
-from ray.data.block import BlockAccessor
-from ray.data.extensions import (
-    ArrowTensorType,
-    ArrowTensorTypeV2,
-    get_arrow_extension_tensor_types,
-)
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.ray_compat import ArrowPythonObjectType
-from batchinference.pipeline.ray_compat import concat as _ray_concat
-from batchinference.pipeline.schema import exact_cast, is_list, nested_types, unify_types
+from batchinference.pipeline.schema import (
+    exact_cast,
+    is_list,
+    is_tensor,
+    nested_types,
+    unify_types,
+)
 
 Batch = dict[str, np.ndarray]
 """Maps a column name to an array whose first axis is the row, as `map_batches` passes it."""
@@ -38,7 +37,7 @@ MAX_LIST_BYTES = (1 << 31) - 1
 """Maximum bytes of tensors in one list array, whose offsets have 32 bits."""
 NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """The errors of Arrow for values that a type cannot hold."""
-_FIXED_SHAPE = (ArrowTensorType, ArrowTensorTypeV2)
+_FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 """Tensor types with one shape. Ray ignores the stored offsets of their values."""
 
 
@@ -48,6 +47,10 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     Raises JobFailure if no type can hold all values of a column."""
     if len(tables) == 1:
         return tables[0]
+    if all(table.schema == tables[0].schema for table in tables):
+        return pa.concat_tables(tables)
+    from batchinference.pipeline.ray_compat import concat as _ray_concat
+
     names = dict.fromkeys(name for table in tables for name in table.column_names)
     inputs = _without_null_tensors(tables)
     try:
@@ -87,9 +90,8 @@ def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return the tables without null-typed columns that are tensors in other tables.
 
     Ray cannot concatenate them with tensors."""
-    tensor_types = get_arrow_extension_tensor_types()
     fields = (field for table in tables for field in table.schema)
-    tensor_names = {field.name for field in fields if isinstance(field.type, tensor_types)}
+    tensor_names = {field.name for field in fields if is_tensor(field.type)}
     return [table.drop_columns([field.name for field in table.schema
                                 if field.name in tensor_names and pa.types.is_null(field.type)])
             for table in tables]  # fmt: skip
@@ -97,10 +99,11 @@ def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 def to_batch(table: pa.Table) -> Batch:
     """Return a table as NumPy arrays, as Ray Data passes them to `map_batches` functions."""
-    tensor_types = get_arrow_extension_tensor_types()
+    from ray.data.block import BlockAccessor
+
     with_nulls = []
     for index, field in enumerate(table.schema):
-        if isinstance(field.type, tensor_types):
+        if is_tensor(field.type):
             chunks = [in_place(chunk) for chunk in table.column(index).chunks]
             table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
             with_nulls += [field.name] if table.column(index).null_count else []
@@ -127,7 +130,7 @@ def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
     Ray computes an offset as if each earlier row had a tensor in memory. A null row has none, so
     the tensors after a null row would be read at the wrong offset.
     """
-    if not len(tensors) or not isinstance(tensors.type, _FIXED_SHAPE):
+    if not len(tensors) or tensors.type.extension_name not in _FIXED_SHAPE:
         return tensors
     storage = tensors.storage
     if storage.offsets[0].as_py() == storage.offset * math.prod(tensors.type.shape):
@@ -148,11 +151,15 @@ def _to_object_array(tensors: pa.ChunkedArray) -> np.ndarray:
 
 def to_table(columns: Mapping[str, Any]) -> pa.Table:
     """Return arrays as a table. Arrays with more than one dimension become tensors."""
+    from ray.data.block import BlockAccessor
+
     return BlockAccessor.batch_to_arrow_block(dict(columns))
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield rows as Ray Data passes them to `map` functions."""
+    from ray.data.block import BlockAccessor
+
     accessor = BlockAccessor.for_block(table)
     return iter(accessor.iter_rows(public_row_format=True))
 
@@ -180,6 +187,8 @@ def to_column(values: Any) -> pa.ChunkedArray:
 
 
 def _by_ray(values: Any) -> pa.ChunkedArray:
+    from batchinference.pipeline.ray_compat import ArrowPythonObjectType
+
     column = to_table({"column": values}).column(0)
     if not isinstance(column.type, ArrowPythonObjectType):
         return column
@@ -242,9 +251,8 @@ def holds(read: Any, value: Any) -> bool:
 
 def tensors_to_lists(table: pa.Table) -> pa.Table:
     """Return the table with tensors as (nested) lists, which all other tools can read."""
-    tensor_types = get_arrow_extension_tensor_types()
     for index, field in enumerate(table.schema):
-        if isinstance(field.type, tensor_types):
+        if is_tensor(field.type):
             parts = (part for chunk in table.column(index).chunks for part in _parts(chunk))
             lists = pa.chunked_array([_as_lists(part) for part in parts], _list_type(field.type))
             table = table.set_column(index, field.name, lists)
@@ -319,7 +327,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column as Python objects, tensors as NumPy arrays, null as None.
 
     Unlike in a batch of NumPy arrays, a null does not change the type of the other values."""
-    if not isinstance(column.type, get_arrow_extension_tensor_types()):
+    if not is_tensor(column.type):
         return list(column.to_pylist())
     found: list[Any] = []
     for chunk in column.chunks:
@@ -384,7 +392,7 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
 def _is_readable(array: pa.Array) -> bool:
     """Return whether all values are readable. False means that some may not be."""
     kind = array.type
-    if isinstance(kind, get_arrow_extension_tensor_types()):
+    if is_tensor(kind):
         return True
     if isinstance(kind, pa.BaseExtensionType):
         return _is_readable(array.storage)

@@ -26,9 +26,10 @@ from batchinference.pipeline.errors import (
     TooManyErrors,
     WorkerCrashed,
 )
+from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
-from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page
@@ -136,8 +137,10 @@ class JobRun:
             self.say(f"{self.job.metadata.name}: {remark}")
         self._reports.begin_attempt(run.attempt.number)
         if self._plan is None:
+            self.stop.check()  # Ray may take long to start
             with keep_heartbeat(run.attempt.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
+            self.stop.check()
         self._reports.begin_rows(ProgressTracker(run.count, run.start.counts.read))
         self._finished.append(self._run_attempts(run, self._plan))
         return self._finished[-1]

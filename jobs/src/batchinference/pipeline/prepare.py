@@ -35,7 +35,7 @@ from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
-from batchinference.pipeline.execution.executor import AttemptRun
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sizing_of

@@ -43,7 +43,7 @@ ERRORS = pa.schema(
 )
 """The columns of failed rows. `id` is the id of the input row."""
 NO_IDS = np.empty(0, dtype=np.int64)
-NO_ROWS = pa.table({})
+NO_ROWS = pa.Table.from_batches([], pa.schema([]))  # pa.table would import pandas
 
 
 def pack_id(file: int, row: int) -> int:

@@ -25,7 +25,7 @@ ROW_WARNINGS = pa.schema(
     [("id", pa.int64()), ("step", pa.string()), ("name", pa.string()), ("amount", pa.int64())]
 )
 """The columns of the warnings of a batch. `id` is the id of the input row."""
-NO_WARNINGS = ROW_WARNINGS.empty_table()
+NO_WARNINGS = pa.Table.from_batches([], ROW_WARNINGS)  # empty_table would import pandas
 WARNING_COLUMN = OWN_PREFIX + "warnings"
 WARNING_LIST = pa.list_(pa.struct([("name", pa.string()), ("amount", pa.int64())]))
 

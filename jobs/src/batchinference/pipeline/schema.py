@@ -14,15 +14,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
-from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.ray_compat import unify_schemas as unify_tensors
 
 INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
 _DECIMALS = ((pa.decimal128, 38), (pa.decimal256, 76))
 """Decimal types with their maximum number of digits."""
+
+
+TENSORS = frozenset(
+    (
+        *("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"),
+        *("ray.data.arrow_variable_shaped_tensor", "arrow.fixed_shape_tensor"),
+    )
+)
+"""The names of the types of tensors. Those of Ray are known once Ray Data is imported."""
+EXTENSION_NAME = b"ARROW:extension:name"
 
 
 class TypeMismatch(TypeError):
@@ -43,14 +51,27 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return one
     if kinds.is_null(one):
         return other
-    tensors = get_arrow_extension_tensor_types()
-    if isinstance(one, tensors) or isinstance(other, tensors):
-        both = isinstance(one, tensors) and isinstance(other, tensors)  # Ray does not check this
-        return _by_schema(unify_tensors, one, other, promote_types=True) if both else None
+    if is_tensor(one) or is_tensor(other):
+        return _wider_tensor(one, other) if is_tensor(one) and is_tensor(other) else None
     wider = _wider(plain_type(one), plain_type(other))
     return (
         wider if wider is not None and _castable(one, wider) and _castable(other, wider) else None
     )
+
+
+def is_tensor(kind: pa.DataType) -> bool:
+    """Return whether values of this type are tensors."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name in TENSORS
+
+
+def register_tensors(schema: pa.Schema) -> bool:
+    """Register the tensor types of Ray if a schema names one that is not registered. Return whether
+    it does: the data must then be opened again to have these types."""
+    unknown = any((field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
+                  for field in schema)  # fmt: skip
+    if unknown:
+        import batchinference.pipeline.ray_compat  # noqa: F401 - registers them
+    return unknown
 
 
 def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
@@ -167,6 +188,12 @@ def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     scale, precision = max(scales), max(scales) + max(digits)
     fitting = (make(precision, scale) for make, most in _DECIMALS if precision <= most)
     return next(fitting, None)
+
+
+def _wider_tensor(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    from batchinference.pipeline.ray_compat import unify_schemas as unify_tensors
+
+    return _by_schema(unify_tensors, one, other, promote_types=True)
 
 
 def is_list(kind: pa.DataType) -> bool:

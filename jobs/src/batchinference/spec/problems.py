@@ -207,7 +207,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         location[-1] = str(details["input"])  # pydantic turns true into 1
         message = f"as a key: {_message(details, value)}"
     elif kind == "extra_forbidden":
-        message = _unknown_field(details["loc"], location, owners)
+        message = _unknown_field(details["loc"], location, owners, details["input"])
     elif kind == "union_tag_invalid":
         message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
     elif kind in ("literal_error", "enum"):
@@ -220,10 +220,15 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
 
 
 def _unknown_field(
-    loc: tuple[str | int, ...], location: list[str | int], owners: list[type[BaseModel] | None]
+    loc: tuple[str | int, ...],
+    location: list[str | int],
+    owners: list[type[BaseModel] | None],
+    value: object,
 ) -> str:
     """Return the message about an unknown field."""
     parent = owners[-1]
+    if value is True and (field := _field_with(parent, loc[-1])):
+        return f"unknown field; did you mean '{field}: {loc[-1]}'?"
     near = _suggestion(loc[-1], _aliases(parent))
     if parent is not None and issubclass(parent, OptionsModel):
         *_, format_, _, option = loc  # read, its format, options, the unknown option
@@ -234,6 +239,13 @@ def _unknown_field(
     if near.startswith(";"):
         return f"unknown field{near}"
     return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
+
+
+def _field_with(model: type[BaseModel] | None, value: str | int) -> str | None:
+    """Return the field that has this word as one of several values; None if there is none."""
+    fields = model.model_fields if model is not None else {}
+    named = ((field.alias or name, _values(model, name)) for name, field in fields.items() if model)
+    return next((name for name, known in named if len(known) > 1 and value in known), None)
 
 
 def _field_of_another_variant(

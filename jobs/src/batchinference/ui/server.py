@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -67,12 +67,21 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(port: int, token: str, site: Site) -> Iterator[_Server]:
-    """Yield a server that listens on this port of the loopback address; 0 takes any free port.
+def serving(ports: Sequence[int], token: str, site: Site) -> Iterator[_Server]:
+    """Yield a server that listens on the first free one of these ports of the loopback address; 0
+    takes any free port.
 
-    Raises OSError if the port is in use."""
-    with _Server(port, token, site) as server:
+    Raises OSError if all ports are in use."""
+    with _listening(ports, token, site) as server:
         yield server
+
+
+def _listening(ports: Sequence[int], token: str, site: Site) -> _Server:
+    *others, last = ports
+    for port in others:
+        with suppress(OSError):
+            return _Server(port, token, site)
+    return _Server(last, token, site)
 
 
 def address_of(server: _Server) -> str:

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,11 @@ from batchinference.pipeline.ray_compat import (
     on_loopback,
     without_monitors,
 )
+from batchinference.pipeline.steps.user_modules import add_import_path
 
 Resources = dict[str, float]
+CheckStop = Callable[[], None]
+"""Raises Interrupted if the user has stopped the job."""
 CONNECT_SECONDS = 10.0
 _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """Environment variables with which a user gives Ray a token."""
@@ -90,19 +93,27 @@ def random_token() -> Iterator[None]:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
+def no_stop() -> None:
+    """The check of a job that nobody can stop."""
+
+
 @contextmanager
-def local_ray(cpus: int, directory: str, files: RayFiles, *, quiet: bool) -> Iterator[Resources]:
+def local_ray(
+    cpus: int, directory: str, files: RayFiles, *, quiet: bool, check_stop: CheckStop = no_stop
+) -> Iterator[Resources]:
     """Start Ray with `cpus` logical CPUs on this machine and yield its resources.
 
     The resources have Ray's names: CPU, GPU, NPU, and memory in bytes. Ray's workers can import
     modules in `directory`. `files` is the directory for Ray's own files. `quiet`
-    redirects the output of Ray to a file. Raises JobFailure if Ray does not start.
+    redirects the output of Ray to a file. Raises JobFailure if Ray does not start, and Interrupted
+    if `check_stop` does meanwhile.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     add_import_path(directory)
     with random_token(), _output_to_file() if quiet else nullcontext():
         with on_loopback(), without_monitors(log_to_driver=not quiet):
             _init(
+                check_stop,
                 _system_config={"enable_metrics_collection": False},  # it listens everywhere
                 _temp_dir=files.ray_directory,
                 num_cpus=cpus,
@@ -148,30 +159,34 @@ def _output_to_file() -> Iterator[None]:
             os.close(before)
 
 
-def _start(arguments: dict[str, Any]) -> None:
+def _start(check_stop: CheckStop, arguments: dict[str, Any]) -> None:
     """Initialize Ray. A local Ray that does not start in time is started once more, because the
     machine may be busy."""
     try:
         ray.init(**arguments)
     except Exception:
+        check_stop()
         if "address" in arguments:
             raise
         ray.shutdown()
         ray.init(**arguments)
 
 
-def _init(**arguments: Any) -> None:
+def _init(check_stop: CheckStop, **arguments: Any) -> None:
     """Initialize Ray, and restore the SIGTERM handler, which Ray replaces.
 
-    Raises JobFailure, or Interrupted after a SIGTERM."""
+    Raises JobFailure, or Interrupted if the job was stopped before Ray failed to start."""
     # a thread that a failed job left behind must not start Ray again
     auto_init_hook.enable_auto_connect = False
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        _start(arguments)
+        _start(check_stop, arguments)
+    except Interrupted:
+        raise
     except SystemExit:  # Ray turns a SIGTERM into this
         raise Interrupted("stopped by SIGTERM") from None
     except Exception as error:
+        check_stop()
         message = root_cause(error).message
         if address := arguments.get("address"):
             raise JobFailure(f"--address: no connection to Ray ({address}): {message}") from error
@@ -183,12 +198,13 @@ def _init(**arguments: Any) -> None:
 
 @contextmanager
 def remote_ray(
-    address: str, directory: str | None, *, quiet: bool
+    address: str, directory: str | None, *, quiet: bool, check_stop: CheckStop = no_stop
 ) -> Iterator[list[dict[str, Any]]]:
     """Connect to an existing Ray cluster and yield its nodes.
 
     This process and the workers can import the modules in `directory`, if any. `quiet` redirects
-    the output of Ray to a file. Raises JobFailure if there is no such cluster.
+    the output of Ray to a file. Raises JobFailure if there is no such cluster, and Interrupted if
+    `check_stop` does meanwhile.
     """
     is_local = _probe_address(address)
     with _output_to_file() if quiet else nullcontext():
@@ -198,7 +214,7 @@ def remote_ray(
         environment = environment_with_modules(directory) if directory else None
         if directory and environment:
             add_import_path(directory)
-        _connect(address, environment, quiet)
+        _connect(address, environment, quiet, check_stop)
         try:
             yield ray.nodes()
         finally:
@@ -222,9 +238,11 @@ def _probe_address(address: str) -> bool:
         ) from None
 
 
-def _connect(address: str, environment: dict[str, Any] | None, quiet: bool) -> None:
+def _connect(
+    address: str, environment: dict[str, Any] | None, quiet: bool, check_stop: CheckStop
+) -> None:
     try:
-        _init(address=address, log_to_driver=not quiet, runtime_env=environment)
+        _init(check_stop, address=address, log_to_driver=not quiet, runtime_env=environment)
     except JobFailure as failure:
         if "InvalidAuthToken" not in failure.message:
             raise
@@ -245,15 +263,6 @@ def spilled_bytes() -> int | None:
     except Exception:  # noqa: BLE001 - the job does not depend on it
         return None
     return int(stats.spilled_bytes_total)
-
-
-def add_import_path(directory: str) -> None:
-    """Put a directory first on the Python path of this process and its child processes."""
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [path for path in others if path not in ("", directory)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
 
 
 def environment_with_modules(directory: str) -> dict[str, Any] | None:

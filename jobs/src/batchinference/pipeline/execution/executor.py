@@ -1,4 +1,4 @@
-"""One attempt of a job, and the executor that runs it on Ray.
+"""The executor, which runs one attempt of a job on Ray.
 
 An attempt runs as fused tasks if the plan and the input allow it, otherwise with Ray Data.
 """
@@ -9,7 +9,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,15 +17,11 @@ import pyarrow as pa
 import ray
 from ray.data import DataContext
 
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
-    RowCounts,
-    WarnedRows,
-    warnings_of,
 )
-from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
-from batchinference.pipeline.commit.warning_counts import WarningTracker, counts_of_warnings
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crashed_rows import MAX_RUNS
 from batchinference.pipeline.execution.fused import (
@@ -46,103 +42,21 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
-from batchinference.pipeline.input import JobInput, ReadRows, RowCount
+from batchinference.pipeline.input import JobInput, ReadRows
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.planning import Sizing, row_bytes
-from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
-from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
-from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
-from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
-from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import Write, WriteOrdered
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 """Formats whose rows have no column of texts."""
-
-
-@dataclass(frozen=True)
-class AttemptEnd:
-    """The result of an attempt: the snapshot of the output, the input rows that are missing, and
-    the notes of the steps (step, JSON)."""
-
-    snapshot: Snapshot
-    missing: MissingRows
-    notes: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class AttemptRun:
-    """An attempt that is ready to run. `missing` are the input rows that the output lacks; None
-    means all rows. `table` is the table that the job writes, if any."""
-
-    input: JobInput
-    count: RowCount | None
-    sizing: Sizing
-    attempt: Attempt
-    start: Snapshot
-    missing: MissingRows | None = None
-    table: Table | None = None
-    first_file: int = 0
-    """The number of the first input file, for the numbers of rows."""
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether missing rows can be read and written again without the other rows."""
-        return self.input.repeatable and self.table is None
-
-    def counts(self) -> RowCounts:
-        """Return the counts of the committed rows."""
-        return self.start.counts + self.attempt.counts()
-
-    @cached_property
-    def _warnings(self) -> WarningTracker:
-        return WarningTracker(self.attempt, warnings_of(self.start.entries))
-
-    def warnings(self, counts: RowCounts) -> list[WarningCount]:
-        """Return the warnings about files, and about the committed rows, of which there are
-        `counts`. Fetches manifests with warnings."""
-        return self._described(self._warnings.update(counts.warned))
-
-    def final_warnings(self, end: Snapshot) -> list[WarningCount]:
-        """Return the warnings about files, and about the rows of a snapshot."""
-        return self._described(warnings_of(end.entries))
-
-    def _described(self, warnings: list[WarnedRows]) -> list[WarningCount]:
-        paths = paths_of(self.attempt.layout.input)
-        about_rows = counts_of_warnings(warnings, lambda file: str(paths[file].as_py()))
-        return [*self.input.ignored.warnings(), *about_rows]
-
-    def bad_row(self) -> str:
-        """Return a description of one failed row."""
-        entries = itertools.chain(self.start.entries, self.attempt.failed_entries())
-        return bad_row(self.attempt.layout, entries)
-
-    def close(self) -> AttemptEnd:
-        """Close the attempt for commits and return its result. Fetches all manifests.
-
-        Raises BadOutput if another run has taken over the output."""
-        self.attempt.close()
-        manifests = self.attempt.manifests()
-        snapshot = without_missing_files(self.attempt.layout, self.start.with_commits(manifests))
-        missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
-        return AttemptEnd(
-            snapshot, missing, [note for manifest in manifests for note in manifest.notes]
-        )
-
-    def next_attempt(self, end: AttemptEnd) -> AttemptRun:
-        """Begin the next attempt, for the rows that are still missing, and return it. Raises
-        BadOutput if another run has begun in the output."""
-        lease = self.attempt.lease
-        attempt = Attempt.begin(self.attempt.layout, lease, end.snapshot, lease.job)
-        return replace(self, attempt=attempt, start=end.snapshot, missing=end.missing)
 
 
 class Executor:

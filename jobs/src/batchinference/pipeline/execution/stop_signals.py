@@ -25,6 +25,9 @@ STOPPING = (
 )
 
 
+STOPPING_EARLY = "stopping. No row has been computed in this run"
+
+
 class StopSignal:
     """A request to stop the job (SIGTERM, SIGINT). A second request stops it immediately."""
 
@@ -33,12 +36,33 @@ class StopSignal:
         self.event = threading.Event()
         self.forced = threading.Event()
         self.signal: int | None = None
+        self.has_run = False
+        """Whether rows may have been computed."""
+        self._announced = threading.Event()
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
         if self.event.is_set():
             self.forced.set()
         self.signal = number
         self.event.set()
+        self._announced.set()
+
+    @contextmanager
+    def announced(self) -> Iterator[None]:
+        """Say at once that the job stops, if no rows were computed: Ray may take long to start. A
+        thread does so, because a signal handler must not print while the main thread prints."""
+        thread = threading.Thread(target=self._announce, name="stop", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._announced.set()
+            thread.join()
+
+    def _announce(self) -> None:
+        self._announced.wait()
+        if self.event.is_set() and not self.has_run:
+            self.say(STOPPING_EARLY)
 
     def check(self) -> None:
         """Raise Interrupted if a stop was requested."""
@@ -50,12 +74,13 @@ class StopSignal:
 def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
     """Yield a StopSignal that SIGTERM and SIGINT set while the `with` block runs.
 
-    `say` is called with a line for the user if stopping takes time."""
+    `say` is called with a line for the user if stopping takes time, maybe in another thread."""
     request = StopSignal(say)
     before = {number: signal.signal(number, request.ask)
               for number in (signal.SIGTERM, signal.SIGINT)}  # fmt: skip
     try:
-        yield request
+        with request.announced():
+            yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -85,6 +110,7 @@ def run_monitored(
     the execution, any error of `observe`, or Interrupted if the time was not sufficient. In the
     last two cases it is aborted. If the thread does not end in LAST_SECONDS, it is left running.
     """
+    stop.has_run = True
     done, errors = _start(execution)
     try:
         _watch(done, observe, stop, poll_seconds)

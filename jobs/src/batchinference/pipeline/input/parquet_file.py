@@ -17,6 +17,7 @@ from batchinference.pipeline.input.int96 import (
     with_other_unit,
     without_other_unit,
 )
+from batchinference.pipeline.schema import register_tensors
 from batchinference.pipeline.storage.arrow_files import checked, row_group_tables
 
 if TYPE_CHECKING:
@@ -26,14 +27,19 @@ if TYPE_CHECKING:
 def schema_of_rows(footer: pq.FileMetaData, options: ParquetOptions) -> pa.Schema:
     """Return the columns of a file with their names in the rows. Columns that are not wanted have
     the type null. Raises UnsafeColumn if a wanted column holds pickles."""
-    int96 = int96_columns(footer)
-    schema = schema_of(footer, options.int96) if int96 else footer.schema.to_arrow_schema()
+    schema = _schema_of(footer, options.int96)
+    if register_tensors(schema):
+        schema = _schema_of(footer, options.int96)
     names = names_of(schema, options)
     wanted = set(options.columns or names)
     _check_wanted(schema, names, wanted)
     # the types of other columns are not needed, and may be unsafe
     pairs = zip(names, schema.types, strict=True)
     return pa.schema([(name, kind if name in wanted else pa.null()) for name, kind in pairs])
+
+
+def _schema_of(footer: pq.FileMetaData, unit: Unit) -> pa.Schema:
+    return schema_of(footer, unit) if int96_columns(footer) else footer.schema.to_arrow_schema()
 
 
 def _check_wanted(schema: pa.Schema, names: list[str], wanted: Container[str]) -> None:
@@ -55,6 +61,8 @@ class OpenParquet:
     ) -> None:
         self.footer, self._source, self._options = footer, source, options
         self._rows = self._opened(options.int96)
+        if register_tensors(self._rows.schema_arrow):
+            self._rows = self._opened(options.int96)
         schema = self._rows.schema_arrow
         self._names = names_of(schema, options)
         self._wanted = options.columns or self._names

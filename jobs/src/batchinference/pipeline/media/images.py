@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageFile, UnidentifiedImageError
-from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
 from batchinference.pipeline.media.cut_files import ACCEPT, completed
@@ -186,6 +185,8 @@ class ImagePages:
 
 def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
     """Return images as one column, with a fixed shape if they were resized to `size`."""
+    from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
+
     if size is not None:
         return ArrowTensorArray.from_numpy(np.stack(pictures))
     return ArrowVariableShapedTensorArray.from_numpy(pictures)

@@ -20,6 +20,7 @@ from batchinference.pipeline.errors import (
     require_package,
 )
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.hidden_packages import check_hidden_packages
 
 if TYPE_CHECKING:
     from batchinference.spec.models import Model
@@ -183,8 +184,10 @@ RUNTIMES = {
 
 
 def check_runtime(model: Model) -> None:
-    """Raise ModelLoad if the runtime's library is missing or does not support the model."""
+    """Raise ModelLoad if the runtime's library is missing, does not support the model, or is hidden
+    by a file of the user."""
     _check_library(model)
+    check_hidden_packages(model.runtime, RUNTIMES[model.runtime].library)
     if RUNTIMES[model.runtime].checks:
         _module_of(model).checks(model)
 

@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
-from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.row_warnings import warn
-from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.schema import is_list, is_tensor
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _is_empty(column: pa.ChunkedArray) -> np.ndarray | None:
         lengths = pc.binary_length(column)
     elif is_list(kind):
         lengths = pc.list_value_length(column)
-    elif isinstance(kind, get_arrow_extension_tensor_types()):
+    elif is_tensor(kind):
         return np.concatenate([_is_empty_tensor(chunk.storage) for chunk in column.chunks])
     else:
         return None

@@ -20,6 +20,7 @@ from typing import Any
 from filelock import FileLock
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.near_folders import near_folder
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path
@@ -30,6 +31,10 @@ DOWNLOAD_THREADS = 8
 """Files of a model that are downloaded concurrently."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
 """Name patterns of weight files. The stages that prepare prompts do not need these files."""
+HUB_SECONDS = 4.0
+"""Timeout of a request to the Hub whether it has a model."""
+BUSY = (408, 429, 500, 502, 503, 504)
+"""Status codes after which the library of the Hub repeats a request."""
 ADAPTER_FILE = "adapter_config.json"
 _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
 """Load formats with which vLLM reads the weights directly from the object store."""
@@ -87,7 +92,7 @@ def check(
     """Raise ModelLoad if a model obviously does not exist, without fetching its weights.
 
     If `hub_files` is given, the source may be a model id of the Hub. Such a model must have at
-    least one of these files, which is downloaded.
+    least one of these files.
     """
     if not is_local(source):
         if not Location(source, storage).exists():
@@ -99,33 +104,80 @@ def check(
 
 
 def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> None:
-    """Raise ModelLoad if the Hub has none of the files. The message quotes the last error."""
-    from huggingface_hub import hf_hub_download
-
+    """Raise ModelLoad if neither the cache nor the Hub has one of the files."""
+    if any(_is_cached(model_id, file, revision) for file in files):
+        return
     problem: Exception | None = None
     for file in files:
-        try:
-            hf_hub_download(model_id, file, revision=revision)
+        problem = _problem_of_hub(model_id, file, revision)
+        if problem is None:
             return
-        except (OSError, ValueError) as error:
-            problem = error
+        if not isinstance(problem, OSError | ValueError):
+            break  # it does not answer
     wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
     raise ModelLoad(
-        f"model {wanted} not found: no such folder here, and {_hub_problem(model_id, problem)}"
+        f"model {wanted} not found: no such folder here, and {_reason(problem)}. "
+        f"{_fix(model_id, problem)}"
     ) from problem
 
 
-def _hub_problem(model_id: str, problem: Exception | None) -> str:
-    from huggingface_hub import constants
-    from huggingface_hub.errors import LocalEntryNotFoundError
+def _is_cached(model_id: str, file: str, revision: str | None) -> bool:
+    from huggingface_hub import try_to_load_from_cache
 
-    if constants.HF_HUB_OFFLINE and isinstance(problem, LocalEntryNotFoundError):
+    try:
+        return isinstance(try_to_load_from_cache(model_id, file, revision=revision), str)
+    except ValueError:  # it is no name of a model
+        return False
+
+
+def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception | None:
+    """Return why the Hub does not have a file; None if it does. The error is an OSError or a
+    ValueError if the Hub has answered. If it has not, it is asked once more."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    problem: Exception | None = None
+    for _ in range(2):
+        try:
+            url = hf_hub_url(model_id, file, revision=revision)
+            is_busy = isinstance(problem, OSError)
+            get_hf_file_metadata(url, timeout=HUB_SECONDS, retry_on_errors=is_busy)
+            return None
+        except (OSError, ValueError) as error:
+            response = getattr(error, "response", None)
+            if response is None or response.status_code not in BUSY:
+                return error
+            problem = error
+        except Exception as error:  # noqa: BLE001 - of the HTTP client, which depends on the version
+            problem = error
+    return problem
+
+
+def _reason(problem: Exception | None) -> str:
+    """Return why the Hub does not give a model."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE and not isinstance(problem, ValueError):
         return (
             f"{constants.HF_HUB_CACHE} does not hold it. The Hub is not asked, because "
-            f"HF_HUB_OFFLINE is set: put the model there with 'hf download {model_id}'"
+            "HF_HUB_OFFLINE is set"
         )
-    first_line = str(problem).strip().partition("\n")[0]
-    return f"the Hub says: {type(problem).__name__}: {first_line}"
+    first_line = str(problem).strip().partition("\n")[0].rstrip(".")
+    answered = isinstance(problem, OSError | ValueError)
+    says = "the Hub says" if answered else f"the Hub ({constants.ENDPOINT}) does not answer"
+    return f"{says}: {type(problem).__name__}: {first_line}"
+
+
+def _fix(model_id: str, problem: Exception | None) -> str:
+    if near := near_folder(model_id):
+        return f"Did you mean '{near}'?"
+    from huggingface_hub import constants
+
+    local = "To use a local copy, write source: ./folder"
+    if constants.HF_HUB_OFFLINE and not isinstance(problem, ValueError):
+        return f"{local}, or put the model there with 'hf download {model_id}'"
+    if isinstance(problem, OSError | ValueError):
+        return f"Correct the name. {local}"
+    return f"{local}. To use only models in the cache, without a network, set HF_HUB_OFFLINE=1"
 
 
 def weight_bytes(source: str, revision: str | None, storage: Storage) -> int:

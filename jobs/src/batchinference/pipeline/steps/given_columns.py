@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
-from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import NO_VALUES, decoded
+from batchinference.pipeline.schema import is_tensor
 
 Values = Sequence[Any] | np.ndarray
 
@@ -70,11 +70,10 @@ def given_columns(
     table: pa.Table, read: Callable[[pa.ChunkedArray], Values]
 ) -> dict[str, GivenColumn]:
     """Return the columns of a table except tensors, which NumPy does not change."""
-    tensors = get_arrow_extension_tensor_types()
     return {
         field.name: GivenColumn(table.column(field.name), read)
         for field in table.schema
-        if not isinstance(field.type, tensors)
+        if not is_tensor(field.type)
     }
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.schema import is_list, is_tensor
 from batchinference.pipeline.steps import RESULT_BYTES, TransformResult, all_failed, of_first_rows
 from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
@@ -151,7 +150,7 @@ class ExplodeList:
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """Return all elements, and the row index of each element."""
-        if isinstance(column.type, get_arrow_extension_tensor_types()):
+        if is_tensor(column.type):
             return _of_tensors(column)
         if pa.types.is_null(column.type):  # null in the whole block; other blocks may have lists
             return column.slice(0, 0), np.zeros(0, dtype=np.int64)

@@ -1,9 +1,11 @@
-"""Checks that a module of the user defines the callable that a step names, without running it."""
+"""Finds modules of the user, and checks that one defines the callable that a step names, without
+running it."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,6 +17,15 @@ from batchinference.pipeline.errors import ModelLoad, is_user_file
 from batchinference.spec.problems import did_you_mean
 
 SHOWN_NAMES = 12
+
+
+def add_import_path(directory: str) -> None:
+    """Put a directory first on the Python path of this process and its child processes."""
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [path for path in others if path not in ("", directory)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
 
 
 def check_callable(step: str, path: str) -> ast.Module | None:

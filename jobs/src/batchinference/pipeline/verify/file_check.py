@@ -21,7 +21,6 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.error_attribution import raise_storage_error
-from batchinference.pipeline.input.readers.numpy import NumpyReader
 from batchinference.pipeline.input.tar_samples import adjacent_samples
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location
@@ -164,6 +163,8 @@ def footer_rows(file: Location) -> int:
 
 
 def _header_rows(file: Location) -> int:
+    from batchinference.pipeline.input.readers.numpy import NumpyReader
+
     return NumpyReader(NumpyOptions(max_row_bytes=1 << 40)).rows_in(file, 0)
 
 

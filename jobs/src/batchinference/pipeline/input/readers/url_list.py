@@ -29,7 +29,6 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.input.readers.parquet import ParquetReader
-from batchinference.pipeline.media import images
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.row_warnings import (
     RowWarning,
@@ -189,6 +188,8 @@ class ManifestReader(DivisibleReader):
 
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":
+            from batchinference.pipeline.media import images
+
             return images.decode(content, self._options)
         return decode_text(content) if self._options.decode == "text" else content
 
@@ -224,6 +225,8 @@ class ManifestReader(DivisibleReader):
 
     def _to_arrow(self, values: list[Any]) -> pa.Array:
         if self._options.decode == "image":
+            from batchinference.pipeline.media import images
+
             return images.to_arrow(values, self._options.size)
         text = self._options.decode == "text"
         return pa.array(values, pa.string() if text else pa.large_binary())

@@ -11,10 +11,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pyarrow as pa
-from ray.data.block import Block, BlockAccessor
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.errors import (
@@ -33,7 +32,10 @@ from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import Read
 
-ReadBlocks: TypeAlias = Callable[[], Iterable[Block]]
+if TYPE_CHECKING:
+    from ray.data.block import Block
+
+ReadBlocks: TypeAlias = Callable[[], Iterable["Block"]]
 Explain: TypeAlias = Callable[[Exception], str]
 """Returns the message for an error of a library, without secrets."""
 
@@ -122,6 +124,8 @@ class ReadPart:
         yield RowBatch(ends=((self.number, row),))
 
     def _tables(self) -> Iterator[pa.Table]:
+        from ray.data.block import BlockAccessor
+
         try:
             for block in self.task():
                 yield checked(BlockAccessor.for_block(block).to_arrow())

@@ -10,7 +10,6 @@ import lance
 import pyarrow as pa
 from lance.commit import CommitConflictError
 from lance.fragment import FragmentMetadata, write_fragments
-from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence
@@ -25,7 +24,7 @@ from batchinference.pipeline.output.tables import (
     receipt,
     unified,
 )
-from batchinference.pipeline.schema import is_complete
+from batchinference.pipeline.schema import is_complete, is_tensor
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteLance
@@ -155,5 +154,4 @@ def _with_vectors(table: pa.Table) -> pa.Table:
 
 def _vector_size(field: pa.Field) -> int:
     shape = getattr(field.type, "shape", None)
-    is_tensor = isinstance(field.type, get_arrow_extension_tensor_types())
-    return shape[0] if is_tensor and shape and len(shape) == 1 else 0
+    return shape[0] if is_tensor(field.type) and shape and len(shape) == 1 else 0

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
-from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.schema import is_list, is_tensor
 
 _NEEDS_PICKLE = np.empty(0, dtype=object)
 """Placeholder for a column that could only be stored with pickle."""
@@ -131,8 +130,8 @@ def _is_storable(kind: pa.DataType) -> bool:
     """Return whether some values of this type can be stored."""
     while is_list(kind):
         kind = kind.value_type
-    tensor = isinstance(kind, get_arrow_extension_tensor_types())
-    return bool(pa.types.is_primitive(kind) or pa.types.is_null(kind) or _is_text(kind) or tensor)
+    plain = pa.types.is_primitive(kind) or pa.types.is_null(kind)
+    return bool(plain or _is_text(kind) or is_tensor(kind))
 
 
 def _stacked(column: pa.ChunkedArray) -> np.ndarray:

@@ -1,0 +1,96 @@
+"""One attempt of a job that is ready to run, and its end. Neither needs Ray."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.manifest import RowCounts, WarnedRows, warnings_of
+from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
+from batchinference.pipeline.commit.warning_counts import WarningTracker, counts_of_warnings
+from batchinference.pipeline.input import JobInput, RowCount
+from batchinference.pipeline.input.planning import Sizing
+from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.output.error_records import bad_row
+from batchinference.pipeline.output.tables import Table
+from batchinference.pipeline.row_batch import MissingRows
+from batchinference.spec.warnings import WarningCount
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """The result of an attempt: the snapshot of the output, the input rows that are missing, and
+    the notes of the steps (step, JSON)."""
+
+    snapshot: Snapshot
+    missing: MissingRows
+    notes: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class AttemptRun:
+    """An attempt that is ready to run. `missing` are the input rows that the output lacks; None
+    means all rows. `table` is the table that the job writes, if any."""
+
+    input: JobInput
+    count: RowCount | None
+    sizing: Sizing
+    attempt: Attempt
+    start: Snapshot
+    missing: MissingRows | None = None
+    table: Table | None = None
+    first_file: int = 0
+    """The number of the first input file, for the numbers of rows."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether missing rows can be read and written again without the other rows."""
+        return self.input.repeatable and self.table is None
+
+    def counts(self) -> RowCounts:
+        """Return the counts of the committed rows."""
+        return self.start.counts + self.attempt.counts()
+
+    @cached_property
+    def _warnings(self) -> WarningTracker:
+        return WarningTracker(self.attempt, warnings_of(self.start.entries))
+
+    def warnings(self, counts: RowCounts) -> list[WarningCount]:
+        """Return the warnings about files, and about the committed rows, of which there are
+        `counts`. Fetches manifests with warnings."""
+        return self._described(self._warnings.update(counts.warned))
+
+    def final_warnings(self, end: Snapshot) -> list[WarningCount]:
+        """Return the warnings about files, and about the rows of a snapshot."""
+        return self._described(warnings_of(end.entries))
+
+    def _described(self, warnings: list[WarnedRows]) -> list[WarningCount]:
+        paths = paths_of(self.attempt.layout.input)
+        about_rows = counts_of_warnings(warnings, lambda file: str(paths[file].as_py()))
+        return [*self.input.ignored.warnings(), *about_rows]
+
+    def bad_row(self) -> str:
+        """Return a description of one failed row."""
+        entries = itertools.chain(self.start.entries, self.attempt.failed_entries())
+        return bad_row(self.attempt.layout, entries)
+
+    def close(self) -> AttemptEnd:
+        """Close the attempt for commits and return its result. Fetches all manifests.
+
+        Raises BadOutput if another run has taken over the output."""
+        self.attempt.close()
+        manifests = self.attempt.manifests()
+        snapshot = without_missing_files(self.attempt.layout, self.start.with_commits(manifests))
+        missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
+        return AttemptEnd(
+            snapshot, missing, [note for manifest in manifests for note in manifest.notes]
+        )
+
+    def next_attempt(self, end: AttemptEnd) -> AttemptRun:
+        """Begin the next attempt, for the rows that are still missing, and return it. Raises
+        BadOutput if another run has begun in the output."""
+        lease = self.attempt.lease
+        attempt = Attempt.begin(self.attempt.layout, lease, end.snapshot, lease.job)
+        return replace(self, attempt=attempt, start=end.snapshot, missing=end.missing)

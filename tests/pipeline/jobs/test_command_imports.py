@@ -1,0 +1,107 @@
+"""What commands that only read import: no Ray, which takes longer than most of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.arrow import to_column
+from support.documents.minimal import Document, document
+from support.jobs.without_ray import run_without_ray
+
+COMMANDS = ["--help", "status", "errors", "report", "logs", "verify", "ui"]
+PROGRAM = """
+import http.server, json, sys
+from batchinference.cli.main import app
+
+def interrupted(server):
+    raise KeyboardInterrupt
+
+http.server.ThreadingHTTPServer.serve_forever = interrupted
+command, *arguments = sys.argv[1:]
+code = app([command, *arguments], standalone_mode=False)
+names = {name.partition(".")[0] for name in sys.modules}
+heavy = {"PIL", "lance", "ray", "torch", "transformers"}
+print(json.dumps([code, sorted(names & heavy)]), file=sys.stderr)
+"""
+READER = """
+import sys
+from batchinference.pipeline.input.readers.parquet import ParquetReader
+from batchinference.pipeline.schema import is_tensor
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.read import ParquetOptions
+
+assert "ray" not in sys.modules
+reader, file = ParquetReader(ParquetOptions()), Location(sys.argv[1])
+if sys.argv[2] == "stats":
+    print(is_tensor(reader.stats(file, file.info().size).schema.field("t").type))
+else:
+    print(*(is_tensor(table.schema.field("t").type) for table in reader.read(file)))
+"""
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("read")
+    (directory / "in").mkdir()
+    rows = ({"id": number, "n": 3 - number} for number in range(5))
+    (directory / "in" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job: Document = document(
+        "read",
+        read={"format": "json", "paths": [str(directory / "in")]},
+        steps=[{"name": "cut", "python": {"callable": "support.jobs.warning_steps:cut"}}],
+        write={"format": "parquet", "path": str(directory / "out")},
+        errors={"maxRows": 1},
+    )
+    run_without_ray(job)
+    logs = directory / "out" / "_batchinference" / "logs"
+    logs.mkdir()
+    (logs / "2026-01-01T000000Z-attempt-1.log").write_text("read: preparing\n")
+    return directory / "out"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_that_only_reads_imports_no_ray(output: Path, command: str) -> None:
+    arguments = {"--help": [], "ui": [str(output), "--no-browser", "--port", "0"]}
+    done = run(PROGRAM, command, *arguments.get(command, [str(output)]))
+    *_, last = done.stderr.splitlines()
+    code, imported = json.loads(last)
+    assert done.stdout
+    assert not code, done.stderr
+    assert imported == (["PIL"] if command == "ui" else [])
+
+
+def test_search_refuses_lance_before_it_imports_anything_heavy(
+    output: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "_batchinference"
+    shutil.copytree(output / state.name, state)
+    (tmp_path / "_SUCCESS").touch()
+    spec = json.loads((state / "spec.json").read_text())
+    spec["write"] = {"format": "lance", "path": str(tmp_path)}
+    (state / "spec.json").write_text(json.dumps(spec))
+    done = run(PROGRAM, "search", str(tmp_path), "--text", "x")
+    message, last = done.stderr.splitlines()
+    assert json.loads(last) == [2, []]
+    assert message.startswith("search: write.format: only outputs in Parquet can be searched")
+
+
+@pytest.mark.parametrize("how", ["stats", "read"])
+def test_tensors_are_read_as_tensors_before_ray_is_imported(tmp_path: Path, how: str) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"t": to_column(np.zeros((2, 3, 4)))}), file)
+    assert run(READER, str(file), how).stdout.split() == ["True"]

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batchinference.spec import parse
-from batchinference.spec.models.sampling import (
-    CONSTRAINTS,
-    EMBED,
-    GENERATE,
-    LOST,
-    NULLABLE,
-    WITHOUT_EFFECT,
-)
 from support.documents.http_models import chat
 from support.documents.minimal import Document, document, model_step
 from support.documents.refusals import refused, short
@@ -107,38 +96,3 @@ def test_parameters_are_accepted(model: Document) -> None:
 )  # fmt: skip
 def test_parameters_are_refused(model: Document, message: str) -> None:
     assert message in refused(document(steps=[step_of(model)]))
-
-
-def fields_of(module: str, name: str) -> dict[str, str]:
-    """Return the fields of a class of the installed vLLM, and their types. Reads the source,
-    because an import takes minutes."""
-    found = importlib.util.find_spec("vllm")
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("vLLM is not installed")
-    source = Path(found.submodule_search_locations[0]) / f"{module}.py"
-    tree = ast.parse(source.read_text())
-    (body,) = (node.body for node in tree.body if getattr(node, "name", None) == name)
-    fields = [node for node in body if isinstance(node, ast.AnnAssign)]
-    return {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
-
-
-INTERNAL = {"step_tag_id", "returned_token_ids", "task", "requires_token_ids", "extra_kwargs",
-            "skip_reading_prefix_cache", "late_interaction_params", "output_kind"}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "known"),
-    [
-        ("sampling_params", "SamplingParams", {*GENERATE, *LOST}),
-        ("sampling_params", "StructuredOutputsParams", {*CONSTRAINTS, *WITHOUT_EFFECT}),
-        ("pooling_params", "PoolingParams", {*EMBED, *INTERNAL}),
-    ],
-    ids=short,
-)
-def test_names_are_those_of_the_installed_vllm(module: str, name: str, known: set[str]) -> None:
-    fields = fields_of(module, name)
-    public = {field for field in fields if not field.startswith("_")}
-    assert public == known
-    if name == "SamplingParams":
-        nullable = {field for field in GENERATE if "None" in fields[field]}
-        assert nullable == NULLABLE & GENERATE.keys()

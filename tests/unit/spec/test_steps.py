@@ -271,7 +271,7 @@ def local(batch: object) -> object:
         ("my-steps:f", ". A module cannot have '-' in its name: rename it, and write my_steps:f"),
         ("a.b-c-d:E.f", ". A module cannot have '-' in its name: rename it, and write a.b_c_d:E.f"),
     ],
-    ids=str,
+    ids=["function", "class", "builtin", "lambda", "module", "package"],
 )
 def test_callable_that_is_not_named_has_a_fix(callable_: object, fix: str) -> None:
     assert fix in refused(with_step(python={"callable": callable_}))

@@ -79,10 +79,13 @@ def parse_expression(text: str) -> ast.expr:
 def parse_condition(text: str) -> ast.expr:
     """Return the syntax tree of an expression that reads a column. Raises ValueError as
     `parse_expression` does."""
-    tree = parse_expression(text)
-    if not columns_of(tree):
+    _check_reads_column(text)
+    return parse_expression(text)
+
+
+def _check_reads_column(text: str) -> None:
+    if not columns_read_by(text):
         raise ValueError("it reads no column. Use a column name, or col('NAME')")
-    return tree
 
 
 def _checked_tree(text: str) -> ast.expr:
@@ -349,5 +352,5 @@ def _check_text(text: str, parse: Callable[[str], object]) -> str:
 
 _Text = Annotated[str, Field(min_length=1, max_length=2048)]
 Expression = Annotated[_Text, AfterValidator(partial(_check_text, parse=columns_read_by))]
-Condition = Annotated[_Text, AfterValidator(partial(_check_text, parse=parse_condition))]
+Condition = Annotated[_Text, AfterValidator(partial(_check_text, parse=_check_reads_column))]
 """An expression that reads a column."""

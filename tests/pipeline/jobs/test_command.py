@@ -179,12 +179,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 """Fields of a job that is refused before Ray starts, and a part of the message."""
 
 
+@pytest.mark.parametrize("command", ["run", "preview"])
 @pytest.mark.parametrize(("fields", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_is_found_before_ray_starts_ends_with_2(
-    tmp_path: Path, own_code: Path, fields: dict[str, Any], message: str
+    tmp_path: Path, own_code: Path, fields: dict[str, Any], message: str, command: str
 ) -> None:
     job_file(tmp_path, own_code, **fields)
-    done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+    done = invoke_without_ray(command, str(tmp_path / "job.yaml"))
     assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
 
 

@@ -255,22 +255,22 @@ def test_parameters_are_set(job_file: JobFile) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "code", "message"),
     [
         (
-            "wrong",
+            *("wrong", 1),
             "step 'wrong' must return a dict of column name to array, a pandas DataFrame or an "
             "Arrow table, got NoneType",
         ),
-        ("Broken", "cannot be constructed: RuntimeError: no model (MODULE.py:19 in __init__)"),
-        ("missing", "MODULE"),
+        ("Broken", 1, "cannot be constructed: RuntimeError: no model (MODULE.py:19 in __init__)"),
+        ("missing", 2, "MODULE"),
     ],
 )
 def test_step_that_cannot_run_ends_the_preview(
-    job_file: JobFile, module: str, name: str, message: str
+    job_file: JobFile, module: str, name: str, code: int, message: str
 ) -> None:
     done = preview(job_file(python(name, module)))
-    assert (done.exit_code, "row 0" in done.stdout) == (1, False)
+    assert (done.exit_code, "row 0" in done.stdout) == (code, False)
     assert done.stderr.startswith("few: step")
     assert message.replace("MODULE", module) in done.stderr
 

@@ -112,7 +112,7 @@ def preview(
 
     Ray is not started, and nothing is written.
 
-    Exit codes: 0 done, 1 a row or a step failed, 2 the file is wrong or its input is missing,
+    Exit codes: 0 done, 1 a row or a step failed, 2 it was refused before the first step,
     130 interrupted.
     """
     from batchinference.cli.preview import preview_file

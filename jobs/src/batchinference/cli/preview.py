@@ -35,11 +35,7 @@ def preview_file(
     """
     directory = directory_of(file)
     try:
-        job = load_job(file, settings)
-        problems = [Problem("", problem) for problem in shadowing([str(directory)])]
-        if problems := [*problems, *_without_preview(job.spec)]:
-            raise SpecError(problems)
-        plan_for_machine(job.spec)
+        job = _load(file, settings, directory)
     except SpecError as error:
         print_problems(file, error)
         return exits.BAD_INPUT
@@ -47,8 +43,10 @@ def preview_file(
         return exits.BAD_INPUT
     from batchinference.pipeline.error_attribution import root_cause
 
+    outcomes: list[Outcome] = []
     try:
-        return exits.JOB_FAILED if _show(job, directory, rows, form) else exits.SUCCESS
+        preview = _prepared(job, directory, rows)
+        return exits.JOB_FAILED if _show(preview, form, outcomes) else exits.SUCCESS
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
@@ -59,7 +57,17 @@ def preview_file(
     except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
         failure = root_cause(error)
         echo(f"{job.metadata.name}: {failure.message}", err=True)
-        return exits.code_of(failure.reason)
+        return exits.code_of(failure.reason) if outcomes else exits.BAD_INPUT
+
+
+def _load(file: str, settings: Sequence[str], directory: Path) -> BatchInference:
+    """Return the job in a file. Raises SpecError if it cannot be previewed."""
+    job = load_job(file, settings)
+    problems = [Problem("", problem) for problem in shadowing([str(directory)])]
+    if problems := [*problems, *_without_preview(job.spec)]:
+        raise SpecError(problems)
+    plan_for_machine(job.spec)
+    return job
 
 
 def _without_preview(spec: BatchInferenceSpec) -> list[Problem]:
@@ -106,14 +114,15 @@ class LinesOfSteps(io.TextIOBase):
         super().close()
 
 
-def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
-    """Print what each step does and the resulting rows. Return the number of failed rows."""
+def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
+    """Print what each step does and the resulting rows. Return the number of failed rows.
+
+    Append the outcome of reading and of each step to `outcomes`."""
     from batchinference.api.display import lines_of_rows
     from batchinference.pipeline.output.preview import rows_of_table
     from batchinference.pipeline.report import NO_ROWS
 
-    preview = _prepared(job, directory, rows)
-    outcomes: list[Outcome] = []
+    rows = preview.rows
     # what steps print must not be mixed with data
     stream = sys.stdout if form is Format.TEXT else sys.stderr
     with LinesOfSteps(stream) as output, redirect_stdout(output):

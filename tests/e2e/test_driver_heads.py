@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.cluster.kubectl import Kubectl, eventually
-from support.cluster.processes import signal
+from support.cluster.pod_signals import signal
 from support.cluster.waits import (
     CLUSTER_START,
     JOB_END,

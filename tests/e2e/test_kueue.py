@@ -10,7 +10,7 @@ import pytest
 from e2e.jobs import GATED, counts
 from support.cluster.disruptions import kueue_installed
 from support.cluster.kubectl import Kubectl, eventually
-from support.cluster.processes import signal
+from support.cluster.pod_signals import signal
 from support.cluster.waits import (
     CLUSTER_START,
     JOB_END,

@@ -1,24 +1,62 @@
-"""Sends signals to processes in the pods of Ray clusters."""
+"""Kills the processes of containers, as the kernel does when a node is out of memory.
+
+`kubectl exec` cannot do this: the kernel ignores SIGKILL from a container to its first process.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from support.cluster.kubectl import Kubectl
+from support.cluster.kubectl import Kubectl, Object
 
-SIGNAL = """
-import os, signal, glob, sys
-for path in glob.glob("/proc/[0-9]*/cmdline"):
+NAME = "process-killer"
+KILL = 'kill -9 $(grep -ls "$0" /proc/[0-9]*/cgroup | cut -d/ -f3)'
+"""Kills all processes in the control groups of a container, and fails if there are none."""
+
+
+@dataclass(frozen=True)
+class ProcessKiller:
+    """A DaemonSet whose pods see and may kill all processes of their nodes."""
+
+    kubectl: Kubectl
+
+    def kill(self, pod: str) -> None:
+        """Send SIGKILL to the first container of a pod in the namespace of the DaemonSet."""
+        body = self.kubectl.get("pod", pod) or {}
+        (container, *_) = body["status"]["containerStatuses"]
+        _, _, container_id = container["containerID"].partition("://")
+        (own,) = (
+            found["metadata"]["name"]
+            for found in self.kubectl.list("pods", f"app={NAME}")
+            if found["spec"]["nodeName"] == body["spec"]["nodeName"]
+        )
+        self.kubectl("exec", own, "--", "sh", "-c", KILL, container_id)
+
+
+@contextmanager
+def process_killer(kubectl: Kubectl, image: str) -> Iterator[ProcessKiller]:
+    """Run the DaemonSet during the block. Its image needs a shell and grep."""
+    kubectl.apply(_daemon_set(image))
     try:
-        command = open(path, "rb").read().replace(b"\\0", b" ")
-    except OSError:
-        continue
-    if sys.argv[1].encode() in command and b"glob" not in command:
-        os.kill(int(path.split("/")[2]), getattr(signal, sys.argv[2]))
-"""
+        kubectl("rollout", "status", f"daemonset/{NAME}", "--timeout=110s")
+        yield ProcessKiller(kubectl)
+    finally:
+        kubectl("delete", "daemonset", NAME, "--wait=false")
 
 
-def signal(kubectl: Kubectl, pod: dict[str, Any], process: str, which: str) -> None:
-    """Send a signal to the processes of a pod whose command line contains a text."""
-    name = pod["metadata"]["name"]
-    kubectl("exec", name, "--container", "ray", "--", "python", "-c", SIGNAL, process, which)
+def _daemon_set(image: str) -> Object:
+    labels = {"app": NAME}
+    container = {"name": NAME, "image": image, "command": ["sleep", "infinity"],
+                 "securityContext": {"runAsUser": 0}}  # fmt: skip
+    pod = {"hostPID": True, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": NAME},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }

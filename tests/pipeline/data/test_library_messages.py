@@ -42,11 +42,16 @@ def test_message_of_a_library_is_hidden(
     monkeypatch: pytest.MonkeyPatch, speak: Callable[[], None]
 ) -> None:
     assert all(
-        pipeline.is_helpful in logging.getLogger(name).filters for name in pipeline.UNHELPFUL
+        "is_helpful" in names_of_filters(logging.getLogger(name)) for name in pipeline.UNHELPFUL
     )
     assert said_by(monkeypatch, speak) == []
     monkeypatch.setattr(pipeline, "UNHELPFUL", {})
     assert len(said_by(monkeypatch, speak)) == 1, "Ray says something else"
+
+
+def names_of_filters(logger: logging.Logger) -> list[str]:
+    """Return the names: another test reloads the module of the filter."""
+    return [getattr(one, "__name__", "") for one in logger.filters]
 
 
 def said_by(monkeypatch: pytest.MonkeyPatch, speak: Callable[[], None]) -> list[str]:

@@ -84,8 +84,8 @@ class _Watchdog:
                 continue
 
     def _watch(self) -> None:
-        while True:
-            time.sleep(POLL_SECONDS)
+        never = threading.Event()
+        while not never.wait(POLL_SECONDS):
             with self._lock:
                 now = time.monotonic()
                 for thread in [one for one, end in self._deadlines.items() if end < now]:

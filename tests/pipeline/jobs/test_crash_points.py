@@ -32,6 +32,7 @@ import random
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pytest
@@ -291,6 +292,9 @@ def test_job_that_fails_leaves_the_output_that_it_would_overwrite(place: Place) 
 class FailInConstructor:
     def __init__(self) -> None:
         raise OSError("no such weights")
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch
 
 
 def files_of(directory: Path) -> dict[str, bytes]:

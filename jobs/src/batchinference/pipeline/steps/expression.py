@@ -36,7 +36,6 @@ from batchinference.spec.expression import (
     parse_expression,
     written,
 )
-from batchinference.spec.problems import did_you_mean
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -354,6 +353,8 @@ def _field_of(value: Operand, name: str) -> Operand:
         raise NoSuchPart(f"there is no field '{name}', because the value is {_shown(kind)}{fix}")
     place = kind.get_field_index(name)
     if place < 0:
+        from batchinference.spec.problems import did_you_mean  # only for errors
+
         fields = ", ".join(kind.names)[:MAX_TYPE] + did_you_mean(name, kind.names)
         raise NoSuchPart(f"there is no field '{name}'. The fields are {fields}")
     return Operand(pc.struct_field(value.expression, [place]), kind.field(place).type)

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.problems import did_you_mean, type_name
-
 
 class Kind(NamedTuple):
     """The values that a parameter takes."""
@@ -151,6 +149,8 @@ def _check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]]
 def _check_kind(name: str, value: Any, kind: Kind) -> None:
     if kind.fits(value):
         return
+    from batchinference.spec.problems import type_name  # only for errors
+
     row = isinstance(value, str) and "{" in value
     fix = ". All rows have the same parameters: write a value, not an input" if row else ""
     raise _error(f"sampling.{name}: expected {kind.expected}, got {type_name(value)}{fix}")
@@ -182,6 +182,8 @@ def _unknown(name: str, known: Collection[str], *, embeds: bool) -> PydanticCust
 
 
 def _near(name: str, known: Collection[str]) -> str:
+    from batchinference.spec.problems import did_you_mean  # only for errors
+
     return did_you_mean(name, known) or f". Use one of {', '.join(known)}"
 
 

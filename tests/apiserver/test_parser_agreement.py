@@ -172,6 +172,7 @@ PARSER_ONLY: list[tuple[Document, str]] = [
     (with_full("spec.steps.3.python.callArgs", {"a": date(2026, 1, 31)}), NOT_JSON),
     (with_full("spec.steps.16.python.constructorArgs", {"model": 1}), NO_SCHEMA),
     (with_full("spec.steps.4.filter", "score >"), LANGUAGE),
+    (with_full("spec.steps.9.addColumns", {"good": "contains(text", "'good')": None}), LANGUAGE),
     (with_full("spec.steps.8.decode.fields", {"name": "text"}), LANGUAGE),
     (with_full("spec.steps.7.decode.encoding", "klingon"), PYTHON),
     (reading("parquet", assumeTimezone="Mars/Olympus"), ZONES),
@@ -201,6 +202,17 @@ PARSER_ONLY: list[tuple[Document, str]] = [
         NO_SCHEMA,
     ),
     (document(steps=asking(engine={"model": "org/other"})), NO_SCHEMA),
+    (document(steps=asking(sampling={"n": 2})), NO_SCHEMA),
+    (document(steps=asking(sampling={"max_new_tokens": 8})), NO_SCHEMA),
+    (document(steps=asking(sampling={"max_tokens": "8"})), NO_SCHEMA),
+    *(
+        (document(steps=asking(sampling={"structured_outputs": constraints})), NO_SCHEMA)
+        for constraints in (
+            {"disable_any_whitespace": True},
+            {"grammars": "a"},
+            {"regex": "a", "choice": ["a"]},
+        )
+    ),
     (document(steps=asking(chat=False, chatTemplateArgs={"a": 1})), NO_SCHEMA),
     (schedule_document(schedule="61 * * * *"), LANGUAGE),
 ]

@@ -175,8 +175,8 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "an unknown field": ({"schedulrName": "volcano"}, 'unknown field "template.spec.schedulrName"'),
     "a value out of range": ({"priority": 1, "dnsPolicy": "Sometimes"}, "Unsupported value"),
     "a reference to nothing": (
-        {"containers": [{"name": "ray", "volumeMounts": [{"name": "no", "mountPath": "/m"}]}]},
-        'volumeMounts[1].name: Not found: "no"',
+        {"containers": [{"name": "ray", "volumeDevices": [{"name": "no", "devicePath": "/m"}]}]},
+        'volumeDevices[0].name: Not found: "no"',
     ),
 }
 ACCEPTED: list[Object] = [

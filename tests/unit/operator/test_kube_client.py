@@ -206,7 +206,7 @@ async def test_cluster_of_another_ray_job_is_never_deleted(connect: Connect) -> 
 
 
 HOSTILE = ["../../victim/rayclusters/pool-1", "../../../../../../api/v1/pods?x=", "..", ".", "a/b",
-           "a%2Fb", "a?b", "a#b", "A b", 3, ["a"], {}]  # fmt: skip
+           "a%2Fb", "a?b", "a#b", "A b", "Not_A_Name", 3, ["a"], {}]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=str)
@@ -219,10 +219,24 @@ async def test_text_that_is_no_name_is_never_part_of_a_path(connect: Connect, na
         ray_job_body(rayClusterName=None) | selecting,
     ):
         await api.delete_ray_job(NAMESPACE, RayJobView.of(hostile))
+        await api.release_cluster(NAMESPACE, RayJobView.of(hostile))
     assert {sent.path for sent in server.requests} == {f"{RAY_JOBS}/job-1"}
     assert RayJobView.of(ray_job_body(jobId=name)).job_id == ""
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises(ValueError, match="is no name"):
         path_of("RayJob", NAMESPACE, name)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=str)
+async def test_no_object_has_a_text_that_is_no_name(connect: Connect, name: Any) -> None:
+    """Users write the RayJob of a claim, the schedule of a run, and the cluster of a RayJob. An
+    error would stop the pool, the schedules or the deadlines of a job."""
+    api, server = await connect(answering(200, cluster_of("uid-of-job-1")))
+    found = (
+        await api.get_ray_job(NAMESPACE, name),
+        await api.get_object("RayCluster", NAMESPACE, name),
+        await api.get_schedule(NAMESPACE, name),
+    )
+    assert (found, server.requests) == ((None,) * 3, [])
 
 
 async def test_cluster_of_another_namespace_is_never_deleted(connect: Connect) -> None:

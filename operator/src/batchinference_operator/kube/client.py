@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from http import HTTPStatus
@@ -47,7 +46,7 @@ from batchinference_operator.status.event_messages import (
     quota_message,
 )
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
+from batchinference_operator.status.ray_job import Object, RayJobView, is_name, owner_uid
 from batchinference_operator.status.warm_cluster import WarmCluster, is_claimed_by
 
 EVENT = "events.k8s.io"
@@ -201,6 +200,8 @@ class KubeClient:
         return await self.get_object(RAY_JOB, namespace, name)
 
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
+        if not is_name(name):  # such as a text in an annotation of a user
+            return None
         return await self._object("GET", path_of(kind, namespace, name))
 
     async def _object(self, *call: Any) -> Object | None:
@@ -284,9 +285,7 @@ class KubeClient:
 
         The owner is checked because the cluster's name comes from a status that users may write.
         """
-        if not ray_job.cluster:
-            return None
-        cluster = await self._object("GET", path_of(RAY_CLUSTER, namespace, ray_job.cluster))
+        cluster = await self.get_object(RAY_CLUSTER, namespace, ray_job.cluster)
         if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
             return None
         own = owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job)
@@ -318,7 +317,7 @@ class KubeClient:
             raise_for(status, answer)
 
     async def get_schedule(self, namespace: str, name: str) -> Object | None:
-        return await self._object("GET", path_of(SCHEDULE_KIND, namespace, name))
+        return await self.get_object(SCHEDULE_KIND, namespace, name)
 
     def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
         path, label = path_of(KIND, namespace), _label_parameter(f"{SCHEDULE_LABEL}={schedule}")
@@ -356,10 +355,6 @@ def _label_parameter(selector: str) -> str:
     return f"labelSelector={quote(selector)}" if selector else ""
 
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""Matches the names of objects, namespaces and subresources."""
-
-
 def path_of(kind: str, namespace: str, *name: str) -> str:
     """Return the API path of a kind in a namespace, or of an object or subresource in `name`.
 
@@ -367,7 +362,7 @@ def path_of(kind: str, namespace: str, *name: str) -> str:
     lead to another path."""
     root, plural = _COLLECTIONS[kind]
     for part in (*([namespace] if namespace else []), *name):
-        if not _NAME.fullmatch(part):
-            raise ValueError(f"{kind}: {part[:64]!r} is no name")
+        if not is_name(part):
+            raise ValueError(f"{kind}: {str(part)[:64]!r} is no name")
     scope = ["namespaces", namespace] if namespace else []
     return "/".join([root, *scope, plural, *name])

@@ -10,10 +10,9 @@ import pytest
 from aiohttp import web
 
 from batchinference.rendering import CLAIM, Backstop
-from batchinference_operator.kube.api import PAGE, Conflict, Refused
+from batchinference_operator.kube.api import MAX_RUNS, PAGE, Conflict, Refused
 from batchinference_operator.kube.client import (
     MAX_EVENTS,
-    MAX_LISTED_RUNS,
     MAX_LISTS,
     KubeClient,
     path_of,
@@ -442,8 +441,8 @@ async def test_runs_of_a_schedule_are_listed_by_label_up_to_a_limit(connect: Con
     client, server = await connect(
         answering(200, {"items": page, "metadata": {"continue": "more"}})
     )
-    assert len([run async for run in client.list_runs(NAMESPACE, "nightly")]) == MAX_LISTED_RUNS
-    assert len(server.requests) == MAX_LISTED_RUNS // PAGE
+    assert len([run async for run in client.list_runs(NAMESPACE, "nightly")]) == MAX_RUNS
+    assert len(server.requests) == MAX_RUNS // PAGE
     assert {request.path for request in server.requests} == {JOBS}
     labels = {request.query["labelSelector"] for request in server.requests}
     assert labels == {"batchinference.dev/schedule=nightly"}

@@ -24,7 +24,14 @@ from batchinference.rendering import (
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
-from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, PAGE, POD, Invalid, Unreachable
+from batchinference_operator.kube.api import (
+    MAX_RUNS,
+    MAX_WARM_CLUSTERS,
+    PAGE,
+    POD,
+    Invalid,
+    Unreachable,
+)
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
@@ -61,8 +68,6 @@ MAX_EVENTS = 50
 MAX_LISTS = 4
 """Maximum number of list pages read at the same time. Objects of tenants can make a page 15 MB
 large, and it takes a multiple of this size in memory."""
-MAX_LISTED_RUNS = 3000
-"""Maximum number of objects with the label of a schedule that are read."""
 _NO_REPLICAS = {"replicas": 0, "minReplicas": 0, "maxReplicas": 0}
 _LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
@@ -321,7 +326,7 @@ class KubeClient:
 
     def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
         path, label = path_of(KIND, namespace), _label_parameter(f"{SCHEDULE_LABEL}={schedule}")
-        return self._list(path, label, MAX_LISTED_RUNS)
+        return self._list(path, label, MAX_RUNS)
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         await self._delete(path_of(KIND, namespace, name), uid)

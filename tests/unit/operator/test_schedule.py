@@ -298,22 +298,21 @@ def test_no_run_is_created_while_not_all_can_be_listed(
     assert schedules.created == [FIRST, SECOND]
 
 
-def test_run_that_the_list_does_not_show_yet_is_not_missed(
+def test_run_that_appears_with_too_many_others_is_not_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     schedules = started(concurrencyPolicy="Allow")
-    schedules.reconcile(START + 2 * HOUR)
-    schedules.cluster.patch(
-        SCHEDULE_KIND, "nightly", {"status": {"checkedUntil": "2026-03-01T13:00:00Z"}}
-    )
 
-    async def list_runs(*_: str) -> AsyncIterator[dict[str, Any]]:
-        yield schedules.cluster.objects["BatchInference", FIRST]
+    def fill(call: str) -> None:
+        if call == "create BatchInference":
+            schedules.api.before = lambda _: None
+            schedules.cluster.apply(SECOND)
+            monkeypatch.setattr(controller_of_schedules, "MAX_RUNS", 1)
 
-    monkeypatch.setattr(schedules.api, "list_runs", list_runs)
-    status = schedules.reconcile()
-    assert (status["active"], schedules.created) == ([FIRST, SECOND], [FIRST, SECOND])
-    assert status["missedRuns"] == 0
+    schedules.api.before = fill
+    with pytest.raises(Refused, match="BatchInferences have the label"):
+        schedules.reconcile(START + 2 * HOUR)
+    assert schedules.status["missedRuns"] == 0
 
 
 def test_one_run_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from batchinference.spec.job import KIND, SCHEDULE_KIND
+from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.keys import key_of
 from batchinference_operator.controller.workqueue import WorkQueue
@@ -117,22 +117,24 @@ class ScheduleController:
             return decide(observed, self.config, self.now())
 
     async def _observe(self, key: JobKey) -> ObservedSchedule | None:
-        """Return a schedule and its runs, in the order of their scheduled times; None if it is
-        gone.
+        """Return a schedule and its runs; None if it is gone."""
+        body = await self.api.get_schedule(*key)
+        return None if body is None else await self._with_runs(ScheduleView.of(body))
+
+    async def _with_runs(self, schedule: ScheduleView) -> ObservedSchedule:
+        """Return a schedule and its runs in the order of their scheduled times.
 
         Only one run is in memory at a time, because runs may be large. If there are too many to
         list all, no run is created: one that is not listed may be active.
         """
-        body = await self.api.get_schedule(*key)
-        if body is None:
-            return None
-        schedule, runs, listed = ScheduleView.of(body), list[Run](), 0
-        async for body in self.api.list_runs(*key):
+        runs, listed = list[Run](), 0
+        async for body in self.api.list_runs(schedule.namespace, schedule.name):
             listed += 1
             if schedule.owns(body):  # others may use the label
                 runs.append(Run.of(body))
         refused = _TOO_MANY.format(name=schedule.name) if listed >= MAX_RUNS else ""
-        return ObservedSchedule(schedule, _sorted(runs), refused=refused)
+        found = tuple(sorted(runs, key=lambda run: run.name))
+        return ObservedSchedule(schedule, found, refused=refused)
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
         """Create a run. Return another observation if it was refused or already exists.
@@ -149,12 +151,9 @@ class ScheduleController:
         if created is not None:
             logger.info("created run %s", name)
             return observed
-        known = await self.api.get_object(KIND, observed.schedule.namespace, name)
-        if known is None:
-            raise Conflict(f"{name} was just deleted")
-        if not observed.schedule.owns(known):
-            return replace(observed, taken=name)
-        return replace(observed, runs=_sorted([*observed.runs, Run.of(known)]))
+        read = await self._with_runs(observed.schedule)
+        listed = read.refused or any(run.name == name for run in read.runs)
+        return read if listed else replace(read, taken=name)
 
     async def _write(self, schedule: ScheduleView, actions: ScheduleActions) -> None:
         """Write the status if it has changed, and post the Events. Raises Conflict."""
@@ -166,8 +165,3 @@ class ScheduleController:
         if self.telemetry.recorder is not None:
             minute = int(self.now().timestamp()) // 60
             self.telemetry.recorder.record(schedule, minute, actions.events)
-
-
-def _sorted(runs: list[Run]) -> tuple[Run, ...]:
-    """Return runs in the order of their scheduled times."""
-    return tuple(sorted(runs, key=lambda run: run.name))

@@ -182,11 +182,13 @@ VIOLATIONS = [
              _container(ports=[{"containerPort": 22, "hostPort": 22}]),
              "containers[0].ports[0].hostPort: it"),
     *(_patched("hostAccess", f"containers[].{path}.host", about,
-               _container(**value), f"containers[0].{path}.host: '169.254.169.254'")
-      for path, about, value in [
-          ("livenessProbe.httpGet", "requests from the network of the node",
+               _container(**value), f"containers[0].{path}.host: '{host}'")
+      for path, about, host, value in [
+          ("livenessProbe.httpGet", "requests from the network of the node", "169.254.169.254",
            {"livenessProbe": {"httpGet": {"host": "169.254.169.254", "port": 80}}}),
-          ("lifecycle.preStop.tcpSocket", "the same when the container stops",
+          ("readinessProbe.tcpSocket", "the same to the node itself", "Localhost",
+           {"readinessProbe": {"tcpSocket": {"host": "Localhost", "port": 80}}}),
+          ("lifecycle.preStop.tcpSocket", "the same when the container stops", "169.254.169.254",
            {"lifecycle": {"preStop": {"tcpSocket": {"host": "169.254.169.254", "port": 80}}}}),
       ]),
     *(PolicyViolation("cluster.patches[].pod.metadata.annotations", about,
@@ -198,6 +200,10 @@ VIOLATIONS = [
           ("container.apparmor.security.beta.kubernetes.io/ray",
            "files that AppArmor protects, by an annotation"),
           ("seccomp.security.alpha.kubernetes.io/pod", "all system calls, by an annotation"),
+          ("sidecar.istio.io/userVolume", "a directory of the node, by a sidecar of Istio"),
+          ("io.kubernetes.cri-o.Devices", "a device of the node, by an annotation of CRI-O"),
+          ("cdi.k8s.io/gpu", "a device of the node, by an annotation of CDI"),
+          ("k8s.v1.cni.cncf.io/networks", "another network, by an annotation of Multus"),
       ]),
     *(_patched("hostAccess", f"{kind}[].securityContext.{path}", about,
                _container(kind, securityContext=context),

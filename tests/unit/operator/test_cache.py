@@ -18,7 +18,6 @@ from support.operator.objects import (
     RUNNING,
     SUCCEEDED,
     job_body,
-    placed,
     pod_body,
     ray_job_body,
     waiting,
@@ -356,12 +355,14 @@ def test_only_the_decisive_disruption_is_kept(running: Cache, lost: str, disrupt
     assert disruptions(running) == [disruption]
 
 
-def test_head_that_runs_in_place_of_a_lost_one_is_noted(running: Cache) -> None:
-    lost, new = evicted("job-1-head"), pod_body("job-1-head", **placed())
+def test_head_that_is_created_in_place_of_a_lost_one_is_noted(running: Cache) -> None:
+    """After a drain, it may wait for a new node for minutes."""
+    lost, new = evicted("job-1-head"), pod_body("job-1-head")
     lost["metadata"]["uid"], new["metadata"]["uid"] = "a", "b"
     running.pods.set_pod(lost)
-    running.pods.set_pod({**new, "status": {}})
-    assert not replaced(running), "it has no node yet"
+    assert not replaced(running)
+    running.pods.set_pod({**new, "metadata": {**new["metadata"], "deletionTimestamp": LATER}})
+    assert not replaced(running), "it is being deleted"
     running.pods.set_pod(new)
     assert replaced(running)
     running.pods.set_pod(lost)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
 from batchinference_operator.controller.controller import ORPHAN_SECONDS
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness
 from support.operator.objects import (
     NAMESPACE,
+    UID,
     owner,
+    ray_job_body,
 )
-from support.operator.virtual_time import clock, in_virtual_time, until
+from support.operator.virtual_time import BEGINNING, clock, in_virtual_time, until
 
 
 @pytest.mark.parametrize("unseen", [False, True], ids=["seen", "unseen"])
@@ -76,3 +80,18 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
         harness.calls.clear()
         await asyncio.sleep(3 * ORPHAN_SECONDS)
         assert harness.calls == []
+
+
+@pytest.mark.parametrize(("owner_uid", "removed"), [(UID, 1), (None, 0)], ids=["owned", "foreign"])
+@in_virtual_time
+async def test_ray_job_of_another_application_is_never_deleted(
+    harness: Harness, owner_uid: str | None, removed: int
+) -> None:
+    """Anybody may use the label of a job that is gone."""
+    body = ray_job_body("job-1", owner_uid=owner_uid)
+    long_ago = to_rfc3339(BEGINNING - timedelta(seconds=ORPHAN_SECONDS + 1))
+    body["metadata"] |= {"deletionTimestamp": long_ago, "finalizers": ["ray.io/rayjob-finalizer"]}
+    async with harness.operator():
+        harness.cluster.put(body)
+        await asyncio.sleep(1)
+    assert harness.count("remove RayJob") == removed

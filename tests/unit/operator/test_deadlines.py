@@ -150,6 +150,16 @@ def test_restarted_driver_must_finish_rows_within_the_stall_deadline() -> None:
     assert loop.reason == "Stalled"
 
 
+def test_fewer_rows_are_no_progress() -> None:
+    loop = limited(stall="5m")
+    loop.run(rows=900)
+    loop.set_report(JobState.RUNNING, rows=100)
+    loop.reconcile(200)
+    assert loop.phase == "Running"
+    loop.reconcile(101)
+    assert loop.reason == "Stalled"
+
+
 def test_restart_of_the_driver_is_no_progress() -> None:
     loop = limited(stall="5m")
     loop.run(rows=900)

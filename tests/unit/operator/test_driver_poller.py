@@ -151,6 +151,35 @@ async def test_driver_is_silent_only_after_several_polls_and_a_minute(heads: Hea
         assert replace(read(polls, seen()) or REACHED, age=0.0) == SILENT
 
 
+@pytest.mark.parametrize("answer", [REACHED, SILENT], ids=["reached", "silent"])
+@pytest.mark.parametrize("ended", [{}, SUCCEEDED], ids=["running", "ended"])
+@in_virtual_time
+async def test_address_that_changes_before_each_answer_makes_a_driver_silent(
+    heads: Heads, answer: Answer, ended: dict[str, Any]
+) -> None:
+    """Users write the status of a RayJob. A driver that was never polled stops the deadlines."""
+    heads.answer, heads.seconds = answer, 1.5
+    found: list[Answer | None] = []
+    async with polling(heads) as polls:
+        for number in range(70):
+            address = {"head": {"podIP": f"10.0.0.{number}", "serviceName": "job-1-head-svc"}}
+            found.append(read(polls, seen(**ended | {"rayClusterStatus": address})))
+            await asyncio.sleep(1)
+    assert found[:60] == [None] * 60, "as of a driver without an address that changes"
+    assert [one and one.reached for one in found[61:]] == [False] * 9
+
+
+@in_virtual_time
+async def test_head_that_is_replaced_after_a_long_time_is_not_silent_at_once(heads: Heads) -> None:
+    async with polling(heads) as polls:
+        await follow(polls, seen(), 300)
+        heads.seconds = 2.0
+        other = seen(rayClusterName="another")
+        assert read(polls, other) is None
+        await asyncio.sleep(3)
+        assert (read(polls, other) or SILENT).reached
+
+
 @in_virtual_time
 async def test_recovered_driver_is_polled_at_the_normal_interval_again(heads: Heads) -> None:
     heads.answer = SILENT

@@ -20,7 +20,7 @@ from batchinference_operator.kube.limited_response import LimitedResponse
 from batchinference_operator.reconcile.reconcile import reconcile
 from support.operator.objects import CONFIG, job_body
 from support.operator.virtual_time import BEGINNING
-from support.servers.scripted_http import Serve
+from support.servers.scripted_http import Serve, answering
 
 LARGEST = 1_300_000
 ARRAYS, OBJECTS = ("[" * 9000 + "]" * 9000), ('{"":' * 9000 + "0" + "}" * 9000)
@@ -96,6 +96,19 @@ async def test_hostile_job_does_not_end_the_watch_of_kopf(serve: Serve, value: s
     ]
     assert (found[0], found[2]) == (honest, honest)
     assert found[1]["object"]["leftOut"]["spec"].startswith("spec")
+
+
+@pytest.mark.parametrize("code", [410, 429, 500, 504])
+async def test_watch_that_ends_with_any_error_starts_again(serve: Serve, code: int) -> None:
+    """kopf ends for all errors but 410."""
+    error = {"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "no leader"}}
+    server = await serve(answering(200, f"{json.dumps(error)}\n"))
+    async with (
+        aiohttp.ClientSession(response_class=LimitedResponse) as session,
+        session.get(server.url) as response,
+    ):
+        (found,) = [json.loads(line) async for line in iter_jsonlines(response.content)]
+    assert found == {"type": "ERROR", "object": {**error["object"], "code": 410}}
 
 
 @given(value=_JSON, indent=st.sampled_from([None, 1]))

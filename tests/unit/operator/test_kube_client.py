@@ -10,10 +10,9 @@ import pytest
 from aiohttp import web
 
 from batchinference.rendering import CLAIM, Backstop
-from batchinference_operator.kube.api import PAGE, Conflict, Refused
+from batchinference_operator.kube.api import MAX_RUNS, PAGE, Conflict, Refused
 from batchinference_operator.kube.client import (
     MAX_EVENTS,
-    MAX_LISTED_RUNS,
     MAX_LISTS,
     KubeClient,
     path_of,
@@ -206,7 +205,7 @@ async def test_cluster_of_another_ray_job_is_never_deleted(connect: Connect) -> 
 
 
 HOSTILE = ["../../victim/rayclusters/pool-1", "../../../../../../api/v1/pods?x=", "..", ".", "a/b",
-           "a%2Fb", "a?b", "a#b", "A b", 3, ["a"], {}]  # fmt: skip
+           "a%2Fb", "a?b", "a#b", "A b", "Not_A_Name", 3, ["a"], {}]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=str)
@@ -219,10 +218,24 @@ async def test_text_that_is_no_name_is_never_part_of_a_path(connect: Connect, na
         ray_job_body(rayClusterName=None) | selecting,
     ):
         await api.delete_ray_job(NAMESPACE, RayJobView.of(hostile))
+        await api.release_cluster(NAMESPACE, RayJobView.of(hostile))
     assert {sent.path for sent in server.requests} == {f"{RAY_JOBS}/job-1"}
     assert RayJobView.of(ray_job_body(jobId=name)).job_id == ""
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises(ValueError, match="is no name"):
         path_of("RayJob", NAMESPACE, name)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=str)
+async def test_no_object_has_a_text_that_is_no_name(connect: Connect, name: Any) -> None:
+    """Users write the RayJob of a claim, the schedule of a run, and the cluster of a RayJob. An
+    error would stop the pool, the schedules or the deadlines of a job."""
+    api, server = await connect(answering(200, cluster_of("uid-of-job-1")))
+    found = (
+        await api.get_ray_job(NAMESPACE, name),
+        await api.get_object("RayCluster", NAMESPACE, name),
+        await api.get_schedule(NAMESPACE, name),
+    )
+    assert (found, server.requests) == ((None,) * 3, [])
 
 
 async def test_cluster_of_another_namespace_is_never_deleted(connect: Connect) -> None:
@@ -428,8 +441,8 @@ async def test_runs_of_a_schedule_are_listed_by_label_up_to_a_limit(connect: Con
     client, server = await connect(
         answering(200, {"items": page, "metadata": {"continue": "more"}})
     )
-    assert len([run async for run in client.list_runs(NAMESPACE, "nightly")]) == MAX_LISTED_RUNS
-    assert len(server.requests) == MAX_LISTED_RUNS // PAGE
+    assert len([run async for run in client.list_runs(NAMESPACE, "nightly")]) == MAX_RUNS
+    assert len(server.requests) == MAX_RUNS // PAGE
     assert {request.path for request in server.requests} == {JOBS}
     labels = {request.query["labelSelector"] for request in server.requests}
     assert labels == {"batchinference.dev/schedule=nightly"}

@@ -11,6 +11,7 @@ from batchinference.spec.causes import Cause
 from batchinference_operator.status.attempts import MAX_ATTEMPTS
 from batchinference_operator.status.failure_cause import Disruption
 from support.documents.minimal import python_step
+from support.operator.objects import FAILED
 from support.operator.reconcile_loop import ReconcileLoop
 
 POLICY = {"memoryFactor": 1.5, "maxMemory": "10Gi"}
@@ -68,6 +69,18 @@ def test_group_that_ran_out_of_memory_gets_more(group: str | None, raised: dict[
     assert start_attempt(loop) == {**before, **raised}
     loop.reconcile()
     assert loop.attempt["memory"] == raised
+
+
+def test_driver_that_was_killed_ran_out_of_the_memory_of_the_head() -> None:
+    """The kernel may kill the driver and not its pod."""
+    loop = ReconcileLoop(retry={"outOfMemory": POLICY}, steps=STEPS)
+    start_attempt(loop)
+    loop.run()
+    killed = "Job entrypoint command failed with exit code 137, last available logs: ..."
+    loop.set_kuberay_status(**FAILED | {"message": killed})
+    loop.report = None
+    loop.reconcile(3600)
+    assert (loop.attempt["cause"], set(loop.attempt["outOfMemory"])) == ("OutOfMemory", {"head"})
 
 
 def test_memory_grows_up_to_its_maximum_and_survives_other_failures() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts
@@ -232,6 +233,17 @@ def test_ray_job_held_by_kueue_is_queued(found_report: Report | None) -> None:
     body["spec"]["suspend"] = True
     phase, summary = verdict_of(RayJobView.of(body), report=found_report, before="Finalizing")
     assert (phase, summary.reason) == (Phase.PENDING, "Queued")
+
+
+@pytest.mark.parametrize(("queue", "hint"), [("", True), ("gpu", False)])
+def test_job_that_kueue_holds_without_a_queue_is_told_how_to_continue(
+    queue: str, hint: bool
+) -> None:
+    body = ray_job_body()
+    body["spec"]["suspend"] = True
+    body["metadata"]["labels"][QUEUE_LABEL] = queue
+    _, summary = verdict_of(RayJobView.of(body))
+    assert ("set spec.cluster.queue to a LocalQueue" in summary.message) is hint
 
 
 def test_messages_of_kueue_and_of_the_driver_are_not_mixed() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from batchinference.rendering import GENERATION, RELEASED
+from batchinference.spec.report import failure_line
 from batchinference_operator.status.conditions import MAX_MESSAGE
-from batchinference_operator.status.ray_job import RayJobView, owner_uid
+from batchinference_operator.status.ray_job import MAX_GROUPS, RayJobView, owner_uid
 from support.operator.objects import OTHER_UID, SUCCEEDED, UID, owner, ray_job_body
 
 RAY_STATES = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
@@ -37,9 +40,9 @@ def test_ray_job_without_status_has_empty_fields() -> None:
         False,
         False,
     )
-    fields = ("job_status", "deployment_status", "reason", "message", "cluster", "head_ip",
-              "head_service", "ended_at")  # fmt: skip
-    assert {field: getattr(seen, field) for field in fields} == dict.fromkeys(fields, "")
+    empty = ("job_status", "deployment_status", "reason", "message", "cluster", "head_ip",
+             "head_service", "ended_at")  # fmt: skip
+    assert {field: getattr(seen, field) for field in empty} == dict.fromkeys(empty, "")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,53 @@ def test_outcome_is_that_of_ray_for_a_complete_ray_job(
     ray: str, kuberay: str, expected: str
 ) -> None:
     assert view(jobStatus=ray, jobDeploymentStatus=kuberay).outcome == expected
+
+
+def test_memory_of_groups_is_kept_for_owned_ray_jobs_only() -> None:
+    limits = {"containers": [{"resources": {"limits": {"memory": "1Gi"}}}]}
+    groups = [{"groupName": f"g{n}", "template": {"spec": limits}} for n in range(4400)]
+    body = ray_job_body() | {"spec": {"rayClusterSpec": {"workerGroupSpecs": groups}}}
+    assert len(RayJobView.of(body).memory) == MAX_GROUPS
+    del body["metadata"]["ownerReferences"]
+    assert RayJobView.of(body).memory == ()
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Yield all texts in the fields of a view."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from texts_of(one)
+
+
+def test_every_text_of_a_ray_job_is_bounded() -> None:
+    """Users may create thousands of RayJobs with the label of a job and a text of 1 MiB in each
+    field, and the operator keeps all views."""
+    long = "x" * 2**20
+    failure = failure_line(long, long)
+    condition = {"type": "ReplicaFailure", "status": "True", "message": long}
+    body = ray_job_body(
+        **dict.fromkeys(("jobStatus", "jobDeploymentStatus", "reason", "rayClusterName"), long),
+        **dict.fromkeys(("jobId", "startTime", "endTime"), long),
+        message=f"{long}\n{failure}",
+        rayClusterStatus={
+            "head": {"podIP": long, "serviceName": long},
+            "conditions": [condition],
+        },
+        owner_uid=long,
+    )
+    body["metadata"] |= {"annotations": {RELEASED: long, GENERATION: long}}
+    limits = {"containers": [{"resources": {"limits": {"memory": "1Gi"}}}]}
+    groups = [{"groupName": long, "template": {"spec": limits}}]
+    body["spec"] = {
+        "clusterSelector": {"ray.io/cluster": long},
+        "rayClusterSpec": {"workerGroupSpecs": groups},
+    }
+    seen = RayJobView.of(body)
+    texts = list(texts_of(tuple(getattr(seen, one.name) for one in fields(seen))))
+    assert {len(one) for one in texts if len(one) > 253} == {MAX_MESSAGE}
+    assert seen.memory == (("x" * 63, "1Gi"),)
 
 
 def test_template_without_metadata_plans_no_gpus() -> None:

@@ -172,16 +172,18 @@ def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
 def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     """Kueue asks for an annotation that the user cannot set."""
     kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
+    to_queue, gate = "set spec.cluster.queue to a LocalQueue", "ElasticJobsViaWorkloadSlices"
     for message, spec, hint in (
-        (kueue, {}, True),
-        (kueue, {"cluster": {"queue": "gpu"}}, False),
-        ("403: exceeded quota", {}, False),
+        (kueue, {}, to_queue),
+        (kueue, {"cluster": {"queue": "gpu"}}, gate),
+        ("403: exceeded quota", {}, None),
+        ("403: exceeded quota", {"cluster": {"queue": "gpu"}}, None),
     ):
         status = status_after_create_error(replace(job(), spec=spec), CreateError(message), NOW)
         assert status is not None
         shown = status["conditions"][0]["message"]
         assert shown.startswith(message)
-        assert ("set spec.cluster.queue to a LocalQueue" in shown) is hint
+        assert [one for one in (to_queue, gate) if one in shown] == ([hint] if hint else [])
 
 
 def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:

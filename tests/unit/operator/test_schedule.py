@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from batchinference.spec.job import SCHEDULE_KIND
+from batchinference.spec.schedule import SCHEDULE_LABEL
+from batchinference_operator.controller import schedules as controller_of_schedules
 from batchinference_operator.kube.api import Conflict, Refused
 from batchinference_operator.reconcile.job_view import LEFT_OUT
 from support.documents.minimal import document
 from support.operator.fake_cluster import labels_of
-from support.operator.objects import NAMESPACE
+from support.operator.objects import NAMESPACE, job_body
 from support.operator.schedules import Schedules
 
 START = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
@@ -268,6 +270,49 @@ def test_runs_of_another_owner_do_not_count() -> None:
     body = schedules.cluster.objects["BatchInference", FIRST]
     schedules.cluster.put({**body, "metadata": {**body["metadata"], "ownerReferences": []}})
     assert schedules.reconcile()["active"] == []
+
+
+def test_foreign_objects_with_the_label_hide_no_run() -> None:
+    schedules = Schedules(START, concurrencyPolicy="Forbid")
+    for number in range(3):
+        foreign = job_body(f"a-{number}", labels={SCHEDULE_LABEL: "nightly"})
+        schedules.cluster.put(foreign)
+    for hours in range(3):
+        schedules.reconcile(START + hours * HOUR)
+    assert schedules.runs[3:] == schedules.status["active"] == [FIRST]
+
+
+@pytest.mark.parametrize("policy", ["Allow", "Forbid", "Replace"])
+def test_no_run_is_created_while_not_all_can_be_listed(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is not listed may be active, and must neither be missed nor start twice."""
+    schedules = started(concurrencyPolicy=policy)
+    monkeypatch.setattr(controller_of_schedules, "MAX_RUNS", 1)
+    with pytest.raises(Refused, match="BatchInferences have the label"):
+        schedules.reconcile(START + 2 * HOUR)
+    assert (schedules.created, schedules.status["missedRuns"]) == ([FIRST], 0)
+    schedules.finish(FIRST)
+    monkeypatch.undo()
+    schedules.reconcile(START + 2 * HOUR)
+    assert schedules.created == [FIRST, SECOND]
+
+
+def test_run_that_appears_with_too_many_others_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schedules = started(concurrencyPolicy="Allow")
+
+    def fill(call: str) -> None:
+        if call == "create BatchInference":
+            schedules.api.before = lambda _: None
+            schedules.cluster.apply(SECOND)
+            monkeypatch.setattr(controller_of_schedules, "MAX_RUNS", 1)
+
+    schedules.api.before = fill
+    with pytest.raises(Refused, match="BatchInferences have the label"):
+        schedules.reconcile(START + 2 * HOUR)
+    assert schedules.status["missedRuns"] == 0
 
 
 def test_one_run_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,3 +107,17 @@ def test_invalid_policy_is_refused(policy: str) -> None:
 def test_rules_of_the_chart_are_generated() -> None:
     file = CHART / "files" / "admission-rules.yaml"
     assert file.read_text() == admission_rules(), "run `make generate`"
+
+
+@pytest.mark.parametrize("profile", ["RuntimeDefault", "Localhost"])
+def test_fields_with_a_safe_value_are_allowed(profile: str) -> None:
+    context = {
+        "allowPrivilegeEscalation": False,
+        "procMount": "Default",
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": profile},
+        "appArmorProfile": {"type": profile},
+    }
+    container = {**CONTAINER, "securityContext": context}
+    pod = {"spec": {"hostNetwork": False, "containers": [container]}}
+    assert refused(PlatformPolicy(patches=True), patching(pod)) == []

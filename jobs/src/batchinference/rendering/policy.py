@@ -41,14 +41,27 @@ RESTRICTED_VOLUMES = (
 Tree = dict[str, "Tree"]
 NO_KINDS = ("name", "mountPath", "readOnly")
 """Fields of a volume that do not name its kind."""
-HARMLESS = (None, False, 0, "", "Default", "RuntimeDefault", "Localhost", ["ALL"])
-"""Values that give no access to a node: those of unset fields, of profiles, and `drop: [ALL]`."""
+UNSET = (None, False, 0, "")
+"""Values of fields that are not set."""
+_PROFILES = ("RuntimeDefault", "Localhost")
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "procMount": ("Default",),
+    "seccompProfile.type": _PROFILES,
+    "appArmorProfile.type": _PROFILES,
+    "capabilities.drop": (["ALL"],),
+}
+"""Other values that give no access to a node, by the end of the path of their field."""
 HOST_ANNOTATIONS = (
     "container.apparmor.security.beta.kubernetes.io/",
     "container.seccomp.security.alpha.kubernetes.io/",
     "seccomp.security.alpha.kubernetes.io/",
+    "cdi.k8s.io/",
+    "io.kubernetes.cri-o.Devices",
+    "k8s.v1.cni.cncf.io/networks",
+    "sidecar.istio.io/userVolume",
 )
-"""The beginnings of annotations that change the security context of a pod."""
+"""The beginnings of annotations that change the security context of a pod, or give it devices,
+networks or directories of its node."""
 NULL = "null"
 NONE = "none"
 
@@ -108,7 +121,7 @@ class Rule:
     """The fields below `spec.cluster`."""
     compare: Literal["name", "image", "any", "annotation"] = "name"
     """With `name`, a value must be listed. With `image`, it must begin with a listed prefix. With
-    `any`, every value is refused, except for HARMLESS ones; with `annotation`, only names that
+    `any`, every value is refused, except for harmless ones; with `annotation`, only names that
     begin with one of HOST_ANNOTATIONS."""
 
     @cached_property
@@ -128,17 +141,17 @@ class Rule:
             return
         for path, value in _find(settings, self.tree, "spec.cluster"):
             if self.compare in ("any", "annotation"):
-                if self._gives_access(value):
+                if self._gives_access(path, value):
                     named = f"'{value}'" if isinstance(value, str) else "it"
                     yield Problem(path, f"{named} {refusal(self.policy, 'false')}")
             elif isinstance(value, str) and not self._allows(allowed, value):
                 shown = ", ".join(allowed) or NONE
                 yield Problem(path, f"'{value}' {refusal(self.policy, shown)}")
 
-    def _gives_access(self, value: Any) -> bool:
+    def _gives_access(self, path: str, value: Any) -> bool:
         if self.compare == "annotation":
             return str(value).startswith(HOST_ANNOTATIONS)
-        return value not in HARMLESS
+        return value not in harmless_values(path)
 
     def _allows(self, names: list[str], value: str) -> bool:
         if self.compare == "name":
@@ -148,6 +161,13 @@ class Rule:
             for name in names
             for separated in (f"{name}/", f"{name}:", f"{name}@")
         )
+
+
+def harmless_values(path: str) -> tuple[Any, ...]:
+    """Return the values of a field that give no access to a node."""
+    return next(
+        (UNSET + values for end, values in HARMLESS.items() if path.endswith(f".{end}")), UNSET
+    )
 
 
 def refusal(policy: str, allowed: str) -> str:

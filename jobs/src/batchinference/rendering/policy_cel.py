@@ -20,13 +20,13 @@ from typing import Any
 import yaml
 
 from batchinference.rendering.policy import (
-    HARMLESS,
     HOST_ANNOTATIONS,
     NO_KINDS,
     NULL,
     RULES,
     Rule,
     Tree,
+    harmless_values,
     refusal,
 )
 
@@ -158,7 +158,7 @@ def _field_problem(rule: Rule, value: str, path: str) -> str:
         found = " || ".join(f"{value}.startsWith('{name}')" for name in HOST_ANNOTATIONS)
         return f"({found} ? {path} + \": '\" + {value} + \"' \" + {refused} : '')"
     if rule.compare == "any":
-        literals = [json.dumps(one).replace('"', "'") for one in HARMLESS]
+        literals = [json.dumps(one).replace('"', "'") for one in harmless_values(path.strip("'"))]
         allowed = " || ".join(f"{value} == {literal}" for literal in literals)
         named = f"(type({value}) == string ? \": '\" + {value} + \"' \" : ': it ')"
         return f"({allowed} ? '' : {path} + {named} + {refused})"

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from batchinference_operator.controller.driver_client import Answer, Driver
 from batchinference_operator.controller.workqueue import WorkQueue
@@ -37,6 +38,7 @@ SILENT_SECONDS = 60.0
 its last answer. Until then, its last answer counts: a busy head may answer late."""
 FORGET_SECONDS = 600.0
 """Seconds after which an answer that no reconcile reads is dropped."""
+_UNSTABLE = "its address changes before it answers"
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -54,6 +56,15 @@ class DriverKey(NamedTuple):
 
 
 @dataclass
+class _Unread:
+    """The polls of a RayJob since `since`, when a reconcile last read an answer. Users write the
+    head's address: one that changes before each answer must not hide that the driver is silent."""
+
+    since: float
+    polls: int = 0
+
+
+@dataclass
 class _DriverState:
     """The state of a driver's polls. `token` is the last token that the driver accepted, and
     `answer` the last answer that counts, from the time `answered_at`. `missed` is the number of
@@ -62,6 +73,7 @@ class _DriverState:
     ray_job: RayJobView
     tokens: tuple[str, ...]
     heard_at: float
+    unread: _Unread
     token: str = ""
     answer: Answer | None = None
     answered_at: float = 0.0
@@ -110,6 +122,7 @@ class DriverPoller:
         self.answered: Callable[[JobKey], None] = lambda _: None
         self._driver, self._clock, self._count = driver, clock, count
         self._states: dict[DriverKey, _DriverState] = {}
+        self._unread: WeakValueDictionary[tuple[JobKey, str, bool], _Unread] = WeakValueDictionary()
         self._slow: set[DriverKey] = set()
         self._queue: WorkQueue[DriverKey] = WorkQueue(flow=lambda key: key.job[0])
         self._busy: Counter[str] = Counter()
@@ -127,9 +140,13 @@ class DriverPoller:
             state.pending = True
             due = 0.0 if state.at is None else max(state.due, state.at + interval)
             self._queue.add_after(key, max(0.0, due - self._clock()))
-        if state.answer is None:
-            return None
-        return replace(state.answer, age=self._clock() - state.answered_at)
+        now, unread = self._clock(), state.unread
+        if state.answer is not None:
+            unread.since, unread.polls = now, 0
+            return replace(state.answer, age=now - state.answered_at)
+        if _is_silent(unread.polls, now - unread.since):
+            return Answer(reached=False, problem=state.problem or _UNSTABLE)
+        return None
 
     def stop(self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
         key, state = self._state_of(job, ray_job, tokens)
@@ -158,9 +175,11 @@ class DriverPoller:
     ) -> tuple[DriverKey, _DriverState]:
         """Return the key and the state of a driver, and mark the state as most recently used."""
         key = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
-        state = self._states.pop(key, None) or _DriverState(ray_job, tokens, self._clock())
+        now = self._clock()
+        unread = self._unread.setdefault((job, ray_job.uid, ray_job.ended), _Unread(now))
+        state = self._states.pop(key, None) or _DriverState(ray_job, tokens, now, unread)
         self._states[key] = state
-        state.ray_job, state.tokens, state.used = ray_job, tokens, self._clock()
+        state.ray_job, state.tokens, state.used = ray_job, tokens, now
         self._drop_unused()
         return key, state
 
@@ -226,7 +245,8 @@ class DriverPoller:
         state.missed, state.heard_at = (
             (0, now) if answer.reached else (state.missed + 1, state.heard_at)
         )
-        silent = state.missed >= SILENT_POLLS and now - state.heard_at >= SILENT_SECONDS
+        state.unread.polls += 1
+        silent = _is_silent(state.missed, now - state.heard_at)
         if answer.reached or answer.unauthorized or silent or key.ended:
             state.answer, state.answered_at = answer, now
         state.due = now + state.backoff
@@ -240,6 +260,10 @@ class DriverPoller:
                 return
             del self._states[key]
             self._slow.discard(key)
+
+
+def _is_silent(polls: int, seconds: float) -> bool:
+    return polls >= SILENT_POLLS and seconds >= SILENT_SECONDS
 
 
 def _result_label(answer: Answer, *, slow: bool) -> str:

@@ -121,9 +121,11 @@ def _identity(key: JobKey, pod: PodView) -> Object:
 
 
 def _replaces(pod: PodView, lost: Disruption) -> bool:
-    """Return whether a pod runs in place of a head that was lost."""
-    scheduled = pod.is_head and pod.started is not None and not pod.deleting
-    return scheduled and lost.of_head and pod.uid != lost.pod
+    """Return whether a pod is created in place of a head that was lost. It may wait for a node.
+
+    KubeRay creates no other head while the lost one cannot end.
+    """
+    return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
 
 def _decisive(known: Disruption | None, new: Disruption) -> Disruption:

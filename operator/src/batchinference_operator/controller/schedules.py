@@ -15,7 +15,7 @@ from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.keys import key_of
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import Conflict, KubeApi, Refused, Unreachable
+from batchinference_operator.kube.api import MAX_RUNS, Conflict, KubeApi, Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
@@ -26,9 +26,10 @@ from batchinference_operator.reconcile.schedule_view import Run, ScheduleView
 from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
 
-MAX_RUNS = 300
-"""Maximum number of runs of a schedule that are kept. The history limits allow 200 finished runs. A
-tenant with more runs must not delay other schedules."""
+_TOO_MANY = (
+    f"{MAX_RUNS} or more BatchInferences have the label {SCHEDULE_LABEL}={{name}}: delete those "
+    "that are not needed"
+)
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -118,23 +119,22 @@ class ScheduleController:
     async def _observe(self, key: JobKey) -> ObservedSchedule | None:
         """Return a schedule and its runs; None if it is gone."""
         body = await self.api.get_schedule(*key)
-        if body is None:
-            return None
-        schedule = ScheduleView.of(body)
-        return ObservedSchedule(schedule, await self._runs(schedule))
+        return None if body is None else await self._with_runs(ScheduleView.of(body))
 
-    async def _runs(self, schedule: ScheduleView) -> tuple[Run, ...]:
-        """Return the runs of a schedule in the order of their scheduled times.
+    async def _with_runs(self, schedule: ScheduleView) -> ObservedSchedule:
+        """Return a schedule and its runs in the order of their scheduled times.
 
-        Only one run is in memory at a time, because runs may be large.
+        Only one run is in memory at a time, because runs may be large. If there are too many to
+        list all, no run is created: one that is not listed may be active.
         """
-        runs: list[Run] = []
+        runs, listed = list[Run](), 0
         async for body in self.api.list_runs(schedule.namespace, schedule.name):
+            listed += 1
             if schedule.owns(body):  # others may use the label
                 runs.append(Run.of(body))
-            if len(runs) == MAX_RUNS:
-                break
-        return tuple(sorted(runs, key=lambda run: run.name))
+        refused = _TOO_MANY.format(name=schedule.name) if listed >= MAX_RUNS else ""
+        found = tuple(sorted(runs, key=lambda run: run.name))
+        return ObservedSchedule(schedule, found, refused=refused)
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
         """Create a run. Return another observation if it was refused or already exists.
@@ -151,9 +151,9 @@ class ScheduleController:
         if created is not None:
             logger.info("created run %s", name)
             return observed
-        runs = await self._runs(observed.schedule)
-        taken = "" if any(run.name == name for run in runs) else name
-        return replace(observed, runs=runs, taken=taken)
+        read = await self._with_runs(observed.schedule)
+        listed = read.refused or any(run.name == name for run in read.runs)
+        return read if listed else replace(read, taken=name)
 
     async def _write(self, schedule: ScheduleView, actions: ScheduleActions) -> None:
         """Write the status if it has changed, and post the Events. Raises Conflict."""

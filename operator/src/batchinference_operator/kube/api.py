@@ -18,6 +18,9 @@ object may have 1.5 MB. It would ignore the limit for resourceVersion=0. Since K
 reads pages from its cache."""
 MAX_WARM_CLUSTERS = 300
 """Maximum number of warm clusters in a list. Users may label other RayClusters."""
+MAX_RUNS = 1000
+"""Maximum number of objects with the label of a schedule in a list. The history limits allow 200
+finished runs. A tenant with more runs must not delay other schedules."""
 
 
 class Conflict(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from http import HTTPStatus
@@ -25,7 +24,14 @@ from batchinference.rendering import (
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
-from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, PAGE, POD, Invalid, Unreachable
+from batchinference_operator.kube.api import (
+    MAX_RUNS,
+    MAX_WARM_CLUSTERS,
+    PAGE,
+    POD,
+    Invalid,
+    Unreachable,
+)
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
@@ -47,7 +53,7 @@ from batchinference_operator.status.event_messages import (
     quota_message,
 )
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
+from batchinference_operator.status.ray_job import Object, RayJobView, is_name, owner_uid
 from batchinference_operator.status.warm_cluster import WarmCluster, is_claimed_by
 
 EVENT = "events.k8s.io"
@@ -62,8 +68,6 @@ MAX_EVENTS = 50
 MAX_LISTS = 4
 """Maximum number of list pages read at the same time. Objects of tenants can make a page 15 MB
 large, and it takes a multiple of this size in memory."""
-MAX_LISTED_RUNS = 3000
-"""Maximum number of objects with the label of a schedule that are read."""
 _NO_REPLICAS = {"replicas": 0, "minReplicas": 0, "maxReplicas": 0}
 _LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
@@ -201,6 +205,8 @@ class KubeClient:
         return await self.get_object(RAY_JOB, namespace, name)
 
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
+        if not is_name(name):  # such as a text in an annotation of a user
+            return None
         return await self._object("GET", path_of(kind, namespace, name))
 
     async def _object(self, *call: Any) -> Object | None:
@@ -284,9 +290,7 @@ class KubeClient:
 
         The owner is checked because the cluster's name comes from a status that users may write.
         """
-        if not ray_job.cluster:
-            return None
-        cluster = await self._object("GET", path_of(RAY_CLUSTER, namespace, ray_job.cluster))
+        cluster = await self.get_object(RAY_CLUSTER, namespace, ray_job.cluster)
         if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
             return None
         own = owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job)
@@ -318,11 +322,11 @@ class KubeClient:
             raise_for(status, answer)
 
     async def get_schedule(self, namespace: str, name: str) -> Object | None:
-        return await self._object("GET", path_of(SCHEDULE_KIND, namespace, name))
+        return await self.get_object(SCHEDULE_KIND, namespace, name)
 
     def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
         path, label = path_of(KIND, namespace), _label_parameter(f"{SCHEDULE_LABEL}={schedule}")
-        return self._list(path, label, MAX_LISTED_RUNS)
+        return self._list(path, label, MAX_RUNS)
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         await self._delete(path_of(KIND, namespace, name), uid)
@@ -356,10 +360,6 @@ def _label_parameter(selector: str) -> str:
     return f"labelSelector={quote(selector)}" if selector else ""
 
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""Matches the names of objects, namespaces and subresources."""
-
-
 def path_of(kind: str, namespace: str, *name: str) -> str:
     """Return the API path of a kind in a namespace, or of an object or subresource in `name`.
 
@@ -367,7 +367,7 @@ def path_of(kind: str, namespace: str, *name: str) -> str:
     lead to another path."""
     root, plural = _COLLECTIONS[kind]
     for part in (*([namespace] if namespace else []), *name):
-        if not _NAME.fullmatch(part):
-            raise ValueError(f"{kind}: {part[:64]!r} is no name")
+        if not is_name(part):
+            raise ValueError(f"{kind}: {str(part)[:64]!r} is no name")
     scope = ["namespaces", namespace] if namespace else []
     return "/".join([root, *scope, plural, *name])

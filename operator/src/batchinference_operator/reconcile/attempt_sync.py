@@ -50,6 +50,7 @@ from batchinference_operator.reconcile.requeue import (
     KUBERAY_SECONDS,
     kuberay_silent_seconds,
     requeue_after,
+    without_pods_seconds,
 )
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import is_running, last_attempt, record_ray_job
@@ -164,9 +165,9 @@ def _with_details(
 ) -> tuple[Phase, Summary]:
     """Return the phase and the summary with details about KubeRay, crashed pods or a silent
     driver."""
-    if phase == Phase.STARTING and kuberay_silent_seconds(ray_job, now) >= KUBERAY_SECONDS:
+    if phase == Phase.STARTING and (undone := _undone_by_kuberay(observed, ray_job, now)):
         message = (
-            f"KubeRay has not accepted RayJob {ray_job.name}: it may be down, watch other "
+            f"KubeRay has not {undone} RayJob {ray_job.name}: it may be down, watch other "
             "namespaces or lack permissions. See its log"
         )
         return phase, Summary("KubeRayNotResponding", message)
@@ -182,6 +183,14 @@ def _with_details(
         # the operator has just started and has not polled the driver yet
         return phase, Summary(ready["reason"], ready["message"])
     return phase, summary
+
+
+def _undone_by_kuberay(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
+    """Return what KubeRay has not done with a RayJob within KUBERAY_SECONDS; empty if nothing."""
+    if kuberay_silent_seconds(ray_job, now) >= KUBERAY_SECONDS:
+        return "accepted"
+    late = without_pods_seconds(observed, ray_job, now) >= KUBERAY_SECONDS
+    return "created the pods of" if late else ""
 
 
 def _enforce_deadlines(

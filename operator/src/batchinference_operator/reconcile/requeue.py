@@ -20,7 +20,8 @@ NO_PODS_SECONDS = 10.0
 """Interval of a job whose cluster has no pods yet. The reason may be only in Events, which are not
 watched."""
 KUBERAY_SECONDS = 60.0
-"""Seconds after which a RayJob without any status means that KubeRay does not respond."""
+"""Seconds after which a RayJob without any status, or without any pod, means that KubeRay does not
+respond."""
 WATCHED_SECONDS = 3600.0
 """Interval of a job that waits for KubeRay to create its cluster. Watches report its changes, and
 there may be thousands of such jobs."""
@@ -42,10 +43,19 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
 
 def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
     """Return for how long KubeRay has not accepted a RayJob; -1 if it has."""
-    accepted = ray_job.deployment_status or ray_job.cluster
+    accepted = ray_job.deployment_status or ray_job.cluster != ray_job.warm_cluster
     if accepted or ray_job.suspended or not ray_job.created_at:
         return -1.0
     return max(0.0, seconds_since(ray_job.created_at, now))
+
+
+def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
+    """Return for how long KubeRay has accepted a RayJob without creating a pod; -1 if it has
+    created one."""
+    had_pods = observed.pods_of_attempt or observed.crashes or observed.disruptions
+    if had_pods or not (ray_job.awaiting_pods and ray_job.driver_started_at):
+        return -1.0
+    return seconds_since(ray_job.driver_started_at, now)
 
 
 def poll_interval(drivers: int) -> float:

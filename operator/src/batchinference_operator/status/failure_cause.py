@@ -73,7 +73,7 @@ class Disruption:
     """The disruption of a running pod.
 
     `at` is the time in seconds since 1970; None if unknown. `group` is the worker group of the pod,
-    or HEAD_GROUP. `replaced` is whether another head runs since then.
+    or HEAD_GROUP. `replaced` is whether another head was created since then.
     """
 
     cause: Cause

@@ -9,7 +9,7 @@ import operator
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import (
@@ -38,7 +38,7 @@ def owner_uid(body: Object, kind: str) -> str | None:
     """Return the uid of the controlling owner reference of this kind; None if there is none."""
     for reference in body["metadata"].get("ownerReferences", []):
         if reference.get("controller") and reference["kind"] == kind:
-            return str(reference["uid"])
+            return bounded(reference["uid"])
     return None
 
 
@@ -80,7 +80,7 @@ def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
         limits = (containers[0].get("resources") or {}).get("limits") or {}
         memory = str(limits.get("memory", ""))
         if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):  # users may write any value
-            yield group["groupName"], memory
+            yield bounded(group.get("groupName"), MAX_GROUP_NAME), memory
 
 
 def _selected(spec: Object) -> str:
@@ -90,10 +90,21 @@ def _selected(spec: Object) -> str:
 
 def _name_or_empty(value: object) -> str:
     """Return a name that users may write; empty if it is none, because names become paths."""
-    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
+    return value if is_name(value) else ""
 
 
-_NAME = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,251}[A-Za-z0-9])?")
+def is_name(value: object) -> TypeGuard[str]:
+    """Return whether an object or a namespace can have this name."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+def bounded(value: object, limit: int = 253) -> str:
+    """Return the beginning of a text; empty for other values. Users may write texts of 1 MiB into
+    the fields of a RayJob, and the operator keeps them."""
+    return value[:limit] if isinstance(value, str) else ""
 
 
 def _is_suspended(status: Object) -> bool:
@@ -113,6 +124,7 @@ def _parse_number(text: str | None) -> int | None:
 MAX_DIGITS = 6
 MAX_GROUPS = 64
 """Maximum number of worker groups whose memory is kept. A job has at most 33."""
+MAX_GROUP_NAME = 63
 MAX_MEMORY = 16
 
 
@@ -186,15 +198,15 @@ class RayJobView:
             deleted_at=body["metadata"].get("deletionTimestamp", ""),
             cluster_retained=bool(spec.get("ttlSecondsAfterFinished") or _selected(spec)),
             job_id=_name_or_empty(status.get("jobId")),
-            job_status=status.get("jobStatus", ""),
-            deployment_status=status.get("jobDeploymentStatus", ""),
-            reason=status.get("reason", ""),
+            job_status=bounded(status.get("jobStatus")),
+            deployment_status=bounded(status.get("jobDeploymentStatus")),
+            reason=bounded(status.get("reason")),
             message=truncate_message(reported[1]),
-            cause=reported[0],
+            cause=bounded(reported[0]),
             cluster=_name_or_empty(status.get("rayClusterName")) or _selected(spec),
             warm_cluster=_selected(spec),
-            head_ip=head.get("podIP", ""),
-            head_service=head.get("serviceName", ""),
+            head_ip=bounded(head.get("podIP")),
+            head_service=bounded(head.get("serviceName")),
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),

@@ -1,0 +1,54 @@
+"""RayJobs that KubeRay does not act on, because it is down, or has no permissions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec.causes import Cause
+from batchinference_operator.reconcile.requeue import KUBERAY_SECONDS
+from batchinference_operator.status.crashes import Crash
+from batchinference_operator.status.failure_cause import Disruption
+from batchinference_operator.status.pods import PodView
+from support.operator.objects import CREATED, pod_body, ray_job_body
+from support.operator.reconcile_loop import ReconcileLoop
+
+Object = dict[str, Any]
+
+WARM = {"clusterSelector": {"ray.io/cluster": "any-warm-1"}}
+ACCEPTED = {"jobDeploymentStatus": "Initializing", "rayClusterName": "job-1-cluster"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [({}, {}), (WARM, {}), ({}, ACCEPTED | {"startTime": CREATED})],
+    ids=["unaccepted", "unaccepted-in-a-warm-cluster", "without-pods"],
+)
+def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(
+    spec: Object, status: Object
+) -> None:
+    loop = ReconcileLoop()
+    loop.reconcile()
+    loop.ray_jobs["job-1"] = ray_job_body("job-1") | {"status": status}
+    loop.ray_job["spec"] |= spec
+    actions = loop.reconcile(1)
+    assert loop.reason == "Starting"
+    assert actions.requeue_after is not None
+    assert actions.requeue_after <= KUBERAY_SECONDS - 1
+    loop.reconcile(KUBERAY_SECONDS)
+    assert (loop.phase, loop.reason) == ("Starting", "KubeRayNotResponding")
+
+
+@pytest.mark.parametrize("had", ["pods", "crashes", "disruptions"])
+def test_kuberay_that_has_created_pods_responds(had: str) -> None:
+    """Between two heads of a RayJob there may be no pod."""
+    loop = ReconcileLoop()
+    loop.reconcile()
+    loop.set_kuberay_status(**ACCEPTED, startTime=CREATED)
+    pod = PodView.of(pod_body())
+    lost = Disruption(Cause.NODE_LOST, "lost", of_head=True, replaced=True)
+    crash = Crash("job-1-head", Cause.CRASH_LOOP, "exit code 1", of_head=True)
+    setattr(loop, had, {"pods": (pod,), "crashes": (crash,), "disruptions": (lost,)}[had])
+    loop.reconcile(KUBERAY_SECONDS)
+    assert loop.reason != "KubeRayNotResponding"

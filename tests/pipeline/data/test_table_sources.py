@@ -6,7 +6,6 @@ The expected rows are those that the source's own library reads.
 from __future__ import annotations
 
 import io
-import json
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -309,42 +308,11 @@ class TestHuggingface:
             pq.write_table(part, tmp_path / "in" / f"train-{number}.parquet")
         return tmp_path / "in"
 
-    @pytest.mark.parametrize("streaming", [True, False])
-    @pytest.mark.parametrize(
-        "name",
-        ["/etc/hostname.txt", "../secret/*.txt", "data/../../secret/a.txt", "file:///a.txt",
-         "http://169.254.169.254/latest?x=.json", "hf://datasets/other/a.csv"],
-    )  # fmt: skip
-    def test_card_of_a_folder_cannot_name_other_files(
-        self, files: Path, streaming: bool, name: str
-    ) -> None:
-        options = {"split": "train", "streaming": streaming}
-        configs = [{"config_name": "default", "data_files": [{"split": "train", "path": [name]}]}]
-        for card in ("README.md", ".huggingface.yaml"):
-            text = yaml.safe_dump({"configs": configs})
-            (files / card).write_text(f"---\n{text}---\n# Data" if card == "README.md" else text)
-            with pytest.raises(BadInput, match="which is not below it"):
-                opened("huggingface", name=str(files), options=options)
-            (files / card).unlink()
-
     def test_card_may_name_files_of_its_folder(self, files: Path) -> None:
         names = ["train-0.parquet", "./train-1.parquet", "train-[2-9].parquet"]
         configs = [{"config_name": "default", "data_files": [{"split": "train", "path": names}]}]
         (files / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
         assert read(opened("huggingface", name=str(files), options={"split": "train"})).good == ROWS
-
-    def test_links_and_saved_state_cannot_name_other_files(
-        self, files: Path, folder: Path, tmp_path: Path
-    ) -> None:
-        (tmp_path / "secret.parquet").write_bytes((files / "train-0.parquet").read_bytes())
-        (files / "train-9.parquet").symlink_to(tmp_path / "secret.parquet")
-        with pytest.raises(BadInput, match="link"):
-            opened("huggingface", name=str(files), options={"split": "train"})
-        state = json.loads((folder / "train" / "state.json").read_text())
-        state["_data_files"] = [{"filename": "../../secret.arrow"}]
-        (folder / "train" / "state.json").write_text(json.dumps(state))
-        with pytest.raises(BadInput, match="which is not below it"):
-            opened("huggingface", name=str(folder), options={"split": "train"})
 
     @pytest.mark.parametrize("streaming", [True, False])
     def test_folder_of_files_is_read(self, files: Path, streaming: bool) -> None:

@@ -23,6 +23,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
+from batchinference import credentials
+from batchinference.credentials import without_credentials
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input import JobInput, RowCount, sources
@@ -269,6 +271,12 @@ class TestSql:
         assert database.explain(ValueError(f"login user/{SECRET} failed")) == (
             "ValueError: login user/*** failed"
         )
+
+    def test_address_of_a_variable_is_masked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(credentials, "_values", set())
+        monkeypatch.setenv("DATABASE_URL", "name-of-a-database?with=the-password")
+        address = tables_sql().Database(None, "DATABASE_URL")._address()
+        assert without_credentials(f"no {address}") == "no ***"
 
 
 def tables_sql() -> Any:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference import credentials
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import WorkerCrashed
 from batchinference.pipeline.execution import step_runner
@@ -97,6 +98,21 @@ def test_first_failed_row_fails_a_job_without_limit(
     message = run.report.message or ""
     assert message.startswith("step 'own' failed on row ")
     assert f"of {tmp_path / 'in' / 'a.txt'}: ValueError: cannot do bad " in message
+
+
+def test_values_of_secrets_are_masked_in_errors_of_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "_values", set())
+    monkeypatch.setenv("OWN_HEADER", "bad two")
+    source = {"secretKeyRef": {"name": "headers", "key": "own"}}
+    given = job(tmp_path, {"maxRows": 3})
+    given["spec"]["cluster"] = {"env": [{"name": "OWN_HEADER", "valueFrom": source}]}
+    run_in_process(given)
+    failed = [json.dumps(error) for error in errors_of(tmp_path / "out")]
+    assert len(failed) == 3
+    assert "bad one" in "".join(failed)
+    assert "bad two" not in "".join(failed)
 
 
 @pytest.mark.usefixtures("ray")

@@ -29,6 +29,7 @@ from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan import Plan, Stage
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadSql
+from batchinference.spec.secrets import secret_variables
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteColumns
@@ -71,6 +72,7 @@ class Preview:
     def run(self) -> Iterator[Outcome]:
         """Read the rows and run the steps. Yield the outcome of each as soon as it has ended. Ends
         before a step if no row is left. Raises JobFailure, and errors of storage and libraries."""
+        secret_variables(self.spec)  # masks their values from now on
         for step in self.spec.steps:
             check_step(step)
         yield self._read()

@@ -210,10 +210,28 @@ class TestSql:
             with pytest.raises(BadInput, match=reason):
                 opened("sql", **{"url": url, "query": "SELECT 1", **fields})
 
-    def test_missing_file_is_not_created(self, tmp_path: Path) -> None:
-        with pytest.raises(BadInput, match=r"read.url: there is no file"):
-            opened("sql", url=f"sqlite:///{tmp_path}/a.db", query="SELECT 1")
-        assert list(tmp_path.iterdir()) == []
+    @pytest.mark.parametrize(
+        "name",
+        ["{}/a.db", "file:a.db", "file:{}/a.db?uri=true", "file:a.db?uri=true", "file://{}/a.db?uri=1",
+         "file:{}/a.db?mode=rwc&uri=true", "file:a.db?uri=true&mode=rw", "{}/a.db?mode=rwc&uri=true",
+         "{}/b.db?mode=rwc&uri=true", "file:{}/a%20b.db?uri=yes", "file:a.db?uri=true&cache=shared"],
+    )  # fmt: skip
+    def test_missing_file_is_not_created(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "b.db").touch()
+        for scheme in ("sqlite", "sqlite+pysqlite"):
+            with pytest.raises(BadInput, match=r"read\.url: "):
+                opened("sql", url=f"{scheme}:///{name.format(tmp_path)}", query="SELECT 1")
+        assert [path.name for path in tmp_path.iterdir()] == ["b.db"]
+
+    @pytest.mark.parametrize("query", ["uri=true", "uri=true&mode=ro", "mode=rwc&uri=true"])
+    def test_database_named_by_a_uri_is_read(self, url: str, query: str) -> None:
+        address = f"sqlite:///file:{url.removeprefix('sqlite:///')}?{query}"
+        assert (
+            read(opened("sql", url=address, query="SELECT * FROM texts ORDER BY id")).good == ROWS
+        )
 
     @pytest.mark.parametrize("end", ["", ";", " -- the newest"])
     def test_wrapping_queries_avoid_as(self, url: str, end: str) -> None:

@@ -149,6 +149,7 @@ def test_names_and_the_rest_of_a_text_remain() -> None:
         "KeyError: 'key'", "hf_hub_download() from sk-learn of task-specific models",
         "https://host:8080/path?page=2&tokens=5 and s3://bucket/a@b",
         "the model has 512 positions: shorten the prompt",
+        "abfss://container@account.dfs.core.windows.net/path",
     ],
 )  # fmt: skip
 def test_ordinary_text_is_unchanged(text: str) -> None:

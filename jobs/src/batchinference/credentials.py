@@ -58,6 +58,8 @@ _DIRECTORIES = ("PWD", "OLDPWD")
 _values: set[str] = set()
 """The values of secrets that this process has read."""
 _WORD = re.compile(r"\S+")
+_CONTAINERS = ("abfs://", "abfss://")
+"""What precedes CONTAINER@ACCOUNT, which is no credential."""
 _NOT_IN_USER = frozenset("/?#@")
 """Characters that a user name in a URL does not have."""
 _NAME_PATTERN = re.compile(_CREDENTIAL_NAMES, re.IGNORECASE)
@@ -163,7 +165,7 @@ def _end_of_user(text: str, start: int) -> int:
     end = text.rfind("@", start, slash if slash >= 0 else start + _MAX_USER + 1)
     colon = text.find(":", start, start + _MAX_USER + 1)
     if colon < 0 or not _NOT_IN_USER.isdisjoint(text[start:colon]):
-        return end
+        return -1 if text.endswith(_CONTAINERS, 0, start) else end
     return max(end, text.rfind("@", colon, colon + _MAX_USER + 2))
 
 

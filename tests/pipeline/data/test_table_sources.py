@@ -212,9 +212,10 @@ class TestSql:
 
     @pytest.mark.parametrize(
         "name",
-        ["{}/a.db", "file:a.db", "file:{}/a.db?uri=true", "file:a.db?uri=true", "file://{}/a.db?uri=1",
-         "file:{}/a.db?mode=rwc&uri=true", "file:a.db?uri=true&mode=rw", "{}/a.db?mode=rwc&uri=true",
-         "{}/b.db?mode=rwc&uri=true", "file:{}/a%20b.db?uri=yes", "file:a.db?uri=true&cache=shared"],
+        ["{}/a.db", "file:a.db", "file:{}/a.db?uri=true", "file:a.db?uri=true",
+         "file://{}/a.db?uri=1", "file:{}/a.db?mode=rwc&uri=true", "file:a.db?uri=true&mode=rw",
+         "{}/a.db?mode=rwc&uri=true", "{}/b.db?mode=rwc&uri=true", "file:{}/a%20b.db?uri=yes",
+         "file:a.db?uri=true&cache=shared"],
     )  # fmt: skip
     def test_missing_file_is_not_created(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

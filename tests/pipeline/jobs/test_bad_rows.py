@@ -104,15 +104,18 @@ def test_values_of_secrets_are_masked_in_errors_of_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "_values", set())
-    monkeypatch.setenv("OWN_HEADER", "bad two")
+    monkeypatch.setenv("OWN_HEADER", "bad value of a header")
+    lines = write_lines(tmp_path / "in", {"a.txt": ["bad value of a header", "bad luck"]})
     source = {"secretKeyRef": {"name": "headers", "key": "own"}}
-    given = job(tmp_path, {"maxRows": 3})
-    given["spec"]["cluster"] = {"env": [{"name": "OWN_HEADER", "valueFrom": source}]}
-    run_in_process(given)
+    env = {"env": [{"name": "OWN_HEADER", "valueFrom": source}]}
+    errors = {"maxRows": 2}
+    run_in_process(
+        job_document("bad", lines, tmp_path / "out", steps=[REFUSE], errors=errors, cluster=env)
+    )
     failed = [json.dumps(error) for error in errors_of(tmp_path / "out")]
-    assert len(failed) == 3
-    assert "bad one" in "".join(failed)
-    assert "bad two" not in "".join(failed)
+    assert len(failed) == 2
+    assert "bad luck" in "".join(failed)
+    assert "bad value" not in "".join(failed)
 
 
 @pytest.mark.usefixtures("ray")

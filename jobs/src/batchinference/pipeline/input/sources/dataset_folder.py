@@ -101,10 +101,7 @@ class _Folder:
         found = self.json(_SPLITS).get("splits")
         if not isinstance(found, list):
             raise self.wrong(_SPLITS, "has no list 'splits'")
-        for name in found:
-            if not (isinstance(name, str) and _is_below(name) and name.strip("./")):
-                raise self.outside(_SPLITS, name)
-        return found
+        return [self.below(name or None, _SPLITS) for name in found]
 
     def saved_split(self, split: str) -> datasets.Dataset:
         """Return the split that `save_to_disk` wrote to a folder of this folder."""
@@ -112,10 +109,8 @@ class _Folder:
         files = self.json(state).get("_data_files")
         if not isinstance(files, list) or not files:
             raise self.wrong(state, "has no list '_data_files'")
-        names = [file.get("filename") if isinstance(file, dict) else None for file in files]
-        for name in names:
-            if not (isinstance(name, str) and _is_below(name)):
-                raise self.outside(state, name)
+        named = (file.get("filename") if isinstance(file, dict) else None for file in files)
+        names = [self.below(name, state) for name in named]
         info = datasets.DatasetInfo.from_dict(self.json(os.path.join(split, _INFO)))
         paths = (str(self.path / split / name) for name in names)
         return datasets.concatenate_datasets(
@@ -170,7 +165,9 @@ class _Folder:
         found = card.get("configs") or []
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise self.wrong("its card", "has no list of mappings in 'configs'")
-        configs = {str(one.get("config_name")): one for one in found} or {"default": {}}
+        configs: dict[str, dict[str, Any]] = {
+            str(one.get("config_name")): one for one in found
+        } or {"default": {}}
         usual = [name for name in configs if configs[name].get("default")]
         usual += [name for name in configs if name == "default" or len(configs) == 1]
         name = wanted or next(iter(usual), None)
@@ -195,9 +192,10 @@ class _Folder:
                 raise self.outside("it", file)
         return found
 
-    def below(self, name: object) -> str:
+    def below(self, name: object, file: str = "its card") -> str:
+        """Return the name. Raises BadInput if it is not that of a file below this folder."""
         if not isinstance(name, str) or not _is_below(name):
-            raise self.outside("its card", name)
+            raise self.outside(file, name)
         return name
 
     def features(self, card: dict[str, Any], config: str | None) -> datasets.Features | None:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import string
+from functools import partial
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchinference.credentials import add_secrets, names_credential, without_credentials
+from batchinference import credentials
+from batchinference.credentials import (
+    LineMasker,
+    SecretVariables,
+    add_secrets,
+    is_credential,
+    names_credential,
+    without_credentials,
+)
 
 SHAPES = (
     "postgresql://user:{}@host/db", "cannot reach https://{}@host/v1", "mysql://u:{}@h?x=1",
@@ -44,6 +57,12 @@ def test_token_is_masked_by_its_form(secret: str, prefix: str, before: str) -> N
     assert secret not in without_credentials(f"refused{before}{prefix}{secret}")
 
 
+@pytest.fixture(autouse=True)
+def values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the values that a test adds."""
+    monkeypatch.setattr(credentials, "_values", set())
+
+
 def test_value_of_a_secret_is_masked_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OWN_API_KEY", "canary-of-a-variable")
     monkeypatch.setenv("OWN_TOKEN", "abc")
@@ -64,10 +83,51 @@ def test_value_of_a_secret_is_masked_wherever_it_is(monkeypatch: pytest.MonkeyPa
             for prefix in ("dapi", "ya29.", "npm_", "pypi-", "nvapi-")
         ),
         "sk_live_canary0123456789abcdef",
+        "Password for user me: canary",
+        "Cookie: session=canary; other=canary",
+        "{'Set-Cookie': 'session=canary; other=canary'}",
+        "at postgresql://u:p@canary/canary@h",
+        "DB_PASS=canary SIGNING_KEY=canary SSH_KEY: canary GH_PAT=canary db_pass=canary",
     ],
 )
 def test_further_forms_of_credentials_are_masked(text: str) -> None:
     assert "canary" not in without_credentials(text)
+
+
+def test_names_of_credentials() -> None:
+    secret = ("DB_PASS", "db_pass", "SIGNING_KEY", "SSH_KEY", "GH_PAT", "HF_TOKEN", "PGPASSWORD")
+    assert all(map(is_credential, secret))
+    assert not any(map(is_credential, ("first_pass", "key", "primary_key", "path", "PATH", "pat")))
+
+
+@pytest.mark.parametrize(
+    "form", [str, repr, json.dumps, partial(json.dumps, ensure_ascii=False), quote,
+             lambda value: repr(f"{value} it's \""), lambda value: repr([f"{value}\""])],
+)  # fmt: skip
+def test_secret_is_masked_in_any_form(monkeypatch: pytest.MonkeyPatch, form: Any) -> None:
+    value = "canary'\"\\ é/canary"
+    monkeypatch.setenv("OWN_VALUE", f" {value}\n")
+    pickle.loads(pickle.dumps(SecretVariables(("OWN_VALUE", "UNSET"))))
+    assert "canary" not in without_credentials(f"failed: {form(value)}")
+
+
+def test_unpickled_names_mask_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = pickle.dumps(SecretVariables(("OWN_VALUE",)))
+    monkeypatch.setenv("OWN_VALUE", "value-of-another-process")
+    pickle.loads(sent)
+    assert without_credentials("x value-of-another-process") == "x ***"
+
+
+def test_private_key_is_masked_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ["-----BEGIN RSA PRIVATE KEY-----", "MIIEcanary+/canary", "ca==",
+           "-----END RSA PRIVATE KEY-----"]  # fmt: skip
+    lines = ["before", f"key: {key[0]}", *(f"(worker) {part}" for part in key[1:3]), *key[3:],
+             "after"]  # fmt: skip
+    shown = list(map(LineMasker(), lines))
+    assert shown[2:4] == ["(worker) ***", "(worker) ***"]
+    assert (shown[0], shown[-1]) == ("before", "after")
+    monkeypatch.setenv("OWN_TOKEN", "\n".join(key))
+    assert without_credentials(key[1]) == "***"
 
 
 def test_names_and_the_rest_of_a_text_remain() -> None:
@@ -89,6 +149,7 @@ def test_names_and_the_rest_of_a_text_remain() -> None:
         "KeyError: 'key'", "hf_hub_download() from sk-learn of task-specific models",
         "https://host:8080/path?page=2&tokens=5 and s3://bucket/a@b",
         "the model has 512 positions: shorten the prompt",
+        "abfss://container@account.dfs.core.windows.net/path",
     ],
 )  # fmt: skip
 def test_ordinary_text_is_unchanged(text: str) -> None:

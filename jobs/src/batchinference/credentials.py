@@ -6,19 +6,24 @@ acceptable; showing a credential is not.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import quote
 
 MASK = "***"
 _KEY_NAMES = (
-    r"(?:api|access|account|auth|client|encryption|private|shared[-_]?access|subscription)[-_]?key"
+    r"(?:api|access|account|auth|client|deploy|encryption|private|shared[-_]?access|signing|ssh"
+    r"|subscription)[-_]?key"
 )
+_PASSES = r"(?:admin|database|db|redis|smtp|sql|user)[-_]?pass(?![a-z])"
 _CREDENTIAL_NAMES = (
-    rf"[\w-]{{0,64}}(?:password|passwd|passphrase|pwd|secret|credential|{_KEY_NAMES})[\w-]{{0,32}}"
+    rf"[\w-]{{0,64}}(?:password|passwd|passphrase|pwd|secret|credential|{_PASSES}|{_KEY_NAMES})[\w-]{{0,32}}"
     r"|(?:[\w-]{0,64}(?:access|auth|api|bearer|refresh|sas|security|session)[-_]?)?token"
-    r"|(?-i:[A-Z0-9_]{1,64}_TOKEN)|x-[\w-]{1,32}-signature|sharedaccesssignature|proxy-authorization|authorization"
+    r"|(?-i:[A-Z0-9_]{1,64}_(?:PASS|PAT|TOKEN))|x-[\w-]{1,32}-signature|sharedaccesssignature|proxy-authorization|authorization"
 )
 """Names of credentials anywhere in a text. `pad_token` and `max_tokens` do not match."""
 _QUERY_NAMES = r"key|code|sig|sas|signature|auth|pass"
@@ -26,6 +31,7 @@ _QUERY_NAMES = r"key|code|sig|sas|signature|auth|pass"
 _VALUE = r"""(?:"[^"]*"?|'[^']*'?|(?:(?:basic|bearer|token)\s+)?[^\s&;,'"]+)"""
 _MAX_USER = 512
 """Maximum length of the user and of the password in a URL."""
+_KEY_BEGIN, _KEY_END = r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----", r"-----END [A-Z ]{0,32}-----"
 _PATTERNS = (
     re.compile(rf"""(?i)(?<![\w-])(?:{_CREDENTIAL_NAMES})["']?\s*[=:]\s*({_VALUE})"""),
     re.compile(rf"""(?i)[?&;](?:{_QUERY_NAMES})=([^\s&;'"]+)"""),
@@ -36,15 +42,24 @@ _PATTERNS = (
     re.compile(r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*"),
     re.compile(r"(?<![\w-])(?:dapi|ya29\.|npm_|pypi-|nvapi-|[rs]k_(?:live|test)_)[\w-]{16,}"),
     re.compile(rf"(?i)(?<![\w-])--(?:{_CREDENTIAL_NAMES})\s+({_VALUE})"),
-    re.compile(r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,32}-----)?"),
+    re.compile(rf"{_KEY_BEGIN}[^-]*(?:{_KEY_END})?"),
+    re.compile(r"(?i)\bpass(?:word|phrase) (?:for|of) [^\n:]{1,128}:\s*(\S+)"),
+    re.compile(r"""(?i)(?<![\w-])(?:set-)?cookie["']?\s*[=:]\s*["']?([^"'\r\n]+)"""),
 )
+_KEY_LINE = re.compile(r"[A-Za-z0-9+/=]+$")
+MAX_KEY_LINES = 200
+"""Maximum number of lines of a private key."""
 MIN_VALUE = 6
 """Minimum length of a secret value that is masked wherever it occurs. Shorter ones are words."""
+MIN_LINE = 16
+"""Minimum length of a line of a secret value that is masked by itself."""
 _DIRECTORIES = ("PWD", "OLDPWD")
 """Variables of shells that hold no password."""
 _values: set[str] = set()
 """The values of secrets that this process has read."""
 _WORD = re.compile(r"\S+")
+_CONTAINERS = ("abfs://", "abfss://")
+"""What precedes CONTAINER@ACCOUNT, which is no credential."""
 _NOT_IN_USER = frozenset("/?#@")
 """Characters that a user name in a URL does not have."""
 _NAME_PATTERN = re.compile(_CREDENTIAL_NAMES, re.IGNORECASE)
@@ -53,30 +68,76 @@ _QUERY_NAME_PATTERN = re.compile(rf"(?:{_CREDENTIAL_NAMES}|{_QUERY_NAMES})", re.
 
 def add_secrets(values: Iterable[str]) -> None:
     """Mask these values in all texts of this process from now on."""
-    _values.update(value for value in values if len(value) >= MIN_VALUE)
+    _values.update(values)
+
+
+@dataclass(frozen=True)
+class SecretVariables:
+    """The names of environment variables with secrets.
+
+    The values of the variables are masked in each process that makes or unpickles this object."""
+
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        add_secrets(os.environ[name] for name in self.names if name in os.environ)
+
+    def __reduce__(self) -> tuple[type[SecretVariables], tuple[tuple[str, ...]]]:
+        return SecretVariables, (self.names,)
+
+
+NO_SECRETS = SecretVariables()
 
 
 @lru_cache(maxsize=1)
-def _secrets_of(environment: frozenset[tuple[str, str]]) -> frozenset[str]:
-    """Return the values of the environment variables whose names are those of credentials."""
-    secrets = (
+def _secrets_of(environment: frozenset[tuple[str, str]], values: frozenset[str]) -> tuple[str, ...]:
+    """Return the forms of these values and of the environment variables whose names are those of
+    credentials. The longest are first."""
+    named = {
         value for name, value in environment if is_credential(name) and name not in _DIRECTORIES
-    )
-    return frozenset(value for value in secrets if len(value) >= MIN_VALUE)
+    }
+    secrets = (value.strip() for value in named | values)
+    forms = {form for value in secrets if len(value) >= MIN_VALUE for form in _forms(value)}
+    return tuple(sorted(forms, key=len, reverse=True))
+
+
+def _forms(value: str) -> set[str]:
+    """Return the texts that a secret becomes in messages, logs, JSON and URLs."""
+    nested = repr(f"{value}'\"").removesuffix("\\'\"'")[1:]  # in a text with both kinds of quotes
+    lines = (line.strip() for line in value.splitlines())
+    return {
+        *(value, repr(value)[1:-1], nested, quote(value), quote(value, safe="")),
+        *(json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]),
+        *(line for line in lines if len(line) >= MIN_LINE and not line.startswith("-----")),
+    }
 
 
 def without_credentials(text: str) -> str:
     """Return the text with each credential replaced by ***: those that are known by their value,
     their name or their format."""
-    for value in sorted(
-        _values | _secrets_of(frozenset(os.environ.items())), key=len, reverse=True
-    ):
+    for value in _secrets_of(frozenset(os.environ.items()), frozenset(_values)):
         text = text.replace(value, MASK)
     if "://" in text and "@" in text:
         text = _WORD.sub(_mask_user, text)
     for pattern in _PATTERNS:
         text = pattern.sub(_mask, text)
     return text
+
+
+class LineMasker:
+    """Masks the credentials of a text line by line, private keys of several lines included."""
+
+    def __init__(self) -> None:
+        self._key_lines = 0
+        """How many of the next lines may belong to a private key."""
+
+    def __call__(self, line: str) -> str:
+        if self._key_lines:
+            self._key_lines = 0 if re.search(_KEY_END, line) else self._key_lines - 1
+            line = _KEY_LINE.sub(MASK, line.rstrip())
+        elif re.search(_KEY_BEGIN, line) and not re.search(_KEY_END, line):
+            self._key_lines = MAX_KEY_LINES
+        return without_credentials(line)
 
 
 def _mask_user(word: re.Match[str]) -> str:
@@ -102,12 +163,10 @@ def _end_of_user(text: str, start: int) -> int:
     """
     slash = text.find("/", start, start + _MAX_USER)
     end = text.rfind("@", start, slash if slash >= 0 else start + _MAX_USER + 1)
-    if end > start:
-        return end
     colon = text.find(":", start, start + _MAX_USER + 1)
     if colon < 0 or not _NOT_IN_USER.isdisjoint(text[start:colon]):
-        return -1
-    return text.rfind("@", colon, colon + _MAX_USER + 2)
+        return -1 if text.endswith(_CONTAINERS, 0, start) else end
+    return max(end, text.rfind("@", colon, colon + _MAX_USER + 2))
 
 
 def is_credential(name: str) -> bool:

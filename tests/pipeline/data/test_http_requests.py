@@ -16,13 +16,17 @@ import numpy as np
 import pytest
 from aiohttp import web
 from PIL import Image
+from pydantic import TypeAdapter
 
+from batchinference import credentials
+from batchinference.credentials import without_credentials
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes import http_client as client
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from batchinference.pipeline.storage import json as storage_json
+from batchinference.spec.models import HttpModel
 from support.documents.http_models import ask, chat, json_endpoint
 from support.outputs.row_warnings import plain
 from support.servers.scripted_http import Answer, Server, answering, served
@@ -252,6 +256,14 @@ async def test_keys_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatc
     headers = server.requests[0].headers
     assert headers["Authorization"] == "Bearer sk-secret1"
     assert headers["X-Tenant"] == "team"
+
+
+def test_values_of_own_headers_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_values", set())
+    monkeypatch.setenv("OWN_HEADER", "value-of-own-header")
+    model = chat(headersFrom={"X-Own": "OWN_HEADER"})
+    client.Credentials(TypeAdapter(HttpModel).validate_python(model))
+    assert without_credentials("got value-of-own-header") == "got ***"
 
 
 async def test_missing_key_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,3 +151,13 @@ def test_threads_equal_the_cpus_of_the_replica() -> None:
         if device.kind == "cpu" or not torch.cuda.is_available():
             load_runtime(model, device)
             assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("version", ["3.13.0", "3.15.0", "3.9", "2.15.0.dev1"])
+def test_version_whose_models_read_other_files_is_refused(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime("a", factory="user_keras:dense")
+    monkeypatch.setattr("keras.__version__", version)
+    with pytest.raises(ModelLoad, match=r"Install keras 3\.15\.1 or later"):
+        runtime("a", factory="user_keras:dense")

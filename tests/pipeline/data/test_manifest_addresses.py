@@ -22,6 +22,7 @@ from batchinference.pipeline.storage.allowed_addresses import Allowed, Forbidden
 from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ManifestOptions
+from support.documents.refusals import short
 from support.inputs.read_files import read_files
 from support.servers.loopback import handled_by
 
@@ -132,6 +133,42 @@ def test_address_outside_of_an_allowed_prefix_is_refused(tmp_path: Path) -> None
         ]
         for uri, error in zip(outside, errors(tmp_path, *outside, allow=allow), strict=True):
             assert "private network" in error or "cannot be fetched" in error, uri
+
+
+ELSEWHERE = (
+    *("..", "%2e%2e", "..%2f..", "%252e%252e", "%25252e.", "..;", "..;x=1", "..,", "..:"),
+    *("..%00", "..%20", "%20..", "..%09", "..%0a", "a%00", "%2e%2e%5c", "..%c0%af", "%c0%ae%c0%ae"),
+    *("%e0%80%ae%e0%80%ae", "%f0%80%80%ae.", "%ef%bc%8e%ef%bc%8e", "\uff0e\uff0e", "\u2025"),
+    *("%25c0%25ae", "a%ef%bc%8f..", "a\x01", "%" + "25" * 40_000 + "2e.", "%2525252525252e."),
+)
+
+
+@pytest.mark.parametrize("dots", ELSEWHERE, ids=short)
+def test_path_that_a_server_may_read_as_another_is_not_below_a_prefix(dots: str) -> None:
+    """With quadratic time for repeated escapes, the test would far exceed its timeout."""
+    allowed = Allowed(["http://host/photos/"])
+    assert not allowed.has_url(f"http://host/photos/{dots}/x")
+    manifest = Location("s3://bucket/list.txt")
+    with pytest.raises(Forbidden):
+        allowed.stored(Location(f"s3://bucket/{dots}/x"), manifest)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.txt", ".a", "a..b", "a%20b", "caf%c3%a9", "caf%e9", "\u00e9.png", "a%252fb", "a;b", ""],
+)
+def test_path_below_a_prefix_is_allowed(name: str) -> None:
+    assert Allowed(["http://host/photos/"]).has_url(f"http://host/photos/{name}")
+    address = Location(f"s3://bucket/{name}")
+    assert Allowed().stored(address, Location("s3://bucket/list.txt")) == address
+
+
+def test_local_path_is_resolved_and_not_unescaped(tmp_path: Path) -> None:
+    """Kubernetes names the content of volumes `..data`."""
+    address = Location(str(tmp_path / "..data/a%2e.txt"))
+    assert Allowed().stored(address, Location(str(tmp_path / "list.txt"))) == address
+    with pytest.raises(Forbidden):
+        Allowed().stored(Location(str(tmp_path / "../x")), Location(str(tmp_path / "list.txt")))
 
 
 def test_private_address_is_refused_before_a_connection(tmp_path: Path) -> None:

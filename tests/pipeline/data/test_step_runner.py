@@ -6,6 +6,7 @@ import json
 import pickle
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -17,10 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference import credentials
+from batchinference.credentials import SecretVariables
 from batchinference.pipeline import step_time
 from batchinference.pipeline.arrow import to_table
-from batchinference.pipeline.errors import JobFailure, ModelLoad, TooManyErrors
+from batchinference.pipeline.errors import JobFailure, ModelLoad, TooManyErrors, describe
 from batchinference.pipeline.execution import step_runner
+from batchinference.pipeline.execution.staged import BlockReader
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
     WAITS,
@@ -386,3 +390,16 @@ def test_each_row_has_one_outcome_for_any_batches(
     assert [(n, row["upper"]) for n, row in rows_of(result)] == [
         (n, text.upper()) for n, text in enumerate(texts) if expected.get(text) == "good"
     ]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [lambda secrets: replace(TOLERANT, secrets=secrets), partial(BlockReader, None, "run")],
+    ids=["steps and commits", "reads"],
+)
+def test_secrets_are_masked_in_each_process(sent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pickled = pickle.dumps(sent(SecretVariables(("OWN_HEADER",))))
+    monkeypatch.setattr(credentials, "_values", set())
+    monkeypatch.setenv("OWN_HEADER", "value-in-a-worker")
+    pickle.loads(pickled)
+    assert describe(ValueError("got value-in-a-worker")) == "ValueError: got ***"

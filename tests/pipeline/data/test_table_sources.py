@@ -6,7 +6,6 @@ The expected rows are those that the source's own library reads.
 from __future__ import annotations
 
 import io
-import json
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -24,6 +23,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
+from batchinference import credentials
+from batchinference.credentials import without_credentials
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input import JobInput, RowCount, sources
@@ -209,10 +210,29 @@ class TestSql:
             with pytest.raises(BadInput, match=reason):
                 opened("sql", **{"url": url, "query": "SELECT 1", **fields})
 
-    def test_missing_file_is_not_created(self, tmp_path: Path) -> None:
-        with pytest.raises(BadInput, match=r"read.url: there is no file"):
-            opened("sql", url=f"sqlite:///{tmp_path}/a.db", query="SELECT 1")
-        assert list(tmp_path.iterdir()) == []
+    @pytest.mark.parametrize(
+        "name",
+        ["{}/a.db", "file:a.db", "file:{}/a.db?uri=true", "file:a.db?uri=true",
+         "file://{}/a.db?uri=1", "file:{}/a.db?mode=rwc&uri=true", "file:a.db?uri=true&mode=rw",
+         "{}/a.db?mode=rwc&uri=true", "{}/b.db?mode=rwc&uri=true", "file:{}/a%20b.db?uri=yes",
+         "file:a.db?uri=true&cache=shared"],
+    )  # fmt: skip
+    def test_missing_file_is_not_created(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "b.db").touch()
+        for scheme in ("sqlite", "sqlite+pysqlite"):
+            with pytest.raises(BadInput, match=r"read\.url: "):
+                opened("sql", url=f"{scheme}:///{name.format(tmp_path)}", query="SELECT 1")
+        assert [path.name for path in tmp_path.iterdir()] == ["b.db"]
+
+    @pytest.mark.parametrize("query", ["uri=true", "uri=true&mode=ro", "mode=rwc&uri=true"])
+    def test_database_named_by_a_uri_is_read(self, url: str, query: str) -> None:
+        address = f"sqlite:///file:{url.removeprefix('sqlite:///')}?{query}"
+        assert (
+            read(opened("sql", url=address, query="SELECT * FROM texts ORDER BY id")).good == ROWS
+        )
 
     @pytest.mark.parametrize("end", ["", ";", " -- the newest"])
     def test_wrapping_queries_avoid_as(self, url: str, end: str) -> None:
@@ -271,6 +291,12 @@ class TestSql:
             "ValueError: login user/*** failed"
         )
 
+    def test_address_of_a_variable_is_masked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(credentials, "_values", set())
+        monkeypatch.setenv("DATABASE_URL", "name-of-a-database?with=the-password")
+        address = tables_sql().Database(None, "DATABASE_URL")._address()
+        assert without_credentials(f"no {address}") == "no ***"
+
 
 def tables_sql() -> Any:
     from batchinference.pipeline.input.sources import sql
@@ -309,42 +335,11 @@ class TestHuggingface:
             pq.write_table(part, tmp_path / "in" / f"train-{number}.parquet")
         return tmp_path / "in"
 
-    @pytest.mark.parametrize("streaming", [True, False])
-    @pytest.mark.parametrize(
-        "name",
-        ["/etc/hostname.txt", "../secret/*.txt", "data/../../secret/a.txt", "file:///a.txt",
-         "http://169.254.169.254/latest?x=.json", "hf://datasets/other/a.csv"],
-    )  # fmt: skip
-    def test_card_of_a_folder_cannot_name_other_files(
-        self, files: Path, streaming: bool, name: str
-    ) -> None:
-        options = {"split": "train", "streaming": streaming}
-        configs = [{"config_name": "default", "data_files": [{"split": "train", "path": [name]}]}]
-        for card in ("README.md", ".huggingface.yaml"):
-            text = yaml.safe_dump({"configs": configs})
-            (files / card).write_text(f"---\n{text}---\n# Data" if card == "README.md" else text)
-            with pytest.raises(BadInput, match="which is not below it"):
-                opened("huggingface", name=str(files), options=options)
-            (files / card).unlink()
-
     def test_card_may_name_files_of_its_folder(self, files: Path) -> None:
         names = ["train-0.parquet", "./train-1.parquet", "train-[2-9].parquet"]
         configs = [{"config_name": "default", "data_files": [{"split": "train", "path": names}]}]
         (files / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
         assert read(opened("huggingface", name=str(files), options={"split": "train"})).good == ROWS
-
-    def test_links_and_saved_state_cannot_name_other_files(
-        self, files: Path, folder: Path, tmp_path: Path
-    ) -> None:
-        (tmp_path / "secret.parquet").write_bytes((files / "train-0.parquet").read_bytes())
-        (files / "train-9.parquet").symlink_to(tmp_path / "secret.parquet")
-        with pytest.raises(BadInput, match="link"):
-            opened("huggingface", name=str(files), options={"split": "train"})
-        state = json.loads((folder / "train" / "state.json").read_text())
-        state["_data_files"] = [{"filename": "../../secret.arrow"}]
-        (folder / "train" / "state.json").write_text(json.dumps(state))
-        with pytest.raises(BadInput, match="which is not below it"):
-            opened("huggingface", name=str(folder), options={"split": "train"})
 
     @pytest.mark.parametrize("streaming", [True, False])
     def test_folder_of_files_is_read(self, files: Path, streaming: bool) -> None:

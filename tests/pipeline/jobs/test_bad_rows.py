@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference import credentials
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import WorkerCrashed
 from batchinference.pipeline.execution import step_runner
@@ -97,6 +98,24 @@ def test_first_failed_row_fails_a_job_without_limit(
     message = run.report.message or ""
     assert message.startswith("step 'own' failed on row ")
     assert f"of {tmp_path / 'in' / 'a.txt'}: ValueError: cannot do bad " in message
+
+
+def test_values_of_secrets_are_masked_in_errors_of_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "_values", set())
+    monkeypatch.setenv("OWN_HEADER", "bad value of a header")
+    lines = write_lines(tmp_path / "in", {"a.txt": ["bad value of a header", "bad luck"]})
+    source = {"secretKeyRef": {"name": "headers", "key": "own"}}
+    env = {"env": [{"name": "OWN_HEADER", "valueFrom": source}]}
+    errors = {"maxRows": 2}
+    run_in_process(
+        job_document("bad", lines, tmp_path / "out", steps=[REFUSE], errors=errors, cluster=env)
+    )
+    failed = [json.dumps(error) for error in errors_of(tmp_path / "out")]
+    assert len(failed) == 2
+    assert "bad luck" in "".join(failed)
+    assert "bad value" not in "".join(failed)
 
 
 @pytest.mark.usefixtures("ray")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.pipeline import ray_compat
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import cluster
 
@@ -52,6 +53,7 @@ def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.Mo
 
     def init(**arguments: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert ray_compat.ray_constants.ENABLE_RAY_CLUSTER is False  # it listens on loopback only
         started.append(arguments)
 
     monkeypatch.setattr(cluster.ray, "init", init)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from batchinference.spec import parse
-from support.documents.minimal import document, model_step
+from support.documents.http_models import chat
+from support.documents.minimal import Document, document, model_step
 from support.documents.refusals import calling, refused, short
 
 PLACE = "spec.steps[0].python.constructorArgs"
@@ -61,13 +64,36 @@ def test_size_of_arguments_is_limited() -> None:
     assert found == f"{PLACE}: at most 65536 bytes as JSON, here are 65548: put them into a file"
 
 
-def test_repeated_aliases_are_not_expanded() -> None:
+def _patched(value: Any) -> Document:
+    patch = {"groups": ["*"], "pod": {"spec": {"affinity": value}}}
+    return document(cluster={"patches": [patch]})
+
+
+def _asking(field: str, value: Any) -> Document:
+    return document(steps=[{"name": "ask", "model": chat(**{field: {"a": value}})}])
+
+
+FREE: dict[str, Callable[[Any], Document]] = {
+    "constructorArgs": lambda value: calling(constructorArgs={"a": value}),
+    "callArgs": lambda value: calling(callArgs={"a": value}),
+    "body": partial(_asking, "body"),
+    "sampling": partial(_asking, "sampling"),
+    "items": lambda value: document(read={"format": "items", "items": [{"a": value}]}),
+    "patches": _patched,
+}
+"""Places for values of any form."""
+
+
+@pytest.mark.parametrize("place", FREE)
+def test_repeated_aliases_are_not_expanded(place: str) -> None:
     """In YAML, each alias of a list of aliases repeats all of its values."""
     values: list[Any] = ["x"]
     for _ in range(30):
         values = [values] * 9
-    found = refused(calling(constructorArgs={"argument": values}))
-    assert "at most 65536 bytes" in found
+    twice: list[Any] = []
+    twice += [twice, twice]
+    assert "at most 65536 bytes" in refused(FREE[place](values))
+    assert "nested more than 32 levels deep" in refused(FREE[place](twice))
 
 
 def test_argument_depth_is_limited_to_32() -> None:

@@ -251,3 +251,30 @@ def test_yaml_random_unicode_loads_or_raises_spec_error(text: str) -> None:
 def test_yaml_dump_is_loaded_unchanged() -> None:
     (found,) = load_documents(yaml.safe_dump(document()))
     assert found == document()
+
+
+LIST = "[{}]".format(",".join(["*a{0}"] * 9))
+MAPPING = "{{{{{}}}}}".format(",".join(f"k{number}: *a{{0}}" for number in range(9)))
+MERGED = "{{<<: " + LIST + ", k{0}: 1}}"
+PLACES = ("read.format", "read.options", "steps", "cluster.env", "cluster.volumes", "parameters",
+          "cluster.tolerations", "cluster.patches", "write.path", "write", "errors")  # fmt: skip
+
+
+@pytest.mark.parametrize("grows", [LIST, MAPPING, MERGED], ids=["list", "mapping", "merge"])
+@pytest.mark.parametrize("place", PLACES)
+def test_aliases_that_grow_exponentially_are_refused(place: str, grows: str) -> None:
+    """With exponential time, the test would far exceed its timeout."""
+    lines = ["a0: &a0 {k: 1}"]
+    lines += [f"a{number + 1}: &a{number + 1} {grows.format(number)}" for number in range(30)]
+    path = place.split(".")
+    nested = "".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate(["spec", *path]))
+    with pytest.raises(SpecError, match=r"not valid YAML: .*more than"):
+        load_documents(OTHER + "\n".join(lines) + "\n" + nested.rstrip() + " *a30\n")
+
+
+@pytest.mark.parametrize("merged", [101, 5])
+def test_number_of_merged_keys_is_limited(merged: int) -> None:
+    keys = ", ".join(f"k{number}: 1" for number in range(10_005 - merged))
+    lists = ", ".join([f"{{a{number}: 1}}" for number in range(merged)])
+    with pytest.raises(SpecError, match="more than 100"):
+        load_documents(f"kind: a\nb: {{<<: [{lists}], {keys}, z: 1}}\n")

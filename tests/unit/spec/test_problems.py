@@ -230,3 +230,26 @@ def test_recursive_document_is_refused() -> None:
     assert "spec.read.options.apiVersion: unknown option" in refused(loop)
     loop["spec"]["read"] = loop["spec"]
     assert "spec.read.format: required, but missing" in refused(loop)
+
+
+ADDRESSES = ("https://user:canary@host/x.csv", "https://h/x.csv?sig=canary", "s3://k:canary@b/x",
+             f"postgresql://u:canary{'x' * 50}@h/d", "Password=canary")  # fmt: skip
+
+
+@pytest.mark.parametrize("address", ADDRESSES, ids=short)
+def test_credentials_in_a_value_of_any_field_are_masked(address: str) -> None:
+    for given in (
+        document(read={"format": "text", "paths": [address]}),
+        document(read={"format": address, "paths": ["in"]}),
+        document(read={"format": "text", "paths": ["in"], "options": {address: 1}}),
+        document(write={"format": "parquet", "path": address}),
+        document(parameters=[{"name": address}]),
+        document(cluster={"queue": address, "nodeSelector": {address: "a b"}}),
+        document(cluster={"env": [{"name": address, "value": "a"}]}),
+        document(steps=[python_step(callable=address)]),
+        document(steps=[model_step(runtime=address)]),
+        document(**{address: 1}),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse({**given, "spec": {**given["spec"], "unknown": 1}})
+        assert "canary" not in str(caught.value), given

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from batchinference.spec import SpecError, parse
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.secrets import without_secrets
+from batchinference.spec.secrets import secret_variables, without_secrets
+from support.documents.http_models import chat
 from support.documents.minimal import document, model_step, python_step
 from support.documents.refusals import refused, refused_at, refused_text, with_value
 from support.documents.variations import full_document
@@ -159,6 +160,23 @@ def _assert_hidden(message: str) -> None:
     assert message
     assert "hunter2" not in message
     assert "1999" not in message
+
+
+def test_variables_with_secrets_are_those_that_the_specification_names() -> None:
+    source = {"secretKeyRef": {"name": "s", "key": "k"}}
+    profile = {"env": [{"name": "OF_PROFILE", "valueFrom": source}], "resource": "a.b/c"}
+    env = [{"name": "OF_CLUSTER", "valueFrom": source}, {"name": "OPEN", "value": "x"}]
+    model = chat(apiKeyEnv="KEY", headersFrom={"X-Own": "HEADER"})
+    spec = parse(
+        document(
+            read={"format": "sql", "urlEnv": "OF_READ", "query": "SELECT 1"},
+            steps=[{"name": "ask", "model": model}],
+            write={"format": "sql", "urlEnv": "OF_WRITE", "table": "t", "path": "/out"},
+            cluster={"env": env, "profiles": {"XPU": profile}},
+        )
+    ).spec
+    expected = ("HEADER", "KEY", "OF_CLUSTER", "OF_PROFILE", "OF_READ", "OF_WRITE")
+    assert secret_variables(spec).names == expected
 
 
 # --- the specification that is stored with the output -----------------------------------

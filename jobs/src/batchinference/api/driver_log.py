@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes, Object
-from batchinference.credentials import without_credentials
+from batchinference.credentials import LineMasker
 from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.rendering.rayjob import RAY_LOGS
@@ -40,7 +40,7 @@ def running_log(cluster: Kubernetes, name: str) -> str | None:
     lines = log.splitlines()
     if len(log.encode()) >= MAX_BYTES:  # without the name of a secret, its value is not recognized
         lines = lines[1:]
-    return "\n".join(map(without_credentials, lines))
+    return "\n".join(map(LineMasker(), lines))
 
 
 def _head(cluster: Kubernetes, ray_cluster: str) -> str | None:

@@ -14,9 +14,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from batchinference.credentials import LineMasker
 from batchinference.spec import BatchInference
 from batchinference.spec.report import Report
-from batchinference.text import in_one_line
+from batchinference.text import in_one_line, without_controls
 
 if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
@@ -84,8 +85,6 @@ class RunLog:
         On a cluster, this file is the log of the driver, to which Ray adds the output of all
         workers.
         """
-        from batchinference.pipeline.errors import mask_secrets
-
         if self._stdout_start is None:
             return []
         with suppress(OSError), open("/proc/self/fd/1", "rb") as file:
@@ -94,7 +93,7 @@ class RunLog:
             if start > self._stdout_start:
                 file.readline()  # a partial line may lack the name by which a secret is masked
             lines = file.read(most).decode(errors="replace").splitlines()
-            return [mask_secrets(line) for line in lines]
+            return list(map(LineMasker(), map(without_controls, lines)))
         return []
 
     def text(self) -> str:

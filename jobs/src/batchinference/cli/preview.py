@@ -14,7 +14,7 @@ from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed, print_problems
 from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.verbosity import note
-from batchinference.credentials import without_credentials
+from batchinference.credentials import LineMasker
 from batchinference.plan import plan_for_machine
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
@@ -90,6 +90,7 @@ class LinesOfSteps(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._parts: list[str] = []
+        self._mask = LineMasker()
 
     def write(self, text: str) -> int:
         if "\n" not in text:
@@ -98,7 +99,7 @@ class LinesOfSteps(io.TextIOBase):
         *lines, rest = "".join([*self._parts, text]).split("\n")
         self._parts = [rest] if rest else []
         for line in lines:
-            self._stream.write(f"{without_credentials(without_controls(line))}\n")
+            self._stream.write(f"{self._mask(without_controls(line))}\n")
         return len(text)
 
     def flush(self) -> None:

@@ -49,6 +49,7 @@ from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
+from batchinference.spec.secrets import secret_variables
 from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteTable
 
@@ -101,6 +102,7 @@ class JobRun:
 
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
+        secret_variables(self.job.spec)  # masks their values from now on
         with self._entered:
             return self._run()
 

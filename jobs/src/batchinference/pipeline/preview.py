@@ -30,6 +30,7 @@ from batchinference.plan import Plan, Stage
 from batchinference.plan.columns import replaced_columns
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadSql
+from batchinference.spec.secrets import secret_variables
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteColumns
@@ -72,6 +73,7 @@ class Preview:
     def run(self) -> Iterator[Outcome]:
         """Read the rows and run the steps. Yield the outcome of each as soon as it has ended. Ends
         before a step if no row is left. Raises JobFailure, and errors of storage and libraries."""
+        secret_variables(self.spec)  # masks their values from now on
         for step in self.spec.steps:
             check_step(step)
         yield self._read()

@@ -16,7 +16,7 @@ MAX_BYTES = 65_536
 _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
 
 
-def _check_json_value(value: Any) -> Any:
+def check_json_value(value: Any) -> Any:
     """Return the value. Raises PydanticCustomError if JSON cannot represent it.
 
     A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys, lists
@@ -57,7 +57,7 @@ def check_json_size(values: _Values) -> _Values:
 
 
 Values = Annotated[
-    dict[str, Annotated[Any, AfterValidator(_check_json_value)]], Field(max_length=64)
+    dict[str, Annotated[Any, AfterValidator(check_json_value)]], Field(max_length=64)
 ]
 Arguments = Annotated[Values, AfterValidator(check_json_size)]
 

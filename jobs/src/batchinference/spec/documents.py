@@ -29,6 +29,13 @@ _YAML_HINTS = {
 """Parts of PyYAML error messages, and the fixes that are added to these messages."""
 
 
+MAX_VALUES = 1_000_000
+"""Maximum number of values in a YAML text, with those that aliases repeat."""
+
+MAX_MERGED, MAX_KEYS = 100, 10_000
+"""Maximum number of mappings that one mapping merges (<<), and of the keys of a mapping."""
+
+
 class _Loader(yaml.SafeLoader):
     """A safe loader that rejects duplicate keys. PyYAML would silently use the last one."""
 
@@ -44,6 +51,17 @@ class _Loader(yaml.SafeLoader):
                 raise MarkedYAMLError(None, None, problem, key.start_mark)
             seen.add((key.tag, key.value))
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # nested merges of aliases would multiply the keys
+        merged = [value for key, value in node.value if key.tag == _MERGE]
+        lists = (value.value for value in merged if isinstance(value, yaml.SequenceNode))
+        if sum(map(len, lists)) > MAX_MERGED:
+            raise MarkedYAMLError(None, None, f"more than {MAX_MERGED} merges", node.start_mark)
+        super().flatten_mapping(node)
+        if len(node.value) > MAX_KEYS:
+            problem = f"more than {MAX_KEYS} keys with those that are merged"
+            raise MarkedYAMLError(None, None, problem, node.start_mark)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -81,9 +99,26 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
 def _load(text: str) -> list[Any]:
     """Return the non-empty documents of a YAML stream. Raises SpecError."""
     try:
-        return [document for document in yaml.load_all(text, _Loader) if document is not None]
+        found = [document for document in yaml.load_all(text, _Loader) if document is not None]
+        _check_repetitions(found, {})
+        return found
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecError([Problem("", f"not valid YAML: {_reason(error)}")]) from None
+
+
+def _check_repetitions(value: Any, known: dict[int, int]) -> int:
+    """Return the number of values in a value, with those that aliases repeat. `known` has the
+    numbers of lists and mappings by id. Raises YAMLError if there are too many, because messages
+    and checks would take for ever."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 0  # an alias may contain itself
+        children = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_check_repetitions(child, known) for child in children)
+        if known[id(value)] > MAX_VALUES:
+            raise yaml.YAMLError(f"its aliases stand for more than {MAX_VALUES} values")
+    return known[id(value)]
 
 
 def _reason(error: Exception) -> str:

@@ -5,31 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
+from batchinference.spec.arguments import check_json_value
 from batchinference.spec.base import NAMED_ONCE, SpecModel, Unique
 from batchinference.spec.pods import Annotations, Labels
 
 ALL_GROUPS = "*"
-MAX_DEPTH = 32
-"""Maximum nesting of a patch. The PodSpec of Kubernetes has about 15 levels."""
-
-
-def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for parent in level
-            if isinstance(parent, dict | list)
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-        ]
-    if level:
-        message = "it is nested more than {depth} levels deep"
-        raise PydanticCustomError("depth", message, {"depth": MAX_DEPTH})
-    return value
-
-
 GroupName = Annotated[str, Field(min_length=1, max_length=20)]
 """`head`, `cpu`, the name of another worker group, or `*` for all groups."""
 
@@ -44,7 +25,7 @@ class PatchedMetadata(SpecModel):
 class PatchedPod(SpecModel):
     metadata: PatchedMetadata = PatchedMetadata()
     """Labels and annotations to add."""
-    spec: Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_check_depth)] = {}
+    spec: Annotated[dict[str, Any], Field(max_length=64), AfterValidator(check_json_value)] = {}
     """Fields of the PodSpec of Kubernetes. The Ray container is named `ray`."""
 
 

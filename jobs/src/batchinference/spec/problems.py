@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from batchinference.credentials import without_credentials
 from batchinference.spec.base import (
     ACCELERATOR,
     CRON,
@@ -65,6 +66,8 @@ from batchinference.spec.uris import HIDDEN
 
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
+MAX_MASKED = 4096
+"""Maximum number of characters of a value that are searched for credentials."""
 MAX_PROBLEMS = 20
 """Maximum number of problems that are described. The operator parses the documents of all tenants,
 and one document may have thousands of problems."""
@@ -169,6 +172,11 @@ class Problem:
 
     path: str
     message: str
+
+    def __post_init__(self) -> None:
+        """Mask credentials: any value may be an address with a password or a signature."""
+        object.__setattr__(self, "path", without_credentials(self.path))
+        object.__setattr__(self, "message", without_credentials(self.message))
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
@@ -490,4 +498,6 @@ def _printable_key(key: str) -> str:
 
 
 def _shortened(text: str) -> str:
+    """Return the beginning of a text, without credentials, which are found in the whole text."""
+    text = without_credentials(text[:MAX_MASKED])
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."

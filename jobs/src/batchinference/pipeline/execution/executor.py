@@ -53,6 +53,7 @@ from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
+from batchinference.spec.secrets import secret_variables
 from batchinference.spec.write import Write, WriteOrdered
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
@@ -162,7 +163,10 @@ class Executor:
         errors = self._spec.errors
         frozen = self._prepared.attempt.layout.input
         failing = errors.failing_warnings
-        return ErrorHandling(errors.tolerant, frozen, errors.values, failing, errors.max_rows)
+        secrets = secret_variables(self._spec)
+        return ErrorHandling(
+            errors.tolerant, frozen, errors.values, failing, errors.max_rows, secrets
+        )
 
     def rewrite_files(self, end: Snapshot) -> Snapshot:
         """Rewrite the files of a finished output, and return the new snapshot.

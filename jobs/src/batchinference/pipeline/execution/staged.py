@@ -15,6 +15,7 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask
 
+from batchinference.credentials import NO_SECRETS, SecretVariables
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
@@ -88,7 +89,7 @@ class StagedExecution:
 
     def _read(self) -> Dataset:
         dataset: Dataset = ray.data.read_datasource(
-            RowSource(self.tasks, self.sink.run_id),
+            RowSource(self.tasks, self.sink.run_id, self.errors.secrets),
             override_num_blocks=self.blocks,
             num_cpus=TASK_CPUS,
             label_selector=selector(self.plan, CPU_GROUP),
@@ -138,9 +139,11 @@ class StagedExecution:
 class RowSource(Datasource):
     """A datasource that yields the rows of prepared read tasks as blocks."""
 
-    def __init__(self, tasks: list[ReadRows], run_id: str) -> None:
+    def __init__(
+        self, tasks: list[ReadRows], run_id: str, secrets: SecretVariables = NO_SECRETS
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._tasks = [BlockReader(task, run_id) for task in tasks]
+        self._tasks = [BlockReader(task, run_id, secrets) for task in tasks]
 
     def get_name(self) -> str:
         return "Rows"
@@ -164,6 +167,7 @@ class BlockReader:
 
     read: ReadRows
     run_id: str
+    secrets: SecretVariables = NO_SECRETS
 
     def __call__(self) -> Iterator[pa.Table]:
         read_time = StepTime(READ_STEP)

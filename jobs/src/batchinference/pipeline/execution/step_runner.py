@@ -16,6 +16,7 @@ from threading import Event
 import numpy as np
 import pyarrow as pa
 
+from batchinference.credentials import NO_SECRETS, SecretVariables
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.error_attribution import (
     is_about_the_row,
@@ -69,7 +70,8 @@ class ErrorHandling:
     `input` is the address of the input snapshot, which error messages use to name a row. With
     `values`, the failed row keeps its values. `failing` are the names of the warnings that make
     their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if there is
-    one: a batch with more of them is not computed to its end.
+    one: a batch with more of them is not computed to its end. The values of `secrets` are masked in
+    each process that handles errors.
     """
 
     tolerant: bool
@@ -77,6 +79,7 @@ class ErrorHandling:
     values: bool = False
     failing: Collection[str] = ()
     max_rows: int | None = None
+    secrets: SecretVariables = NO_SECRETS
 
     def note_start(self, step: str, ids: np.ndarray) -> None:
         """Store the step and the rows that this process computes next, for the error message and

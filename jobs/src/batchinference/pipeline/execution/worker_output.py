@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
-from batchinference.pipeline.errors import is_user_file, mask_secrets
+from batchinference.credentials import LineMasker
+from batchinference.pipeline.errors import is_user_file
+from batchinference.text import without_controls
 
 _RAY_LINE = re.compile(
     r":(job_id|task_name|actor_name):|\[\d{4}-\d\d-\d\d .*\] |\*\*\* |PC: @|\s+@ |\[failure_signal"
@@ -27,6 +30,7 @@ class WorkerOutput:
         self._directory = Path(directory)
         self._read: dict[Path, int] = {}
         """The number of bytes read from each file."""
+        self._mask: defaultdict[Path, LineMasker] = defaultdict(LineMasker)
 
     def new_lines(self) -> list[str]:
         """Return the lines since the last call, each with the process that printed it. Secrets
@@ -37,7 +41,8 @@ class WorkerOutput:
             for line in self._lines_of(file):
                 if _is_user_line(line):
                     name = process[1] if process else "?"
-                    lines.append(f"[worker {name}] {mask_secrets(line)}")
+                    shown = self._mask[file](without_controls(line))
+                    lines.append(f"[worker {name}] {shown}")
         return lines
 
     def _lines_of(self, file: Path) -> list[str]:

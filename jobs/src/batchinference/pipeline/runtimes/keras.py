@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,16 @@ from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import KerasModel
 
+MIN_VERSION = (3, 15, 1)
+"""The first version in which models cannot read other files."""
+
 
 class KerasRuntime:
     def __init__(self, model: KerasModel, device: Device) -> None:
         os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras reads it when it is imported
         import keras
 
+        _check_version(keras.__version__)
         self._place = _place(device, keras.backend.backend())
         self._device = keras.device
         self._output_name = model.output_name
@@ -41,6 +46,15 @@ class KerasRuntime:
         result: np.ndarray = chosen(output, self._output_name)
         # NumPy has no native bfloat16
         return result.astype(np.float32) if result.dtype.name == "bfloat16" else result
+
+
+def _check_version(version: str) -> None:
+    """Raise ModelLoad if models can read other files in this version of Keras."""
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < MIN_VERSION:
+        least = ".".join(map(str, MIN_VERSION))
+        raise ModelLoad(
+            f"Keras {version} lets models read other files. Install keras {least} or later"
+        )
 
 
 def _place(device: Device, backend: str) -> str:

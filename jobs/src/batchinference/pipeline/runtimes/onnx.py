@@ -17,6 +17,7 @@ from batchinference.pipeline.runtimes import (
 )
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.runtimes.onnx_file import check_external_data
 from batchinference.spec.models import OnnxModel
 
 _CPU = "CPUExecutionProvider"
@@ -55,6 +56,7 @@ def _file(path: str) -> str:
 
 
 def _session(file: str, device: Device) -> Any:
+    check_external_data(file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = device.threads
     options.log_severity_level = 3
@@ -74,7 +76,7 @@ def _provider(device: Device) -> str:
     if provider not in onnxruntime.get_available_providers():
         raise ModelLoad(
             f"this build of ONNX Runtime has no {provider} for the replica's {kind} device: "
-            "install one that has, such as onnxruntime-gpu, or ask for no device"
+            "install one that has, such as onnxruntime-gpu>=1.31.1, or ask for no device"
         )
     if kind == "cuda":
         onnxruntime.preload_dlls()  # loads the CUDA libraries that torch ships

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
@@ -28,6 +30,12 @@ _NEVER = [
         *("::/3", "4000::/2", "8000::/1", "3fff::/20"),  # everything except 2000::/3
     )
 ]
+MAX_ESCAPES = 5
+"""Maximum number of times that a path is escaped."""
+_NOT_PLAIN = re.compile(r"[\x00-\x1f\x7f]|\xc0[\x80-\xbf]|\xe0[\x80-\x9f]|\xf0[\x80-\x8f]")
+"""Matches control characters, and ASCII characters in invalid UTF-8 that is read as Latin-1."""
+_DOTS = re.compile(r"\s*\.(?:\.|\W|$)")
+"""Matches a part of a path that begins like `.` or `..`."""
 PRIVATE = "it leads to a private network"
 
 
@@ -49,9 +57,14 @@ class Allowed:
 
         The URL is parsed by urllib3, which also opens the connection."""
         wanted = parse_url(url)
-        return wanted.auth is None and any(
-            _origin(prefix) == _origin(wanted) and _is_below(wanted.path or "/", prefix.path or "/")
-            for prefix in map(parse_url, self.prefixes)
+        path = wanted.path or "/"
+        return (
+            wanted.auth is None
+            and _is_plain(path)
+            and any(
+                _origin(prefix) == _origin(wanted) and _is_below(path, prefix.path or "/")
+                for prefix in map(parse_url, self.prefixes)
+            )
         )
 
     def stored(self, address: Location, manifest: Location) -> Location:
@@ -63,7 +76,8 @@ class Allowed:
         own_folders = list(_own_folders(address, manifest))
         places = (Location(prefix, address.storage) for prefix in self.prefixes)
         allowed = [_real(place) for place in places if place.scheme == address.scheme]
-        if not any(_is_below(real, folder) for folder in (*own_folders, *allowed)):
+        plain = address.local or _is_plain(real)  # a local path is resolved already
+        if not plain or not any(_is_below(real, folder) for folder in (*own_folders, *allowed)):
             raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
         return replace(address, places=(*own_folders, *allowed)) if address.local else address
 
@@ -88,15 +102,25 @@ def _origin(url: Url) -> tuple[str | None, str | None, int | None]:
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Return whether a path is in a folder and has no `.` or `..` parts, escaped any number of
-    times. Some servers ignore what follows a `;`."""
-    plain = path
-    while (again := unquote(plain)) != plain:
-        plain = again
-    parts = plain.replace("\\", "/").split("/")
-    if any(part.partition(";")[0] in (".", "..") for part in parts):
-        return False
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def _is_plain(path: str) -> bool:
+    """Return whether no server may understand a path as another one.
+
+    Servers unescape once or several times, some with other encodings, and ignore what follows some
+    characters. So no part may begin like `.` or `..`, or have a control character."""
+    for _ in range(MAX_ESCAPES):
+        unescaped = unquote(path, "latin-1")
+        if unescaped == path:
+            break
+        if _NOT_PLAIN.search(unescaped):
+            return False
+        path = unquote(path)
+    else:
+        return False
+    path = unicodedata.normalize("NFKC", path).replace("\\", "/")
+    return not (_NOT_PLAIN.search(path) or any(map(_DOTS.match, path.split("/"))))
 
 
 def is_public(address: str) -> bool:

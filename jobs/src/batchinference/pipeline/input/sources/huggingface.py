@@ -15,7 +15,7 @@ from ray.data.block import Block
 from batchinference.pipeline.errors import BadInput, describe
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
-from batchinference.pipeline.input.sources.dataset_folder import SAVED, check_dataset_folder
+from batchinference.pipeline.input.sources.dataset_folder import load_folder
 from batchinference.pipeline.ray_compat import HuggingFaceDatasource
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import local_path
@@ -31,6 +31,7 @@ class Part:
     """A part of a dataset. The read task opens the dataset."""
 
     path: str
+    is_folder: bool
     options: HuggingfaceOptions
     number: int = 0
     parts: int = 1
@@ -46,8 +47,13 @@ class Part:
 
     def _load(self) -> datasets.Dataset | datasets.IterableDataset:
         options = self.options
-        if any((Path(self.path) / name).exists() for name in SAVED):
-            return _split_of(datasets.load_from_disk(self.path), options)
+        if self.is_folder:
+            return _split_of(load_folder(self.path, options), options)
+        if Path(self.path).exists():  # the library would prefer it to the Hub
+            raise BadInput(
+                f"read.name '{self.path}': there is a folder of this name here. Run the "
+                f"job elsewhere, or write './{self.path}' to read the folder"
+            )
         found = datasets.load_dataset(
             self.path,
             options.config,
@@ -68,9 +74,7 @@ def open_source(read: ReadHuggingface) -> TableInput:
 
     For a streamed dataset, only its description is fetched here."""
     path = str(Path(local_path(read.name)).expanduser()) if read.is_path else read.name
-    whole = Part(path, read.options)
-    if read.is_path:
-        check_dataset_folder(Path(path))
+    whole = Part(path, read.is_path, read.options)
     try:
         found = whole.load()
     except BadInput:

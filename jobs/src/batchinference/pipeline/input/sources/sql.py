@@ -7,8 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import URL, create_engine, make_url
 from sqlalchemy.pool import NullPool
+from sqlalchemy.util import asbool
 
 from batchinference.credentials import add_secrets
 from batchinference.pipeline.column_names import check_names
@@ -33,7 +34,7 @@ class Database:
         """Return a Python DB API connection. Raises BadInput if there is none."""
         field = "read.url" if self.url else "read.urlEnv"
         try:
-            return create_engine(self._address(), poolclass=NullPool).raw_connection()
+            return create_engine(_for_reading(self._address()), poolclass=NullPool).raw_connection()
         except JobFailure:
             raise
         except ModuleNotFoundError as error:
@@ -44,8 +45,10 @@ class Database:
     def check_file(self) -> None:
         """Raise BadInput if a SQLite database has no file. SQLite would create it."""
         file = sqlite_file(self._address())
-        if file and not file.startswith("file:") and not os.path.exists(file):
-            field = "read.url" if self.url else "read.urlEnv"
+        if not file or _has_uri(self._address()):
+            return
+        field = "read.url" if self.url else "read.urlEnv"
+        if not os.path.exists(file):
             raise BadInput(f"{field}: there is no file '{file}'. Correct the path")
 
     def _address(self) -> str:
@@ -81,6 +84,24 @@ class Database:
             empty = f"SELECT * FROM {_as_subquery(query)} WHERE 1 = 0"  # noqa: S608 - user SQL
             cursor.execute(query if is_sqlite else empty)
             return [column[0] for column in cursor.description]
+
+
+def _has_uri(address: str) -> bool:
+    """Return whether SQLite reads the name of its file as a URI."""
+    url = make_url(address)
+    return url.get_backend_name() == "sqlite" and asbool(url.query.get("uri", False))
+
+
+def _for_reading(address: str) -> str | URL:
+    """Return the address; that of a SQLite file by its URI with the mode for reading, because
+    SQLite would create a file that does not exist."""
+    if not _has_uri(address):
+        return address
+    url = make_url(address)
+    if not (url.database or "").startswith("file:"):
+        raise BadInput("read.url: with uri=true, the name of the file begins with 'file:'")
+    memory = url.query.get("mode") == "memory"
+    return url if memory else url.update_query_dict({"mode": "ro"})
 
 
 def open_source(read: ReadSql) -> TableInput:

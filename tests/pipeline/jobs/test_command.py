@@ -172,7 +172,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"steps": [model(runtime="transformers", task="text-classification", source="./none")]},
         "none' not found: there is no ",
     ),
-    "code": ({"steps": [{"name": "own", "python": {"callable": "none:none"}}]}, "module 'none'"),
+    "code": (
+        {"steps": [{"name": "own", "python": {"callable": "no_such_module:f"}}]},
+        "module 'no_such_module'",
+    ),
     "input": ({"read": {"format": "text", "paths": ["./none"]}}, "/none"),
     "output": ({"write": {"format": "json", "path": "./in", "mode": "overwrite"}}, "/in"),
 }

@@ -1,10 +1,12 @@
-"""Readers: columns and row counts before reading, compressed files and missing libraries."""
+"""Readers: columns and row counts before reading, compressed files, missing libraries, retries."""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import importlib.util
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers import records
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.input import scan
+from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.readers import Chunk, Reader, records, size_of
+from batchinference.pipeline.input.scan import FileRows
+from batchinference.pipeline.input.snapshot import InputFile
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.retry import ATTEMPTS
 from support.inputs.formats import add_member
 from support.inputs.read_files import Input, open_input, read_files
 from support.inputs.tfrecords import write_examples
@@ -157,3 +165,48 @@ def test_empty_files_have_no_rows(tmp_path: Path) -> None:
 def test_length_of_a_json_array_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[]")
     assert counted(open_input("json", tmp_path, lines=False)) is None
+
+
+class Resets(Reader):
+    """Raises an error after each chunk, once."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes, self._passed = sizes, 0
+
+    def read(self, file: Location) -> Iterator[Chunk]:
+        for number, size in enumerate(self._sizes):
+            yield pa.table({"n": range(size)})
+            if number >= self._passed:
+                self._passed = number + 1
+                raise ConnectionResetError(errno.ECONNRESET, "connection reset")
+
+
+class AlwaysResets(Reader):
+    """Raises an error after a chunk without rows, again and again."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, file: Location) -> Iterator[Chunk]:
+        self.reads += 1
+        assert self.reads < 50, "read without end"
+        yield pa.table({"n": pa.nulls(0)})
+        raise ConnectionResetError(errno.ECONNRESET, "connection reset")
+
+
+def chunks(reader: Reader) -> list[Chunk]:
+    rows = FileRows(Location("/in"), reader, PathColumns())
+    return list(rows.chunks(InputFile(0, "a", 1)))
+
+
+def test_errors_after_which_rows_were_read_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan.time, "sleep", lambda _: None)
+    assert sum(map(size_of, chunks(Resets([5] * 8)))) == 40
+
+
+def test_chunks_without_rows_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan.time, "sleep", lambda _: None)
+    reader = AlwaysResets()
+    with pytest.raises(JobFailure, match="a cannot be read: .*connection reset"):
+        chunks(reader)
+    assert reader.reads == ATTEMPTS

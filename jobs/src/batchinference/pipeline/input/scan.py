@@ -101,7 +101,8 @@ class FileRows:
             try:
                 for chunk in self._rows_from(done, file):
                     done += size_of(chunk)
-                    failures = 0  # errors that retries have passed do not add up
+                    if size_of(chunk):
+                        failures = 0  # errors that retries have passed do not add up
                     yield chunk
                 return
             except Exception as error:

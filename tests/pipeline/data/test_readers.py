@@ -207,6 +207,6 @@ def test_errors_after_which_rows_were_read_do_not_add_up(monkeypatch: pytest.Mon
 def test_chunks_without_rows_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan.time, "sleep", lambda _: None)
     reader = AlwaysResets()
-    with pytest.raises(JobFailure, match="a cannot be read: .*connection reset"):
+    with pytest.raises(JobFailure, match=r"a cannot be read: .*connection reset"):
         chunks(reader)
     assert reader.reads == ATTEMPTS

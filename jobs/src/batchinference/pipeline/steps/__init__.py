@@ -80,7 +80,7 @@ def of_first_rows(result: pa.Table | TransformResult, rows: int) -> TransformRes
 
 
 def bytes_to_repeat(table: pa.Table, first: int, rows: int) -> int:
-    """Return the bytes that one copy of some rows takes. Copies share the values of dictionaries."""
+    """Return the bytes of one copy of some rows. Copies share the values of dictionaries."""
     columns = (column for column in table.columns if not pa.types.is_dictionary(column.type))
     return sum(int(column.slice(first, rows).nbytes) for column in columns)
 

@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import scan
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers import Chunk, Reader, records, size_of
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import InputFile
+from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS
 from support.inputs.formats import add_member
@@ -194,9 +196,12 @@ class AlwaysResets(Reader):
         raise ConnectionResetError(errno.ECONNRESET, "connection reset")
 
 
+def rows_of(reader: Reader) -> FileRows:
+    return FileRows(Location("/in"), reader, PathColumns())
+
+
 def chunks(reader: Reader) -> list[Chunk]:
-    rows = FileRows(Location("/in"), reader, PathColumns())
-    return list(rows.chunks(InputFile(0, "a", 1)))
+    return list(rows_of(reader).chunks(InputFile(0, "a", 1)))
 
 
 def test_errors_after_which_rows_were_read_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,3 +215,35 @@ def test_chunks_without_rows_are_no_progress(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(JobFailure, match=r"a cannot be read: .*connection reset"):
         chunks(reader)
     assert reader.reads == ATTEMPTS
+
+
+@dataclass
+class RunsOut(Reader):
+    """Reads ten rows, or fewer before an error, in small chunks."""
+
+    rows: int = 10
+    error: Exception | None = None
+
+    def read(self, file: Location) -> Iterator[Chunk]:
+        for row in range(self.rows):
+            yield pa.table({"n": [row]})
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("gaps", [((3, 5), (8, None)), ((8, None),)], ids=repr)
+def test_file_with_fewer_rows_than_before_has_no_end(gaps: tuple[RowRange, ...]) -> None:
+    """The rows before a gap are committed. Its end would hide the rows after it."""
+    file = InputFile(0, "a", 1, start=gaps[0][0], gaps=gaps)
+    for reader, problem in (
+        (
+            RunsOut(6, MemoryError("no memory")),
+            r"a could .* row \d, .*no memory .*Run the job again",
+        ),
+        (RunsOut(6), r"a could .* row 6, although 8 rows.*changed.*resume: false"),
+    ):
+        with pytest.raises(Incomplete, match=problem):
+            list(rows_of(reader).read([file]))
+    for reader, end in ((RunsOut(), 10), (RunsOut(8), 8), (RunsOut(9, MemoryError()), 10)):
+        *_, last = rows_of(reader).read([file])
+        assert last.ends == ((0, end),)

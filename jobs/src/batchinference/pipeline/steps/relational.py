@@ -189,7 +189,7 @@ def _rows_that_fit(batch: pa.Table, column: str, parents: np.ndarray) -> int:
             return max(1, first)
         else:
             blocks += [(first + rows // 2, stop), (first, first + rows // 2)]
-    return batch.num_rows
+    return int(batch.num_rows)
 
 
 def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:

@@ -280,11 +280,22 @@ def _unifying(place: Path, commits: int, columns: int, *, lacking: bool) -> Work
     return work
 
 
+def _gaps_of_csv_manifest(place: Path, rows: int, failures: int) -> Work:
+    (place / "in").mkdir()
+    (place / "in" / "a.csv").write_text("uri,note\n" + f"../x.txt,{'n' * 500}\n" * rows)
+    return _gaps_of_manifest(place, rows, failures)
+
+
+def _gaps_of_parquet_manifest(place: Path, rows: int, failures: int) -> Work:
+    (place / "in").mkdir()
+    table = pa.table({"uri": ["../x.txt"] * rows, "note": [str(row) * 100 for row in range(rows)]})
+    pq.write_table(table, place / "in" / "a.parquet")
+    return _gaps_of_manifest(place, rows, failures)
+
+
 def _gaps_of_manifest(place: Path, rows: int, failures: int) -> Work:
     """A job that is resumed: each gap is a row of a manifest."""
     (place / "x.txt").write_text("x")
-    (place / "in").mkdir()
-    (place / "in" / "a.csv").write_text("uri,note\n" + f"../x.txt,{'n' * 500}\n" * rows)
     opened = open_input("manifest", place / "in", column="uri", decode="text", allow=[str(place)])
     wanted = range(rows // 2 // max(1, failures), rows, rows // max(1, failures))
     gaps = {0: [(row, row + 1) for row in wanted[:failures]]}
@@ -315,7 +326,8 @@ CASES = [
     Case("values of the column of partitionBy", _partitions, 20_000, 4_000),
     Case("commits that lack a column", _columns, 1_000, 1),
     Case("columns of commits", _many_columns, 100, 1_000),
-    Case("gaps of a manifest in CSV", _gaps_of_manifest, 20_000, 100),
+    Case("gaps of a manifest in CSV", _gaps_of_csv_manifest, 20_000, 100),
+    Case("gaps of a manifest in Parquet", _gaps_of_parquet_manifest, 20_000, 100),
 ]
 BY_NAME = {case.name: case for case in CASES}
 

@@ -149,9 +149,10 @@ def _tar(suffix: str, bad: bytes) -> Make:
 
 
 def _tar_names(place: Path, rows: int, failures: int) -> Work:
-    """A name of slashes, as long as the number of failures."""
+    """Names of slashes and dots, as long as the number of failures, without an extension."""
+    long = [f"{part * failures}x" for part in ("./", "/", "a/")]
     with tarfile.open(place / "a.tar", "w") as archive:
-        for name in (*(f"{row:06}.txt" for row in range(rows)), f"./{'./' * failures}x.txt"):
+        for name in (*(f"{row:06}.txt" for row in range(rows)), *long):
             member = tarfile.TarInfo(name)
             archive.addfile(member, io.BytesIO(b""))
     return _reading("webdataset", place)
@@ -253,28 +254,48 @@ def _partitions(place: Path, rows: int, failures: int) -> Work:
 
 
 def _columns(place: Path, rows: int, failures: int) -> Work:
-    """Commits whose files lack some of the columns of others."""
+    """Commits of one row whose files lack some of the columns of others."""
+    return _unifying(place, rows, 100, lacking=failures > 0)
 
+
+def _many_columns(place: Path, rows: int, failures: int) -> Work:
+    """A fixed number of commits. The number of columns grows with the failures."""
+    return _unifying(place, 100, 10 + failures, lacking=failures > 0)
+
+
+def _unifying(place: Path, commits: int, columns: int, *, lacking: bool) -> Work:
     def entry(number: int) -> ManifestEntry:
-        names = [f"c{column}" for column in range(100) if failures == 0 or column != number % 100]
+        absent = number % columns if lacking else None
+        names = [f"c{column}" for column in range(columns) if column != absent]
         data = [DataFile(f"part-{number}", 1, 1)]
-        columns = [(name, "int64") for name in names]
-        return ManifestEntry(RowCounts(1, 1), [(number, 0, 1)], [], data, columns, None)
+        types = [(name, "int64") for name in names]
+        return ManifestEntry(RowCounts(1, 1), [(number, 0, 1)], [], data, types, None)
 
-    entries = [entry(number) for number in range(rows)]
+    entries = [entry(number) for number in range(commits)]
 
     def work() -> None:
         schema = OutputSchema.of(Location(str(place)), entries, JsonWriter("none"))
-        assert len(schema.names) == 100
+        assert len(schema.names) == columns
 
     return work
+
+
+def _gaps_of_csv_manifest(place: Path, rows: int, failures: int) -> Work:
+    (place / "in").mkdir()
+    (place / "in" / "a.csv").write_text("uri,note\n" + f"../x.txt,{'n' * 500}\n" * rows)
+    return _gaps_of_manifest(place, rows, failures)
+
+
+def _gaps_of_parquet_manifest(place: Path, rows: int, failures: int) -> Work:
+    (place / "in").mkdir()
+    table = pa.table({"uri": ["../x.txt"] * rows, "note": [str(row) * 100 for row in range(rows)]})
+    pq.write_table(table, place / "in" / "a.parquet")
+    return _gaps_of_manifest(place, rows, failures)
 
 
 def _gaps_of_manifest(place: Path, rows: int, failures: int) -> Work:
     """A job that is resumed: each gap is a row of a manifest."""
     (place / "x.txt").write_text("x")
-    (place / "in").mkdir()
-    (place / "in" / "a.csv").write_text("uri,note\n" + f"../x.txt,{'n' * 500}\n" * rows)
     opened = open_input("manifest", place / "in", column="uri", decode="text", allow=[str(place)])
     wanted = range(rows // 2 // max(1, failures), rows, rows // max(1, failures))
     gaps = {0: [(row, row + 1) for row in wanted[:failures]]}
@@ -294,6 +315,7 @@ CASES = [
     Case("a line that is no JSON", _json('{"c1": 1'), 10_000, 100),
     Case("a value of another type in Parquet", _parquet_types, 100_000, 100),
     Case("a member that is no JSON in WebDataset", _tar("json", b"{"), 1_000, 100),
+    Case("a member of another type in WebDataset", _tar("json", b'{"a": "x"}'), 2_000, 40),
     Case("a long name in WebDataset", _tar_names, 500, 40_000),
     Case("a row for which a step raises", _step, 4_000, 200),
     Case("a row that a decode step cannot decode", _decode, 20_000, 200),
@@ -303,7 +325,9 @@ CASES = [
     Case("a job with failed rows, with errors and verify", _job, 500, 10),
     Case("values of the column of partitionBy", _partitions, 20_000, 4_000),
     Case("commits that lack a column", _columns, 1_000, 1),
-    Case("gaps of a manifest in CSV", _gaps_of_manifest, 20_000, 100),
+    Case("columns of commits", _many_columns, 100, 1_000),
+    Case("gaps of a manifest in CSV", _gaps_of_csv_manifest, 20_000, 100),
+    Case("gaps of a manifest in Parquet", _gaps_of_parquet_manifest, 20_000, 100),
 ]
 BY_NAME = {case.name: case for case in CASES}
 

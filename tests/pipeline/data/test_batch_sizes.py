@@ -109,6 +109,32 @@ def test_halved_size_grows_again_if_memory_ran_out_with_fewer_rows() -> None:
     assert list(dict.fromkeys(reached)) == [1, 2, 4, 8, 16, 32, 64]
 
 
+@pytest.mark.parametrize("first", [3, 64], ids=["at the end", "at the full size"])
+def test_size_grows_again_after_several_large_rows(first: int) -> None:
+    size = BatchSize("step", 64)
+    size.record_success(64, 1.0)
+    size.record_out_of_memory(first, OutOfMemoryError())
+    for _ in range(GROWTH_BATCHES):
+        size.record_success(size.size, 1.0)
+    size.record_out_of_memory(size.size, OutOfMemoryError())
+    for _ in range(20 * GROWTH_BATCHES):
+        size.record_success(size.size, 1.0)
+    assert size.size == 64
+
+
+def test_size_that_never_fits_is_tried_ever_less_often() -> None:
+    size, most, failures = BatchSize("step", 64), 16, 0
+    size.record_out_of_memory(3, OutOfMemoryError())
+    for _ in range(200 * GROWTH_BATCHES):
+        if size.size > most:
+            failures += 1
+            size.record_out_of_memory(size.size, OutOfMemoryError())
+        else:
+            size.record_success(size.size, 1.0)
+    assert size.size == most
+    assert failures < 10
+
+
 class Tensor:
     """A placeholder for memory of the device."""
 

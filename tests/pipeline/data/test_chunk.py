@@ -77,6 +77,12 @@ def test_result_covers_the_first_rows_if_it_is_large(monkeypatch: pytest.MonkeyP
     assert set(found.parents.tolist()) == {0, 1}
 
 
+def test_large_row_among_small_ones_ends_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "RESULT_BYTES", 2000)
+    found = chunked(pa.table({"text": [TEXT] * 20, "other": ["z" * 3000] + ["z"] * 19}))
+    assert found.rows == 1
+
+
 def test_existing_column_is_not_replaced() -> None:
     with pytest.raises(JobFailure, match="'chunk_start', and there is one already"):
         chunked(pa.table({"text": ["a"], "chunk_start": [1]}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,6 +21,16 @@ def explode(table: pa.Table) -> TransformResult:
     changed = load_step(step, Device())(table)
     assert isinstance(changed, TransformResult)
     return changed
+
+
+def exploded_parents(table: pa.Table) -> list[int]:
+    """Return the row that each exploded row was made from, after as many calls as are needed."""
+    done, parents = 0, list[int]()
+    while done < table.num_rows:
+        changed = explode(table.slice(done))
+        parents += (changed.parents + done).tolist()
+        done += changed.rows or table.num_rows - done
+    return parents
 
 
 def test_explode_repeats_the_other_columns() -> None:
@@ -55,13 +67,43 @@ def test_tensors_are_exploded_along_the_first_axis(lengths: tuple[int, int]) -> 
 def test_large_results_are_those_of_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relational, "RESULT_BYTES", 5000)
     table = pa.table({"list": [[1, 2], [3], [4, 5, 6]], "text": ["x" * 1000] * 3})
-    done, parents = 0, []
-    while done < table.num_rows:
-        changed = explode(table.slice(done))
-        parents += (changed.parents + done).tolist()
-        done += changed.rows or table.num_rows - done
-    assert parents == [0, 0, 1, 2, 2, 2]
+    assert exploded_parents(table) == [0, 0, 1, 2, 2, 2]
     assert explode(table).rows == 2
+
+
+def test_rows_of_different_sizes_are_all_exploded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relational, "RESULT_BYTES", 5000)
+    table = pa.table({"list": [[1, 2]] * 12, "text": ["x" * 3000] * 2 + ["y"] * 10})
+    assert exploded_parents(table) == [row for row in range(12) for _ in range(2)]
+
+
+def test_large_rows_among_small_ones_are_exploded_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relational, "RESULT_BYTES", 5000)
+    lists, texts = [[1] * 20, []] * 2 + [[]] * 60, ["x" * 1000, "y"] * 2 + ["y"] * 60
+    table = pa.table({"list": lists, "text": texts})
+    assert explode(table).table.nbytes < 25_000
+    assert exploded_parents(table) == [0] * 20 + [2] * 20
+
+
+def test_one_large_row_before_many_small_ones_is_found_in_few_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relational, "RESULT_BYTES", 50_000)
+    table = pa.table({"list": [[1] * 5] * 3000, "text": ["x" * 12_000] + ["y"] * 2999})
+    measured = Mock(side_effect=relational.bytes_to_repeat)
+    monkeypatch.setattr(relational, "bytes_to_repeat", measured)
+    assert explode(table).rows == 1
+    assert measured.call_count < 20
+
+
+def test_dictionaries_and_elements_are_not_counted_for_each_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relational, "RESULT_BYTES", 50_000)
+    words = pa.array(["x" * 1000, "y" * 1000] * 10).dictionary_encode()
+    assert explode(pa.table({"list": [[1] * 100] * 20, "word": words})).rows is None
 
 
 def test_rows_without_lists_fail() -> None:

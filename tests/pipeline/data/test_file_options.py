@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount, scan
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.planning import sizing_of
+from batchinference.pipeline.input.scan import FileRows
 from support.documents.parsed import job
 from support.inputs.read_files import Input, Outcome, open_input
 from support.tiers import examples
@@ -56,6 +58,15 @@ def read_all(given: FileInput, tasks: int = 3) -> Outcome:
 
 def texts(outcome: Outcome) -> list[str]:
     return [row["text"] for row in outcome.good]
+
+
+def test_limit_of_files_that_are_one_row_each_reads_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.bin").write_bytes(b"x")
+    monkeypatch.setattr(FileRows, "chunks", Mock(side_effect=AssertionError("a file is read")))
+    assert len(open_input("binary", tmp_path, limit=3).given) == 3
 
 
 @pytest.mark.parametrize("ending", FORMATS)

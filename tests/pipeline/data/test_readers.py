@@ -1,10 +1,13 @@
-"""Readers: columns and row counts before reading, compressed files and missing libraries."""
+"""Readers: columns and row counts before reading, compressed files, missing libraries, retries."""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import importlib.util
 import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers import records
+from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
+from batchinference.pipeline.input import scan
+from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.readers import Chunk, Reader, records, size_of
+from batchinference.pipeline.input.scan import FileRows
+from batchinference.pipeline.input.snapshot import InputFile
+from batchinference.pipeline.row_batch import RowRange
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.retry import ATTEMPTS
 from support.inputs.formats import add_member
 from support.inputs.read_files import Input, open_input, read_files
 from support.inputs.tfrecords import write_examples
@@ -157,3 +167,83 @@ def test_empty_files_have_no_rows(tmp_path: Path) -> None:
 def test_length_of_a_json_array_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[]")
     assert counted(open_input("json", tmp_path, lines=False)) is None
+
+
+class Resets(Reader):
+    """Raises an error after each chunk, once."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes, self._passed = sizes, 0
+
+    def read(self, file: Location) -> Iterator[Chunk]:
+        for number, size in enumerate(self._sizes):
+            yield pa.table({"n": range(size)})
+            if number >= self._passed:
+                self._passed = number + 1
+                raise ConnectionResetError(errno.ECONNRESET, "connection reset")
+
+
+class AlwaysResets(Reader):
+    """Raises an error after a chunk without rows, again and again."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, file: Location) -> Iterator[Chunk]:
+        self.reads += 1
+        assert self.reads < 50, "read without end"
+        yield pa.table({"n": pa.nulls(0)})
+        raise ConnectionResetError(errno.ECONNRESET, "connection reset")
+
+
+def rows_of(reader: Reader) -> FileRows:
+    return FileRows(Location("/in"), reader, PathColumns())
+
+
+def chunks(reader: Reader) -> list[Chunk]:
+    return list(rows_of(reader).chunks(InputFile(0, "a", 1)))
+
+
+def test_errors_after_which_rows_were_read_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan.time, "sleep", lambda _: None)
+    assert sum(map(size_of, chunks(Resets([5] * 8)))) == 40
+
+
+def test_chunks_without_rows_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan.time, "sleep", lambda _: None)
+    reader = AlwaysResets()
+    with pytest.raises(JobFailure, match=r"a cannot be read: .*connection reset"):
+        chunks(reader)
+    assert reader.reads == ATTEMPTS
+
+
+@dataclass
+class RunsOut(Reader):
+    """Reads ten rows, or fewer before an error, in small chunks."""
+
+    rows: int = 10
+    error: Exception | None = None
+
+    def read(self, file: Location) -> Iterator[Chunk]:
+        for row in range(self.rows):
+            yield pa.table({"n": [row]})
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("gaps", [((3, 5), (8, None)), ((8, None),)], ids=repr)
+def test_file_with_fewer_rows_than_before_has_no_end(gaps: tuple[RowRange, ...]) -> None:
+    """The rows before a gap are committed. Its end would hide the rows after it."""
+    file = InputFile(0, "a", 1, start=gaps[0][0], gaps=gaps)
+    for reader, problem in (
+        (
+            RunsOut(6, MemoryError("no memory")),
+            r"a could .* row \d, .*no memory .*Run the job again",
+        ),
+        (RunsOut(6), r"a could .* row 6, although 8 rows.*changed.*resume: false"),
+    ):
+        with pytest.raises(Incomplete, match=problem):
+            list(rows_of(reader).read([file]))
+    for reader, end in ((RunsOut(), 10), (RunsOut(8), 8), (RunsOut(9, MemoryError()), 10)):
+        *_, last = rows_of(reader).read([file])
+        assert last.ends == ((0, end),)

@@ -205,6 +205,72 @@ def test_batch_with_too_many_failed_rows_ends_with_their_records() -> None:
     assert len(calls) < 30
 
 
+def test_failed_rows_of_one_result_are_described_up_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    describe = Mock(side_effect=str)
+    monkeypatch.setattr(step_runner, "describe", describe)
+    decode = {"column": "text", "format": "json", "fields": {"a": "int64"}}
+    step = Step.model_validate({"name": "decode", "decode": decode})
+    run = StageRunner(Stage("stage", (step,)), replace(TOLERANT, max_rows=3))
+    results = run(batch('{"a": 1}', *["{"] * 500))
+    first = next(results)
+    assert outcomes(first) == {0: "good"} | dict.fromkeys(range(1, 5), "failed")
+    with pytest.raises(TooManyErrors):
+        next(results)
+    assert describe.call_count < 30
+
+
+class Breaks:
+    """Doubles numbers below 12. Raises an error for other batches."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        if any(number >= 12 for number in rows["n"].to_pylist()):
+            raise self._error
+        return rows
+
+
+@pytest.mark.parametrize("size", [4, 20])
+@pytest.mark.parametrize("error", [ConnectionError("lost"), JobFailure("lost")], ids=repr)
+def test_results_before_an_error_are_yielded(
+    monkeypatch: pytest.MonkeyPatch, size: int, error: Exception
+) -> None:
+    monkeypatch.setattr(step_runner, "WAITS", ())
+
+    def halved(rows: pa.Table) -> pa.Table:
+        if rows.num_rows > 4:
+            raise ValueError("about a row")
+        return Breaks(error)(rows)
+
+    step = Step.model_validate({**PICKY, "batchSize": size})
+    results = StepRunner(step, halved, TOLERANT)(good(0, 0, range(20)))
+    done = next(results).ids.tolist()
+    assert done == list(range(len(done)))
+    assert len(done) >= 10
+    with pytest.raises(JobFailure, match="lost"):
+        next(results)
+
+
+def test_results_before_an_error_have_all_rows_of_their_input_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_runner, "WAITS", ())
+    step = Step.model_validate({**PICKY, "batchSize": 4})
+    ids = np.array([0] * 3 + [1] * 3 + [2] * 5 + [3] * 9)
+    rows = RowBatch(pa.table({"n": range(20)}), ids, np.arange(4))
+    results = StepRunner(step, Breaks(ConnectionError("lost")), TOLERANT)(rows)
+    done = next(results)
+    assert (done.ids.tolist(), done.source.tolist()) == (ids[:11].tolist(), [0, 1, 2])
+    with pytest.raises(JobFailure, match="lost"):
+        next(results)
+    run = StepRunner(step, Breaks(ConnectionError("lost")), TOLERANT)
+    with pytest.raises(JobFailure, match="lost"):
+        next(run(replace(rows, ids=np.zeros(20, np.int64), source=np.zeros(1, np.int64))))
+
+
 def test_stop_is_noticed_between_the_parts_of_a_batch() -> None:
     stopping, parts = Event(), list[int]()
 

@@ -26,7 +26,7 @@ from sqlalchemy.pool import Pool
 from batchinference import credentials
 from batchinference.credentials import without_credentials
 from batchinference.pipeline.commit.append import plan_outputs
-from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import JobInput, RowCount, sources
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.snapshot import digest
@@ -454,6 +454,15 @@ def test_read_error_names_the_part() -> None:
 
     with pytest.raises(JobFailure, match="sql:0 cannot be read: ValueError: gone away"):
         list(TableInput("sql", [failing]).read_tasks(1)[0]())
+
+
+def test_part_with_fewer_rows_than_before_has_no_end() -> None:
+    """The rows before the last gap are committed. An end before them would hide missing rows."""
+    given = TableInput("sql", [lambda: [pa.table({"id": [1, 2, 3]})]])
+    with pytest.raises(Incomplete, match="sql:0 could be read only up to row 3, although 8 rows"):
+        list(given.read_tasks(1, {0: [(1, 2), (8, None)]})[0]())
+    *_, last = given.read_tasks(1, {0: [(3, None)]})[0]()
+    assert last.ends == ((0, 3),)
 
 
 def test_reserved_column_name_is_rejected() -> None:

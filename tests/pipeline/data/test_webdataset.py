@@ -8,6 +8,7 @@ import tarfile
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ import webdataset
 from PIL import Image
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import tar_samples
+from batchinference.pipeline.input import RowCount, tar_samples
 from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
+from batchinference.pipeline.media import images
 from batchinference.spec.warnings import WarningName
 from support.inputs.formats import add_member, pictures, png, write_webdataset
 from support.inputs.read_files import Outcome, open_input, read_files
@@ -57,6 +59,23 @@ def test_members_without_decoder_are_bytes(tmp_path: Path) -> None:
     assert read_files("webdataset", tmp_path, decoder=False).good == [
         {"__key__": "1", "png": b"no picture", "json": b"{", "cls": b"x"}
     ]
+
+
+def test_samples_of_a_limit_are_counted_without_decoding_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = shard(tmp_path / "a.tar", {f"{number}.png": b"no picture" for number in range(4)})
+    cut.write_bytes(cut.read_bytes()[:2600])
+    shard(tmp_path / "b.tar", {f"{number}.png": png(PICTURES[0]) for number in range(5)})
+    outcome = read_files("webdataset", tmp_path)
+    rows = len(outcome.good) + len(outcome.bad)
+    assert rows == 8
+    decode = Mock(side_effect=ValueError("decoded"))
+    monkeypatch.setattr(images, "decode", decode)
+    for limit in (1, 3, 4, 100):
+        counted = open_input("webdataset", tmp_path, limit=limit).given.count()
+        assert counted == RowCount(min(limit, rows), estimated=False)
+    decode.assert_not_called()
 
 
 def test_suffixes_select_members(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_what_follows_the_death_of_a_process(
     [
         *(((5, 6, 8, 7), False), ((5, 6, 8, 9), True), ((1, 5, 6, 7, 8), False)),
         (tuple(pack_id(file, 0) for file in (7, 9, 8, 10)), False),
+        (tuple(pack_id(file, row) for file in (7, 8) for row in (0, 1)), False),
         (tuple(pack_id(file, 0) for file in (7, 8, 9, 11)), True),
         (tuple(pack_id(file, 1) for file in (7, 8, 9, 10)), True),
     ],

@@ -7,16 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from batchinference.pipeline.commit.manifest import RowCounts
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import TooManyErrors
+from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.job import check_errors, check_warnings
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.job import ErrorPolicy
 from batchinference.spec.warnings import WarningCount
+from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import failed
 from support.outputs.builders import begin_attempt, close_attempt, commit_rows, layout_of
@@ -31,6 +36,14 @@ def example(tmp_path: Path) -> Example:
     attempt = begin_attempt(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
     commit_rows(attempt, failed(0, 41, "embed", ValueError("too long")))
     return partial(bad_row, layout, close_attempt(attempt).entries)
+
+
+def test_steps_know_the_limit_of_failed_rows(tmp_path: Path) -> None:
+    spec = spec_of(errors={"maxRows": 7})
+    source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
+    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
+    run = AttemptRun(Mock(), None, Mock(), attempt, Snapshot(attempt.layout.key, ""))
+    assert Executor(spec, Mock(), run)._errors.max_rows == 7
 
 
 def judge(

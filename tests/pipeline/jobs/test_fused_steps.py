@@ -14,14 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import batch_size, fused
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution import batch_size, fused, step_runner
 from batchinference.pipeline.execution.batch_size import BatchRows
+from batchinference.pipeline.execution.crashed_rows import CrashNote, Isolation
 from batchinference.pipeline.execution.fused import Steps
-from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import plan_for_machine
 from batchinference.plan.stages import stages_of
+from batchinference.spec.steps import Step
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import spec_of, steps_of
 from support.outputs.batches import failed, filtered, good, outcomes
@@ -240,6 +243,50 @@ def made_of(row: int, rows: int, errors: int) -> RowBatch:
     ids = np.full(rows, row)
     made = merged([RowBatch(pa.table({"n": ids}), ids), *[failed(0, row)] * errors])
     return replace(made, source=np.array([row]))
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the only step fail from row 12 on. Its batches have four rows."""
+    monkeypatch.setattr(batch_size, "FIRST_ROWS", 20)
+    monkeypatch.setattr(step_runner, "WAITS", ())
+    step = Step.model_validate({"name": "own", "python": {"callable": "own:code"}, "batchSize": 4})
+
+    def compute(rows: pa.Table) -> pa.Table:
+        if any(number >= 12 for number in rows["n"].to_pylist()):
+            raise ConnectionError("lost")
+        return rows
+
+    run = StepRunner(step, compute, ErrorHandling(tolerant=True, input=Location("/nowhere")))
+    monkeypatch.setattr(fused, "_stages_of_process", lambda _: [run])
+
+
+@pytest.mark.usefixtures("breaks")
+@pytest.mark.parametrize("isolated", [False, True])
+def test_results_before_an_error_are_yielded(*, isolated: bool) -> None:
+    steps, stopping, read = Steps(NO_STEPS), threading.Event(), iter([good(0, 0, range(20))])
+    everything = Isolation(CrashNote("own", 0, 19, 20))
+    results = (
+        steps.applied_isolated(read, everything, stopping)
+        if isolated
+        else steps.applied_to(read, stopping)
+    )
+    assert next(results).ids.tolist() == list(range(12))
+    with pytest.raises(JobFailure, match="lost"):
+        next(results)
+
+
+def test_stop_reaches_the_steps_of_fused_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[threading.Event | None] = []
+
+    def stage(batch: RowBatch, stopping: threading.Event | None = None) -> Iterator[RowBatch]:
+        stops.append(stopping)
+        yield batch
+
+    monkeypatch.setattr(fused, "_stages_of_process", lambda _: [stage])
+    stopping = threading.Event()
+    list(Steps(NO_STEPS).applied_to(iter([good(0, 0, range(4))]), stopping))
+    assert stops == [stopping]
 
 
 class TestRowsPerBatch:

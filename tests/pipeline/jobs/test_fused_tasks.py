@@ -514,6 +514,31 @@ def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPa
         assert exited.wait(10)
 
 
+def test_tasks_ask_less_often_than_the_driver_and_at_different_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return True
+
+    class Inline:
+        """A thread that ends before it has started."""
+
+        def __init__(self, target: Callable[[], None], **_: object) -> None:
+            self.start = target
+
+    monkeypatch.setattr(fused, "Event", Ended)
+    monkeypatch.setattr(fused, "Thread", Inline)
+    for _ in range(20):
+        with StopRequest("run").watched():
+            pass
+    assert len(set(waits)) > 10
+    assert min(waits) >= 3 * fused.POLL_SECONDS
+
+
 @pytest.mark.parametrize(
     ("cpus", "seconds", "most"),
     [(0, 0.0, 1), (3, 9.0, 3), (3, 10.0, 12)],

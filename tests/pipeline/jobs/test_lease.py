@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,11 +19,14 @@ from batchinference.pipeline.commit.lease import (
     keep_heartbeat,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from support.documents.minimal import document
 from support.jobs.command import wait_until
-from support.outputs.builders import layout_of
+from support.jobs.on_ray import write_lines
+from support.outputs.builders import begin_attempt, layout_of
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,16 @@ def test_dead_run_of_the_same_file_is_taken_over(
 
 def test_job_without_a_uid_is_identified_by_name_and_machine() -> None:
     assert identity_of(parse(document("reviews"))).startswith("reviews on ")
+
+
+def test_next_attempt_is_refused_if_another_run_has_begun(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
+    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
+    start = Snapshot(attempt.layout.key, "")
+    run = AttemptRun(Mock(), None, Mock(), attempt, start)
+    Attempt.begin(attempt.layout, attempt.lease, start)
+    with pytest.raises(BadOutput, match="another run"):
+        run.next_attempt(AttemptEnd(start, {}, []))
 
 
 def test_next_attempt_continues_the_series_of_its_lease(tmp_path: Path) -> None:

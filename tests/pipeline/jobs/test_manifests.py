@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +21,11 @@ from batchinference.pipeline.commit.manifest import (
     parse_manifest_name,
     ranges_of,
 )
+from batchinference.pipeline.report import ReportBuilder, collect_notes
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
+from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningName
-from support.outputs.builders import entry
+from support.outputs.builders import entry, layout_of
 from support.tiers import examples
 
 FILES = st.integers(0, 3) | st.integers(0, MAX_FILES - 1)
@@ -108,6 +112,35 @@ def test_truncated_manifest_is_ignored(manifest: Manifest, data: st.DataObject) 
 def test_invalid_manifest_is_ignored(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any message of json
         Manifest.parse(content)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"retries": 1},
+        {"retries": math.inf, "task": 1},
+        {"cpu_seconds": 1},
+        {"cpu_seconds": math.nan, "rows": math.nan, "seconds": 1},
+        {"cpu_seconds": 1e308, "rows": 1, "seconds": 1},
+        {"batch_size": 1},
+        {"batch_size": "7"},
+        {"batch_size": 7, "out_of_memory_at": "8"},
+        {"peak_bytes": "7"},
+        {"peak_bytes": 1.5},
+        {"peak_bytes": None},
+        {"peak_bytes": 10**30},
+    ],
+    ids=repr,
+)
+def test_notes_of_manifests_can_be_reported(tmp_path: Path, note: dict[str, object]) -> None:
+    content = Manifest(1, 0, [], [], [("own", json.dumps(note))] * 2).serialized()
+    try:
+        notes = Manifest.parse(content).notes
+    except ValueError:
+        return  # such a manifest is ignored
+    reports = ReportBuilder("a-job", layout_of(tmp_path))
+    reports.add_notes(collect_notes(notes), None)
+    assert Report.parse(reports.build().serialized()).retries == 0
 
 
 @given(MANIFESTS)

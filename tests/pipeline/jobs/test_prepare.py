@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,12 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
+from batchinference.pipeline.prepare import (
+    NothingToDo,
+    _hashes_of_parts,
+    check_errors_path,
+    prepare,
+)
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
@@ -51,6 +58,26 @@ def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
         {"path": str(file), "size": size, "modified": file.stat().st_mtime_ns}
         for file, size in ((source / "a.txt", 8), (source / "b.txt", 4))
     ]
+
+
+def test_parts_of_an_input_are_hashed_in_little_memory() -> None:
+    parts = 20_000
+    table = pa.table(
+        {
+            "path": [f"in/{part:07}.jpg" for part in range(parts)],
+            "size": range(parts),
+            "version": [f"v{part}" for part in range(parts)],
+        }
+    )
+    stored = io.BytesIO()
+    pq.write_table(table, stored)
+    tracemalloc.start()
+    try:
+        assert len(_hashes_of_parts(stored.getvalue())) == parts
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 * parts
 
 
 def test_statistics_do_not_change_the_identity_of_an_input(tmp_path: Path) -> None:

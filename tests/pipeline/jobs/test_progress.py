@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.report import ProgressTracker, ReportBuilder, duration
 from batchinference.spec.status import Progress
 from support.outputs.builders import layout_of
@@ -86,6 +89,16 @@ def test_speed_of_a_finished_job_is_averaged_over_its_running_time() -> None:
     tracker.finish(RowCounts(read=400), seconds=20.0)
     assert tracker.progress is not None
     assert tracker.progress.rows_per_second == 15.0
+
+
+def test_report_has_the_notes_of_all_attempts(tmp_path: Path) -> None:
+    run = JobRun(Mock(), Mock(), Mock(), Mock())
+    run._reports = ReportBuilder("job", layout_of(tmp_path))
+    for note in ({"retries": 3, "task": 1}, {"peak_bytes": 1}):
+        run._add_notes([("write", json.dumps(note))])
+    notes = run._reports.notes
+    assert notes is not None
+    assert (notes.retries, notes.peak_bytes) == (3, 1)
 
 
 def test_each_output_has_its_own_rows_over_time(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import duckdb
 import numpy as np
@@ -20,7 +21,12 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import file_rewrites
-from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_driver, rewrites
+from batchinference.pipeline.output.file_rewrites import (
+    OutputSchema,
+    RewriteTask,
+    fit_in_driver,
+    rewrites,
+)
 from batchinference.pipeline.output.writers import parquet, rewriting_writer_for, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
@@ -357,3 +363,16 @@ def test_file_names_are_never_reused(tmp_path: Path) -> None:
     assert len(final) < len(committed)
     assert final.keys() - committed.keys(), "some were rewritten"
     assert all(committed[name] == final[name] for name in final.keys() & committed.keys())
+
+
+def test_types_of_columns_are_read_without_whole_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["x"] * 2})
+    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
+    for row, value in enumerate((1, 0.5)):
+        commit_rows(attempt, good(0, row, pa.table({"n": [value]})), task=row)
+    entries = close_attempt(attempt).entries
+    monkeypatch.setattr(Location, "read", Mock(side_effect=AssertionError("a file is read")))
+    schema = OutputSchema.of(attempt.layout.output, entries, PARQUET)
+    assert schema.types == pa.schema([("n", pa.float64())])

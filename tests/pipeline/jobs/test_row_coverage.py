@@ -18,7 +18,6 @@ from batchinference.pipeline.commit.manifest import (
     Manifest,
     ManifestEntry,
     Range,
-    RowCounts,
     Share,
     ranges_of,
 )
@@ -29,7 +28,6 @@ from batchinference.pipeline.commit.row_coverage import (
     resolve_overlaps,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, MissingRows, pack_id
 from support.outputs.builders import OURS, entry
 from support.tiers import examples
@@ -326,9 +324,11 @@ def test_last_possible_row_can_have_shares() -> None:
     assert RowSet.of([one, rest]).holds(np.array([pack_id(*last[:2])])).all()
 
 
-def test_rows_after_the_end_of_a_file_are_refused() -> None:
-    held = RowSet.of([ManifestEntry(RowCounts(12, 12), [(0, 0, 12)], [], [], [], None)])
-    with pytest.raises(Incomplete, match="rows 10 to 11 of file 0 are beyond its end"):
-        held.check_ends({0: 10})
-    held.check_ends({0: 12})
-    held.check_ends({})
+@pytest.mark.parametrize("seen", [(), (20,)], ids=["not seen", "seen"])
+def test_end_before_rows_that_are_held_is_no_end(seen: tuple[int, ...]) -> None:
+    """Memory ran out in a read after that of other rows: the rest of the file is a failed row."""
+    held = manifest([entry([(0, 0, 8), (0, 12, 16)])], [(0, end) for end in seen])
+    short = manifest([entry([(0, 8, 11)])], [(0, 11)])
+    for order in ([held, short], [short, held]):
+        known = Snapshot(OURS, "").with_commits(order[:1]).with_commits(order[1:])
+        assert known.missing_rows(1, None) == {0: [(11, 12), (16, *(seen or [None]))]}

@@ -186,7 +186,27 @@ def counts_of(entries: Iterable[ManifestEntry]) -> RowCounts:
 
 
 _NAME = re.compile(r"^(\d{8,})-(\d{4,})((?:\.\d+){5})\.[0-9a-f]{8}\.json$")
-_NOTE = TypeAdapter(dict[str, float])
+_Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
+
+
+@dataclass(frozen=True)
+class _NoteFields:
+    """What the report reads of a note."""
+
+    peak_bytes: Natural = 0
+    retries: Natural = 0
+    task: Natural = 0
+    batch_size: Natural = 0
+    out_of_memory_at: Natural = 0
+    rows_per_second: _Amount = 0
+    rows: Natural = 0
+    seconds: _Amount = 0
+    cpu_seconds: _Amount = 0
+    wait_seconds: _Amount = 0
+    load_seconds: _Amount = 0
+
+
+_NOTE = TypeAdapter(_NoteFields)
 
 
 def _checked_note(note: str) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.row_batch import (
     FULL_SHARE,
     NO_IDS,
@@ -142,19 +141,13 @@ class RowSet:
         at = np.searchsorted(self.stops, pack_id(file, row), side="right")
         return bool(at < len(self.starts) and self.starts[at] < pack_id(file + 1, 0))
 
-    def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
-        """Raise Incomplete if there are rows beyond the end of their file. The arguments are those
-        of `missing`."""
+    def possible_ends(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return the ends (numbers of rows by file) after which the set has no row of the file."""
         of_files = self.starts >> ROW_BITS
         last = np.flatnonzero(np.diff(of_files, append=-1))
-        files, reach = of_files[last].tolist(), (self.stops[last] & ROW_MASK).tolist()
-        for file, after in zip(files, reach, strict=True):
-            end = ends.get(file, rows_each)
-            if end is not None and after > end:
-                raise Incomplete(
-                    f"rows {end} to {after - 1} of file {file} are beyond its end, so the file "
-                    "changed while it was read. Start over with resume: false"
-                )
+        held = zip(of_files[last].tolist(), (self.stops[last] & ROW_MASK).tolist(), strict=True)
+        reach = dict(held)
+        return {file: end for file, end in ends.items() if end >= reach.get(file, 0)}
 
     def missing(
         self, files: int, ends: Mapping[int, int], rows_each: int | None = None

@@ -61,12 +61,16 @@ class Snapshot:
     """The different columns of commits without rows, as Arrow schemas, until an entry has rows."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
-        """Return the snapshot with further commits. Entries that do not count are left out."""
+        """Return the snapshot with further commits. Entries that do not count are left out, and
+        ends before rows that are held: there, an error ended the reading of the file."""
         manifests = list(manifests)
-        ends = self.ends | {file: rows for m in manifests for file, rows in m.ends}
+        ends = dict(self.ends)
+        for file, rows in (end for m in manifests for end in m.ends):
+            ends[file] = max(rows, ends.get(file, 0))
         entries = [*self.entries, *(entry for m in manifests for entry in m.entries)]
         schemas = [*self.empty_schemas, *(m.schema for m in manifests if m.schema)]
-        end = replace(self, ends=ends).only(entries)
+        end = self.only(entries)
+        end = replace(end, ends=RowSet.of(end.entries).possible_ends(ends))
         different = [] if end.has_rows else [*dict.fromkeys(schemas)][:MAX_SCHEMAS]
         return replace(end, empty_schemas=different)
 
@@ -76,11 +80,8 @@ class Snapshot:
 
     def missing_rows(self, files: int, rows_each: int | None) -> MissingRows:
         """Return the missing rows of an input of `files` files. `rows_each` is the number of rows
-        of every file, if that is known in advance. Raises Incomplete if there are rows beyond the
-        end of their file."""
-        held = RowSet.of(self.entries)
-        held.check_ends(self.ends, rows_each)
-        return held.missing(files, self.ends, rows_each)
+        of every file, if that is known in advance."""
+        return RowSet.of(self.entries).missing(files, self.ends, rows_each)
 
     def rows(self, files: int, rows_each: int | None) -> int:
         """Return the number of input rows, provided that no rows are missing."""

@@ -21,13 +21,14 @@ UNLIMITED = 1 << 40
 FIRST_SIZE = 8
 RUNS = 2
 """Number of timed batches per size. The first one may include warm-up."""
-GROWTH_BATCHES = 16
-"""Number of successful batches of a halved size after which the size is doubled again."""
+GROWTH_BATCHES, MAX_GROWTH_BATCHES = 16, 1024
+"""Number of successful batches of a halved size after which the size is doubled again. It doubles,
+up to the second number, whenever memory runs out again."""
 MAX_SMALLER = 16
 """Number of consecutive batches with fewer rows than the size after which the search ends."""
 GAIN = 1.05
 """Minimum speedup from doubling the size for the search to continue."""
-FIRST_ROWS, MAX_GROWTH = 64, 8
+FIRST_ROWS, MAX_GROWTH = 8, 8
 BATCH_SECONDS = 1.0
 """Batches grow or shrink until they take this long. A slow step then commits in time, and a stop
 loses little work."""
@@ -50,9 +51,14 @@ class BatchSize:
     _smaller: int = 0
     """The number of consecutive batches with fewer rows than the size."""
     _limit: int = 0
-    """The size up to which a halved size may grow again: memory did not run out with it."""
+    """The size up to which a halved size may grow again: memory did not run out with it, or with
+    rows that are larger than others."""
+    _fitted: int = 0
+    """The largest size for which memory was sufficient."""
     _successes: int = 0
     """The number of batches of the current, halved size."""
+    _wanted: int = 0
+    """The number of batches after which a halved size is doubled."""
 
     @classmethod
     def of(cls, step: Step) -> BatchSize:
@@ -89,11 +95,14 @@ class BatchSize:
 
     def _grow_again(self, rows: int) -> None:
         """Double a halved size after enough batches. If memory ran out with the few rows at the end
-        of a block, these rows were larger than others."""
-        if rows < self.size or self.size >= self._limit:
+        of a block, or at a size that was sufficient before, these rows were larger than others."""
+        if rows < self.size:
+            return
+        self._fitted = max(self._fitted, rows)
+        if self.size >= self._limit:
             return
         self._successes += 1
-        if self._successes == GROWTH_BATCHES:
+        if self._successes == self._wanted:
             self.size, self._successes = min(2 * self.size, self._limit), 0
 
     def record_out_of_memory(self, rows: int, error: BaseException) -> None:
@@ -104,7 +113,9 @@ class BatchSize:
                 f"device with more memory, several of them, or smaller rows: {error}"
             ) from error
         half = max(1, rows // 2)
-        self._limit = half if rows >= self.size else max(self._limit, self.size)
+        of_large_rows = rows < self.size or self.size < self._limit
+        self._limit = max(self._limit, self.size) if of_large_rows else max(half, self._fitted)
+        self._wanted = min(2 * self._wanted, MAX_GROWTH_BATCHES) if self._wanted else GROWTH_BATCHES
         self.size, self.most, self._successes = half, None, 0
         self._add_note(out_of_memory_at=rows)
 

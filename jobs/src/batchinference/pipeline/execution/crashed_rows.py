@@ -88,12 +88,12 @@ class Isolation:
     @property
     def is_systemic(self) -> bool:
         """Whether the last crashed rows are adjacent, so that their values are not the cause. The
-        first rows of consecutive files are adjacent, too: each file may be one row."""
+        first row of a file is adjacent to any row of the file before, which may have few rows."""
         last = self.crashed[-ADJACENT_ROWS:]
         rows = np.sort(np.array([note.first for note in last], np.int64))
         files, numbers = unpack_ids(rows)
         in_file = np.diff(rows) == 1
-        in_files = (np.diff(files) == 1) & (numbers[1:] == 0) & (numbers[:-1] == 0)
+        in_files = (np.diff(files) == 1) & (numbers[1:] == 0)
         return len(rows) == ADJACENT_ROWS and bool(np.all(in_file | in_files))
 
     def divided(self, batch: RowBatch) -> tuple[Iterator[RowBatch], RowBatch]:

@@ -203,9 +203,10 @@ class Steps:
             suspects, others = isolation.divided(self._without_crashed(batch, isolation.crashed))
             stages = _stages_of_process(self.pickled)
             parts = (_run_stages(stages, part, stopping) for part in suspects)
-            results = list(itertools.chain.from_iterable(parts))
-            if results:
-                yield merged(results)
+            results = UntilError(itertools.chain.from_iterable(parts))
+            if done := list(results):
+                yield merged(done)
+            results.check()
             yield from self.applied_to(iter([others]), stopping)
 
     def end_isolated_run(self) -> None:

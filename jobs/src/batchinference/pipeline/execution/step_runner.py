@@ -175,7 +175,8 @@ class StepRunner:
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
         """Yield the batch after the step, in several batches of about RESULT_BYTES if its results
         are larger. All rows of an input row are in the same batch. Once `stopping` is set, rows
-        that would take more than STOP_SECONDS are left out."""
+        that would take more than STOP_SECONDS are left out. If the step fails, the results before
+        the failure are yielded first."""
         self._stopping = stopping
         rest: RowBatch | None = batch
         while rest is not None:
@@ -202,6 +203,8 @@ class StepRunner:
                     f"more than errors.maxRows ({self._errors.max_rows}) rows failed in step "
                     f"'{self.name}'. One of them: {results.last_error}"
                 )
+            if results.failure is not None:
+                raise results.failure
             if rest is not None and self._must_end(len(rest.ids)):
                 return
 
@@ -223,12 +226,21 @@ class StepRunner:
         return stops and rows * self._row_seconds > STOP_SECONDS
 
     def _results(self, batch: RowBatch) -> StepResults:
-        """Return the results of the batch, or of its first rows if these are large."""
+        """Return the results of the batch, or of its first rows if these are large or if the step
+        fails after them. Raises JobFailure if there are none."""
         results = StepResults()
         with self._time.measured(lambda: results.rows):
             while wanted := results.rows_wanted(batch.ids, self._batch.size):
                 part = batch.table.slice(results.rows, wanted)
-                if not self._run(part, batch.ids, results):
+                try:
+                    done = self._run(part, batch.ids, results)
+                except JobFailure as failure:
+                    results = results.before(_complete_rows(batch.ids, results.rows))
+                    if not results.rows:
+                        raise
+                    results.failure = failure
+                    break
+                if not done:
                     empty_caches()  # not earlier: the error referenced the tensors of the batch
                 elif self._must_end(len(batch.ids) - results.rows) or self._errors.has_too_many(
                     len(results.failed)
@@ -261,25 +273,29 @@ class StepRunner:
         return True
 
     def _isolated(self, rows: pa.Table, offset: int, ids: np.ndarray) -> StepResults:
-        """Return the results of rows, or of the first ones if these are large. The first of the
-        rows is row `offset` of the batch."""
+        """Return the results of rows, or of the first ones if these are large, if too many rows
+        fail, or if there is an error after them. The first of the rows is row `offset` of the
+        batch."""
         found = StepResults()
-        for part in isolate(self._transform, rows, self._errors.failing):
+        for part in _before_error(isolate(self._transform, rows, self._errors.failing)):
             start = offset + part.start
             found.rows = part.start + part.rows
             found.warnings += [w._replace(row=start + w.row) for w in part.warnings]
+            errors: Mapping[int, Exception] = {}
             match part.result:
                 case pa.Table() as table:
                     found.add_table(table, np.arange(start, start + part.rows))
                 case TransformResult() as result:
                     found.add_table(result.table, start + result.parents)
-                    found.failed += [
-                        (start + index, self._failed(rows, part.start + index, offset, ids, error))
-                        for index, error in sorted(result.failed.items())
-                    ]
+                    errors = result.failed
                 case error:
-                    found.failed.append((start, self._failed(rows, part.start, offset, ids, error)))
-            if found.nbytes >= RESULT_BYTES or self._errors.has_too_many(len(found.failed)):
+                    errors = {0: error}
+            for index in sorted(errors):
+                row = self._failed(rows, part.start + index, offset, ids, errors[index])
+                found.failed.append((start + index, row))
+                if self._errors.has_too_many(len(found.failed)):
+                    return found.before(start + index + 1, offset)
+            if found.nbytes >= RESULT_BYTES:
                 break
         return found
 
@@ -306,6 +322,8 @@ class StepResults:
     """The memory of the tables in bytes."""
     is_full: bool = False
     """Whether no rows are wanted except those that complete an input row."""
+    failure: JobFailure | None = None
+    """Why the step has no results for the next rows."""
 
     def rows_wanted(self, ids: np.ndarray, most: int) -> int:
         """Return the number of rows to compute next, at most `most`. `ids` are the ids of the input
@@ -337,6 +355,16 @@ class StepResults:
         self.rows += other.rows
         self.nbytes += other.nbytes
 
+    def before(self, row: int, offset: int = 0) -> StepResults:
+        """Return the results of the rows from `offset` on that are before this row."""
+        ends = [int(np.searchsorted(parents, row)) for parents in self.parents]
+        found = StepResults(rows=row - offset)
+        for table, parents, end in zip(self.tables, self.parents, ends, strict=True):
+            found.add_table(table.slice(0, end), parents[:end])
+        found.failed = [failed for failed in self.failed if failed[0] < row]
+        found.warnings = [warning for warning in self.warnings if warning.row < row]
+        return found
+
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
         """Return the batch after a step with this name. Raises JobFailure if no type can hold all
         values of a column."""
@@ -351,6 +379,17 @@ class StepResults:
         return batch.derived(table, parents, self.failed)
 
 
+def _complete_rows(ids: np.ndarray, rows: int) -> int:
+    """Return the highest number, up to `rows`, of first rows whose input rows have no other rows.
+    `ids` are the ids of the input rows."""
+    _, inputs = np.unique(ids, return_inverse=True)
+    last = np.zeros(len(ids), dtype=np.int64)
+    np.maximum.at(last, inputs, np.arange(len(ids)))
+    reach = np.maximum.accumulate(last[inputs])[:rows]
+    complete = np.flatnonzero(reach <= np.arange(rows))
+    return int(complete[-1]) + 1 if len(complete) else 0
+
+
 @dataclass(frozen=True)
 class Part:
     """Consecutive rows of a batch and their result, or the error of one row. The rows of warnings
@@ -360,6 +399,15 @@ class Part:
     rows: int
     result: pa.Table | TransformResult | Exception
     warnings: Sequence[RowWarning] = ()
+
+
+def _before_error(parts: Iterator[Part]) -> Iterator[Part]:
+    """Yield the parts before an error. Raises the error if there are none: an error that persists
+    is raised again for the next rows."""
+    first = next(parts)
+    yield first
+    with suppress(Exception):
+        yield from parts
 
 
 def isolate(

@@ -362,7 +362,8 @@ def _rows_up_to(most: int, file: InputFile, rows: FileRows, known: Mapping[int, 
         return known[file.number].rows
     if (each := _rows_each(rows.reader)) is not None:
         return each
-    return sum(size_of(chunk) for chunk in first(most, rows.chunks(file)))
+    counted = replace(rows, reader=rows.reader.counter())
+    return sum(size_of(chunk) for chunk in first(most, counted.chunks(file)))
 
 
 def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int) -> list[InputFile]:

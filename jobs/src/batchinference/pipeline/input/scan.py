@@ -28,6 +28,7 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     Reader,
     after,
+    check_end,
     converted,
     first,
     size_of,
@@ -71,7 +72,7 @@ class FileRows:
     """The names of the warnings that make their rows failed rows."""
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield all rows of these files.
+        """Yield all rows of these files. Raises Incomplete if a file has fewer rows than before.
 
         If files can have several rows, the end of each file follows its last row."""
         if isinstance(self.reader, WholeFileReader):
@@ -81,13 +82,15 @@ class FileRows:
             yield from self._batches(file)
 
     def _batches(self, file: InputFile) -> Iterator[RowBatch]:
-        row = file.start
+        row, last = file.start, None
         for chunk in self.chunks(file):
             for skipped, wanted in within(chunk, row, file.gaps):
                 if size_of(wanted) or row == file.start:  # without rows, the columns are known
                     yield from self._read(wanted, file, row + skipped)
-            row += size_of(chunk)
+            row, last = row + size_of(chunk), chunk
         if file.stop is None:
+            known = file.gaps[-1][0] if file.gaps else 0  # the rows before it are committed
+            check_end(self.root.at(file.path).uri, row, known, last)
             yield RowBatch(ends=((file.number, row),))
 
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
@@ -101,7 +104,8 @@ class FileRows:
             try:
                 for chunk in self._rows_from(done, file):
                     done += size_of(chunk)
-                    failures = 0  # errors that retries have passed do not add up
+                    if size_of(chunk):
+                        failures = 0  # errors that retries have passed do not add up
                     yield chunk
                 return
             except Exception as error:
@@ -123,7 +127,7 @@ class FileRows:
         if isinstance(self.reader, DivisibleReader):
             return self.reader.read_part(address, row, stop, file.gaps)
         chunks = self.reader.read(address)
-        return after(row, chunks if stop is None else first(stop, chunks))
+        return after(row, chunks if stop is None else first(stop, chunks), address.uri)
 
     def _read(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
         """Yield the rows of a chunk whose first row has this number."""

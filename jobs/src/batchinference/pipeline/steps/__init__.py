@@ -79,6 +79,12 @@ def of_first_rows(result: pa.Table | TransformResult, rows: int) -> TransformRes
     return replace(as_result(result), rows=rows)
 
 
+def bytes_to_repeat(table: pa.Table, first: int, rows: int) -> int:
+    """Return the bytes of one copy of some rows. Copies share the values of dictionaries."""
+    columns = (column for column in table.columns if not pa.types.is_dictionary(column.type))
+    return sum(int(column.slice(first, rows).nbytes) for column in columns)
+
+
 def all_failed(rows: int, error: Exception) -> TransformResult:
     """Return a result without rows, because all rows of a batch fail with the same error."""
     return TransformResult(pa.table({}), np.empty(0, np.int64), dict.fromkeys(range(rows), error))

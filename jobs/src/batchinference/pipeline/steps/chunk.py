@@ -10,7 +10,13 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import PIPELINE_EXTRA, JobFailure, ModelLoad, require_package
 from batchinference.pipeline.runtimes.model_files import WEIGHTS, resolve, resolve_place
-from batchinference.pipeline.steps import RESULT_BYTES, TransformResult, all_failed, of_first_rows
+from batchinference.pipeline.steps import (
+    RESULT_BYTES,
+    TransformResult,
+    all_failed,
+    bytes_to_repeat,
+    of_first_rows,
+)
 from batchinference.pipeline.text_spans import Span, Splitter, Units, characters, tokens_of, words
 from batchinference.spec.addresses import is_local
 from batchinference.spec.chunk import END, INDEX, START, Chunk
@@ -42,23 +48,23 @@ class ChunkText:
             message = f"column '{self._column}' holds {column.type}, and chunk needs texts"
             return all_failed(batch.num_rows, TypeError(message))
         others = batch.drop_columns([self._column])
-        spans, texts = self._first_chunks(column, others.nbytes // max(1, batch.num_rows))
+        spans, texts = self._first_chunks(column, others)
         result = _rows(batch, self._column, spans, pa.array(texts, column.type))
         return result if len(spans) == batch.num_rows else of_first_rows(result, len(spans))
 
     def _first_chunks(
-        self, column: pa.ChunkedArray, row_bytes: int
+        self, column: pa.ChunkedArray, others: pa.Table
     ) -> tuple[list[list[Span]], list[str | None]]:
         """Return the spans of the first texts, until their rows are large, and all chunks."""
         spans: list[list[Span]] = []
         chunks: list[str | None] = []
         size = 0
-        for value in column:
+        for row, value in enumerate(column):
             text = value.as_py()
             parts = [_NULL] if text is None else list(self._split(text))
             spans.append(parts)
             chunks += [None if text is None else text[span.start : span.end] for span in parts]
-            size += len(text or "") + len(parts) * min(row_bytes, RESULT_BYTES)
+            size += len(text or "") + len(parts) * bytes_to_repeat(others, row, 1)
             if size >= RESULT_BYTES:
                 break
         return spans, chunks

@@ -12,7 +12,13 @@ import pyarrow.compute as pc
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.schema import is_list, is_tensor
-from batchinference.pipeline.steps import RESULT_BYTES, TransformResult, all_failed, of_first_rows
+from batchinference.pipeline.steps import (
+    RESULT_BYTES,
+    TransformResult,
+    all_failed,
+    bytes_to_repeat,
+    of_first_rows,
+)
 from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
 if TYPE_CHECKING:
@@ -139,14 +145,15 @@ class ExplodeList:
             elements, parents = self._elements(batch.column(self._column))
         except UnsuitableTypes as error:  # other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
-        rows = _rows_that_fit(batch, parents)
+        rows = _rows_that_fit(batch, self._column, parents)
         if rows < batch.num_rows:
-            return of_first_rows(self(batch.slice(0, rows)), rows)
+            elements, parents = self._elements(batch.column(self._column).slice(0, rows))
         columns = {
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
         }
-        return TransformResult(pa.table(columns), parents)
+        result = TransformResult(pa.table(columns), parents)
+        return result if rows == batch.num_rows else of_first_rows(result, rows)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """Return all elements, and the row index of each element."""
@@ -165,12 +172,24 @@ class ExplodeList:
         return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)
 
 
-def _rows_that_fit(batch: pa.Table, parents: np.ndarray) -> int:
-    """Return how many of the first rows take about RESULT_BYTES if each is repeated for each of its
-    elements, at least one."""
-    copies = np.cumsum(np.bincount(parents, minlength=batch.num_rows))
-    row_bytes = batch.nbytes / max(1, batch.num_rows)
-    return max(1, int(np.searchsorted(copies * row_bytes, RESULT_BYTES, side="right")))
+def _rows_that_fit(batch: pa.Table, column: str, parents: np.ndarray) -> int:
+    """Return how many of the first rows take up to about RESULT_BYTES if each is repeated for each
+    element of a column, at least one."""
+    copies = np.bincount(parents, minlength=batch.num_rows)
+    lists, others = batch.column(column), batch.drop_columns([column])
+    left, blocks = RESULT_BYTES, [(0, batch.num_rows)]
+    while blocks:  # halve blocks until it is known that they fit: large rows are found in few steps
+        first, stop = blocks.pop()
+        rows = stop - first
+        most = int(copies[first:stop].max(initial=0))
+        size = most * bytes_to_repeat(others, first, rows) + lists.slice(first, rows).nbytes
+        if size <= left:
+            left -= size
+        elif rows == 1:
+            return max(1, first)
+        else:
+            blocks += [(first + rows // 2, stop), (first, first + rows // 2)]
+    return int(batch.num_rows)
 
 
 def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, cast, 
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
-from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
+from batchinference.pipeline.errors import (
+    FORMATS_EXTRA,
+    BadInput,
+    Incomplete,
+    describe,
+    require_package,
+)
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.storage import arrow_files
@@ -82,6 +88,10 @@ class Reader(Protocol):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         """Yield the rows of a file, in order."""
+
+    def counter(self) -> Reader:
+        """Return a reader that yields the same number of rows, for whose values nobody asks."""
+        return self
 
     def rows_in(self, file: Location, size: int) -> int | None:
         """Return the number of rows in a file of `size` bytes, counted or estimated cheaply.
@@ -257,13 +267,37 @@ def only(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterato
         row += size
 
 
-def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks without their first `rows` rows. A chunk without rows is yielded too."""
-    for chunk in chunks:
-        size = size_of(chunk)
-        if rows < size or not rows:
-            yield part(chunk, rows, size)
-        rows = max(0, rows - size)
+def after(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
+    """Yield the chunks without their first `rows` rows, which were read before. A chunk without
+    rows is yielded too. Raises Incomplete if the file, which is named in the message, has fewer
+    rows."""
+    row, last = 0, None
+    while row < rows:
+        try:
+            chunk = next(chunks, None)
+        except Exception as error:  # noqa: BLE001 - see blamed
+            chunk, last = None, BadRow(blamed(error))
+        if chunk is None:
+            check_end(file, row, rows, last)
+            return
+        row, last = row + size_of(chunk), chunk
+        if row > rows:
+            yield part(chunk, rows - row + size_of(chunk), size_of(chunk))
+    yield from chunks
+
+
+def check_end(file: str, end: int, known: int, last: Chunk | None) -> None:
+    """Raise Incomplete if a file seems to end before a row that was read before. `known` is the
+    number of rows that it has at least, and `last` the last chunk, which may have an error."""
+    if end >= known:
+        return
+    begin = f"{file} could be read only up to row {end}, although {known} rows were read before"
+    if isinstance(last, BadRow) and last.error is not _NOT_NEEDED:
+        problem = describe(last.error)
+        raise Incomplete(f"{begin}: {problem}. Run the job again to compute the missing rows")
+    raise Incomplete(
+        f"{begin}, so the file changed while it was read. Start over with resume: false"
+    )
 
 
 def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:

@@ -89,7 +89,7 @@ class ParquetReader(StatsReader, DivisibleReader):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:
                     chunks = self._group(opened, group)
-                    yield from first_rows(end - begin, after_rows(begin - first, chunks))
+                    yield from first_rows(end - begin, after_rows(begin - first, chunks, file.uri))
 
     def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
         """Yield the rows of a row group. If it is damaged, or its types do not match the types of

@@ -128,7 +128,7 @@ class ManifestReader(DivisibleReader):
         table = self._table(file)
         if isinstance(table, DivisibleReader):
             return table.read_part(file, start, stop)
-        chunks = after(start, table.read(file))
+        chunks = after(start, table.read(file), file.uri)
         return chunks if stop is None else first(stop - start, chunks)
 
     def _started(

@@ -71,6 +71,7 @@ _KINDS = {
 _TYPES = {"text": pa.string(), "label": pa.string(), "bytes": pa.large_binary()}
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 """Matches labels that are integers of 64 bits, and have the same text as numbers."""
+_NOT_DECODED = ValueError("the sample is only counted")
 ReadSamples: TypeAlias = Callable[[BinaryIO, list[str] | None, int], Iterator[Sample]]
 Row = dict[str, Any]
 """The decoded members of a sample, and its warnings in WARNING_COLUMN. A JSON member is a line with
@@ -158,6 +159,9 @@ class WebdatasetReader(Reader):
         with opened(file) as source:
             fields = Fields(self._json.schema, [KEY, *self._names])
             yield from self._tables(self._samples(samples_of, source), fields)
+
+    def counter(self) -> Reader:
+        return _SampleCounter(self._options)
 
     def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
         rows: list[Row] = []
@@ -249,8 +253,9 @@ class WebdatasetReader(Reader):
             if len(rows) == 1:
                 yield BadRow(error, 1, rows[0][WARNING_COLUMN])
                 return
-            for row in rows:
-                yield from self._run([row], fields)
+            half = len(rows) // 2
+            yield from self._run(rows[:half], fields)
+            yield from self._run(rows[half:], fields)
 
     def _array(self, name: str, values: list[Any], fields: Fields) -> pa.Array | pa.ChunkedArray:
         kind = "text" if name == KEY else self._kind(name)
@@ -268,6 +273,13 @@ class WebdatasetReader(Reader):
 
     def columns(self) -> list[str] | None:
         return [KEY, *self._names] if self._names else None
+
+
+class _SampleCounter(WebdatasetReader):
+    """Yields a row without values for each sample, which is not decoded."""
+
+    def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
+        yield from (BadRow(_NOT_DECODED, 1) for _ in samples)
 
 
 def _about_members(sample: Sample | Exception) -> list[RowWarning]:

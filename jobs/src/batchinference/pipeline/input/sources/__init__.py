@@ -25,7 +25,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
-from batchinference.pipeline.input.readers import size_of, within
+from batchinference.pipeline.input.readers import check_end, size_of, within
 from batchinference.pipeline.input.snapshot import as_parquet, digest
 from batchinference.pipeline.row_batch import MissingRows, RowBatch, RowRange, consecutive_ids
 from batchinference.pipeline.storage.arrow_files import checked
@@ -121,6 +121,7 @@ class ReadPart:
                 if rows or row == 0:  # without rows, the columns are known
                     yield batch_of(wanted, consecutive_ids(self.number, row + skipped, rows))
             row += table.num_rows
+        check_end(self.label, row, self.gaps[-1][0] if self.gaps else 0, None)
         yield RowBatch(ends=((self.number, row),))
 
     def _tables(self) -> Iterator[pa.Table]:

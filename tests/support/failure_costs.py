@@ -327,7 +327,7 @@ CASES = [
     Case("commits that lack a column", _columns, 1_000, 1),
     Case("columns of commits", _many_columns, 100, 1_000),
     Case("gaps of a manifest in CSV", _gaps_of_csv_manifest, 20_000, 100),
-    Case("gaps of a manifest in Parquet", _gaps_of_parquet_manifest, 20_000, 100),
+    Case("gaps of a manifest in Parquet", _gaps_of_parquet_manifest, 2_000, 50),
 ]
 BY_NAME = {case.name: case for case in CASES}
 

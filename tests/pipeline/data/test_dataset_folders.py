@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,26 @@ def test_types_that_the_card_declares_are_used(folder: Path) -> None:
     assert features["text"].dtype == "large_string"
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("README.md", card("a: &a [x]\nb: *a\n" + configured("a.csv", sep=";"))),
+        ("dataset_infos.json", json.dumps({"default": {"features": {
+            "a": {"dtype": "float32", "_type": "Value"}}}})),
+    ],
+)  # fmt: skip
+def test_options_and_older_types_are_those_of_the_library(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    place = tmp_path / "set"
+    place.mkdir()
+    (place / "a.csv").write_text("a;b\n1;x\n" if name == "README.md" else "a\n1\n")
+    (place / name).write_text(text)
+    found = load_folder(str(place), HuggingfaceOptions(split="train", streaming=False))
+    expected = datasets.load_dataset(str(place), split="train")
+    assert (found.features, list(found)) == (expected.features, list(expected))
+
+
 def test_media_of_a_folder_are_read(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set/README.md").write_text("# no metadata")
@@ -145,13 +166,14 @@ def test_media_of_a_folder_are_read(tmp_path: Path) -> None:
     assert isinstance(found.features["image"], datasets.Image)
 
 
-BOMB = "a: &a [x]\nb: &b [*a, *a]\nconfigs: [*b, *b]\n"
+BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefgh"))
 REFUSED = {
-    "aliases": (BOMB, "aliases are not allowed"),
+    "aliases": (f"a: &a [x]\n{BOMB}configs: *h\n", "more than 16 aliases"),
     "no mapping": ("- 1\n", "is not a mapping"),
     "no YAML": ("configs: [\n", "cannot be parsed"),
     "configs is a text": ("configs: x\n", "no list of mappings"),
-    "an option of a builder": (configured("de/*", sep=";"), "sets sep for 'default'"),
+    "an option that may name a file": (configured("de/*", module="x"), "sets module for 'default'"),
+    "an option of another builder": (configured("de/*", sep=";"), "sets sep for 'default'"),
     "a name is a mapping": (configured([{"a": 1}]), "which is not below it"),
     "a folder outside": (configured("*", data_dir="../victim"), "which is not below it"),
     "other types": ("dataset_info: {features: [{name: a, dtype: {x: y}}]}\n", "cannot be read"),

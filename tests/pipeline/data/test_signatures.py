@@ -71,6 +71,10 @@ ACCEPTED: list[tuple[str, Fields]] = [
     ("def f(): pass\ndef change():\n global f\n f = print\nchange()", {}),
     ("def f(): pass\nfor f in [print]: pass", {}),
     (f"class C:\n {CALL}", {}),
+    ("class C: pass\ndef add(c): c.__call__ = lambda self, batch: batch\nadd(C)", {}),
+    ("import builtins\nclass C: pass\n"
+     "builtins.setattr(C, '__call__', lambda self, batch: batch)", {}),
+    ("class C:\n locals()['__call__'] = lambda self, batch: batch", {}),
     (f"class C:\n def __init__(self, m, **rest): pass\n {CALL}",
      {"constructorArgs": {"m": 1, "x": 2}}),
     (f"{BASE}class C(Base): pass", {"constructorArgs": {"model": 1}, "callArgs": {"top": 2}}),

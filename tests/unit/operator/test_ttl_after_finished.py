@@ -202,12 +202,14 @@ def test_only_the_head_of_a_finished_job_is_kept() -> None:
     assert released(loop.reconcile()) == [], "the head is kept"
 
 
-def test_only_the_head_of_a_job_that_the_operator_ended_is_kept() -> None:
-    loop = ReconcileLoop(deadlines={"pending": "1m"}, ttl={"cluster": "1h"})
+def test_cluster_whose_driver_has_not_started_is_deleted_with_its_workers() -> None:
+    """Without the workers, KubeRay would find the cluster complete, and start the driver."""
+    loop = ReconcileLoop(deadlines={"pending": "1m"}, ttl={"cluster": "720h"})
     loop.start()
     loop.reconcile(61)
     loop.pods = (worker_of(loop),)
-    assert without_workers(loop.reconcile()) == ["job-1-cluster"]
+    assert without_workers(loop.reconcile()) == []
+    assert removed(loop.reconcile(KEEP_SECONDS)) == ["job-1"]
 
 
 def test_cluster_whose_workers_are_not_removed_is_deleted() -> None:

@@ -179,6 +179,16 @@ def test_volume_of_a_later_patch_cannot_be_mounted(volumes: Any) -> None:
     assert refusal(early, later) == f"{field}: {NO_SUCH_VOLUME}"
 
 
+def test_volume_of_an_earlier_patch_cannot_be_changed() -> None:
+    """The later patch may be one of the platform. The job would write to its volume."""
+    claim = {"name": "shared", "persistentVolumeClaim": {"readOnly": False}}
+    early = patch(["head"], volumes=[claim],
+                  containers=ray(volumeMounts=[{"mountPath": "/w", "name": "shared"}]))  # fmt: skip
+    platform = {"name": "shared", "persistentVolumeClaim": {"claimName": "models"}}
+    field = "spec.cluster.patches[1].pod.spec.volumes"
+    assert refusal(early, patch(["head"], volumes=[platform])).startswith(f"{field}: an earlier")
+
+
 def test_added_container_starts_with_the_security_context_of_the_others() -> None:
     root = {"name": "root", "securityContext": {"runAsNonRoot": False}}
     free = {"name": "free", "securityContext": None}

@@ -27,7 +27,7 @@ managed fields are about as large as their spec, and the operator reads specs of
 
 def check_size(unpatched: dict[str, Any], ray_cluster: dict[str, Any]) -> list[Problem]:
     """Return a problem if a RayCluster is too large for the API server."""
-    before, size = (len(json.dumps(one, separators=(",", ":"))) for one in (unpatched, ray_cluster))
+    before, size = _bytes(unpatched), _bytes(ray_cluster)
     if size <= MAX_CLUSTER_BYTES:
         return []
     message = (
@@ -36,6 +36,10 @@ def check_size(unpatched: dict[str, Any], ray_cluster: dict[str, Any]) -> list[P
     )
     path = "spec.cluster" if before > MAX_CLUSTER_BYTES else "spec.cluster.patches"
     return [Problem(path, message)]
+
+
+def _bytes(value: dict[str, Any]) -> int:
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def check_limits(

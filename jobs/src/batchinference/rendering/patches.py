@@ -103,6 +103,7 @@ def _apply(original: Object, template: Object, patch: Patch, field: str) -> Obje
         protected = [*_reserved_keys(metadata), *_changed_protected_parts(template["spec"], pod)]
         found = [*((path, _PROTECTED) for path in protected), *_grace_problems(pod)]
         found += _mount_problems(original["spec"], pod)
+        found += _volume_problems(original["spec"], template["spec"], pod)
     except MergeError as error:
         raise SpecError([Problem(f"{field}.spec.{error.path}", str(error))]) from None
     except (ValueError, TypeError, AttributeError, LookupError) as error:
@@ -162,6 +163,16 @@ def _mount_problems(original: Object, pod: Object) -> Iterator[tuple[str, str]]:
             yield place, f"there is no volume '{name}'. Define it in this patch or an earlier one"
         elif mount.get("readOnly") is not True and not writable.get(name, True):
             yield place, f"volume '{name}' is read-only. Set readOnly to true"
+
+
+def _volume_problems(original: Object, before: Object, after: Object) -> Iterator[tuple[str, str]]:
+    """Yield path and problem of each volume of an earlier patch that is changed. If a patch of the
+    platform changed one, the mounts of the job would write to the volume of the platform."""
+    own = {one["name"] for one in original.get("volumes") or []}
+    volumes = {one["name"]: one for one in after.get("volumes") or []}
+    for one in before.get("volumes") or []:
+        if one["name"] not in own and volumes.get(one["name"]) != one:
+            yield "spec.volumes", f"an earlier patch defines the volume '{one['name']}'. Rename one"
 
 
 def _mounts(pod: Object) -> Iterator[tuple[str, str, Object]]:

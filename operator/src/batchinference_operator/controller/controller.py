@@ -41,7 +41,7 @@ from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.status_throttle import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 from batchinference_operator.status.warm_cluster import Claim, WarmCluster
 
@@ -268,13 +268,20 @@ class Controller:
             await self.api.release_cluster(job.namespace, ray_job)
             logger.info("released the cluster of RayJob %s", ray_job.name)
         for ray_job in actions.remove_workers:
-            await self.api.remove_workers(job.namespace, ray_job)
+            await self._remove_workers(job, ray_job)
         await self._update_backstop(job, actions)
         await self._release_pods(job, actions)
         if actions.delete_job:
             await self.api.delete_job(*job.key, job.uid, job.resource_version)
             logger.info("deleted the BatchInference after ttl.afterFinished")
         return ray_job_created
+
+    async def _remove_workers(self, job: JobView, ray_job: RayJobView) -> None:
+        """Remove the workers of a kept cluster. If this is refused, it is deleted later."""
+        try:
+            await self.api.remove_workers(job.namespace, ray_job)
+        except Refused as error:
+            logger.warning("the workers of RayJob %s cannot be removed: %s", ray_job.name, error)
 
     async def _validate(self, key: JobKey, objects: Sequence[Sequence[tuple[str, Object]]]) -> None:
         """Validate the last version of each object by a dry run, unless it was accepted before.

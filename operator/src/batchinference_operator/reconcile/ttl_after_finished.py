@@ -38,7 +38,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     if remove or any(not ray_job.ended for ray_job in owned(observed)):
         waits.append(END_SECONDS)  # a watch may miss their deletion
     for ray_job in owned_live(observed):
-        grace = _grace_seconds(observed.job, ray_job, spec.ttl)
+        grace = _grace_seconds(observed, ray_job, spec.ttl)
         if (left := _retention_seconds(ray_job, spec.ttl, grace) - since) <= 0:
             remove.append(ray_job)
             continue
@@ -61,9 +61,10 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
 
 
 def _with_idle_workers(observed: Observed, ends: list[RayJobView]) -> tuple[RayJobView, ...]:
-    """Return the RayJobs without a running driver whose workers remain, except for those in
-    `ends`, whose clusters are deleted."""
-    kept = (one for one in owned_live(observed) if one not in ends and not one.driver_running)
+    """Return the ended RayJobs whose workers remain, except for those in `ends`, whose clusters are
+    deleted. If workers of another RayJob were removed, KubeRay would find its cluster complete, and
+    start its driver."""
+    kept = (one for one in owned_live(observed) if one.ended and one not in ends)
     return tuple(one for one in kept if _has_workers(observed, one))
 
 
@@ -76,7 +77,8 @@ def _has_workers(observed: Observed, ray_job: RayJobView) -> bool:
 def _head_retention_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
     """Return the seconds after its job's end for which the head of a cluster is kept.
 
-    If KubeRay does not remove the workers, the cluster is deleted.
+    A cluster with workers is deleted earlier: KubeRay does not remove them, or its driver has not
+    started.
     """
     kept = seconds_of(ttl.cluster)
     return min(kept, KEEP_SECONDS) if _has_workers(observed, ray_job) else kept
@@ -110,13 +112,16 @@ def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
     return _ended_by_operator(job) and not over and seconds_of(ttl.cluster) > 0
 
 
-def _grace_seconds(job: JobView, ray_job: RayJobView, ttl: Ttl) -> float:
+def _grace_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
     """Return the seconds after the job's end for which a RayJob may continue."""
+    job = observed.job
     if not _ended_by_operator(job):
         return END_SECONDS
     if not _kept_for_debugging(job, ttl) or ray_job.suspended:
         return 0.0  # a queued RayJob has nothing to debug, and Kueue may admit it later
-    return float(STOP_SECONDS if ray_job.driver_running else seconds_of(ttl.cluster))
+    return (
+        STOP_SECONDS if ray_job.driver_running else _head_retention_seconds(observed, ray_job, ttl)
+    )
 
 
 def _retention_seconds(ray_job: RayJobView, ttl: Ttl, grace: float) -> float:

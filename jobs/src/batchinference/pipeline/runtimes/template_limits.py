@@ -35,8 +35,9 @@ def limited(apply_template: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that applies a chat template within limits of time and memory. It raises
     ValueError if a limit is exceeded."""
 
+    _limit_numbers()
+
     def apply(*args: Any, **options: Any) -> Any:
-        _limit_numbers()
         try:
             with memory_limit(MEMORY_BYTES), _watchdog.limit(SECONDS):
                 text = apply_template(*args, **options)

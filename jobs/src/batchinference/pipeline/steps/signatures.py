@@ -14,7 +14,10 @@ from typing import TypeAlias
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.python_step import PythonStep
 
-_REFLECTION = {"setattr", "globals", "vars", "exec", "__package__"}
+_REFLECTION = {
+    *("setattr", "__setattr__", "globals", "f_globals", "locals", "vars", "__dict__", "exec"),
+    "__package__",
+}
 """Names in a module that may change any definition."""
 _CONSTRUCTION = ("__new__", "__init_subclass__", "__getattribute__", "__getattr__")
 """Methods that change what a class needs or has."""
@@ -116,7 +119,7 @@ def _definition(module: ast.Module, name: str) -> ast.FunctionDef | ast.ClassDef
     """Return the definition of a name, if the module binds the name only there and does not change
     the object."""
     nodes = list(ast.walk(module))
-    if any(isinstance(node, ast.Name) and node.id in _REFLECTION for node in nodes):
+    if any(map(_may_change_definitions, nodes)):
         return None
     if sum(_binds(node, name) for node in nodes) != 1:
         return None
@@ -124,6 +127,15 @@ def _definition(module: ast.Module, name: str) -> ast.FunctionDef | ast.ClassDef
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return None if node.decorator_list else node
     return None
+
+
+def _may_change_definitions(node: ast.AST) -> bool:
+    """Return whether a node may change any definition, such as `c.__call__ = f` for any class."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _REFLECTION or any(
+            _sets(node, name) for name in ("__call__", "__init__")
+        )
+    return isinstance(node, ast.Name) and node.id in _REFLECTION
 
 
 def _binds(node: ast.AST, name: str) -> bool:

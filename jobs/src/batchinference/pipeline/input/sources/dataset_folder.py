@@ -7,10 +7,11 @@ library gets only files that were found here, and reads neither card nor state.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,15 @@ _BUILDERS = {
 }
 """Builders of the library whose files name no other files."""
 _CONFIG_FIELDS = {"config_name", "data_dir", "data_files", "default", "description", "version"}
+_OPTIONS = {
+    *("sep", "delimiter", "header", "names", "column_names", "quotechar", "skiprows", "encoding"),
+    *("drop_labels", "drop_metadata", "field", "columns", "keep_linebreaks", "sample_by"),
+}
+"""Options of builders in a card. None of them names a file."""
+_INFOS = "dataset_infos.json"
+"""The types of columns in folders of older versions of the library."""
+MAX_ALIASES = 16
+"""Maximum number of YAML aliases in a card. More could stand for any number of values."""
 MAX_BYTES = 1 << 20
 """Maximum size of a file that names files."""
 
@@ -130,6 +140,7 @@ class _Folder:
             file_names=_MODULE_TO_METADATA_FILE_NAMES[builder],
         )
         name = config.get("config_name", options.config)
+        settings |= self.settings(config, builder)
         return datasets.load_dataset(
             builder,
             data_files=files,
@@ -174,10 +185,23 @@ class _Folder:
         if name not in configs:
             asked = f"there is no '{wanted}'; " if wanted else ""
             raise BadInput(f"read.options.config: {asked}the data set has {', '.join(configs)}")
-        if unknown := sorted(map(str, configs[name].keys() - _CONFIG_FIELDS)):
+        if unknown := sorted(map(str, configs[name].keys() - _CONFIG_FIELDS - _OPTIONS)):
             problem = f"sets {', '.join(unknown)} for '{name}', which is not supported for folders"
             raise self.wrong("its card", f"{problem}. Read the files with their own format")
         return configs[name]
+
+    def settings(self, config: dict[str, Any], builder: str) -> dict[str, Any]:
+        """Return the options of the builder that the card sets."""
+        given = {option: config[option] for option in _OPTIONS & config.keys()}
+        module = importlib.import_module(f"datasets.packaged_modules.{builder}.{builder}")
+        classes = (one for name, one in vars(module).items() if name.endswith("Config"))
+        known = {field.name for one in classes for field in fields(one)}
+        if unknown := sorted(given.keys() - known):
+            named = ", ".join(unknown)
+            raise self.wrong(
+                "its card", f"sets {named} for '{config['config_name']}', which {builder} has not"
+            )
+        return given
 
     def files(self, config: dict[str, Any]) -> DataFilesDict:
         """Return the paths of the data files of each split. They are all in this folder."""
@@ -198,11 +222,20 @@ class _Folder:
             raise self.outside(file, name)
         return name
 
+    def older_infos(self) -> dict[str, datasets.DatasetInfo]:
+        if not (self.path / _INFOS).is_file():
+            return {}
+        infos = self.json(_INFOS)
+        return {name: datasets.DatasetInfo.from_dict(one) for name, one in infos.items()}
+
     def features(self, card: dict[str, Any], config: str | None) -> datasets.Features | None:
         """Return the types of columns that the card declares."""
         try:
-            data = DatasetCardData(dataset_info=card.get("dataset_info"))
-            infos = DatasetInfosDict.from_dataset_card_data(data)
+            infos = self.older_infos() | DatasetInfosDict.from_dataset_card_data(
+                DatasetCardData(dataset_info=card.get("dataset_info"))
+            )
+        except BadInput:
+            raise
         except Exception as error:  # noqa: BLE001 - the library raises many kinds
             problem = f"has a 'dataset_info' that cannot be read ({type(error).__name__})"
             raise self.wrong("its card", problem) from None
@@ -213,11 +246,15 @@ class _Folder:
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses aliases, whose expansion has no bound."""
+    """A safe loader that refuses many aliases, whose expansion has no bound."""
+
+    aliases = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed")
+        self.aliases += bool(self.check_event(yaml.AliasEvent))
+        if self.aliases > MAX_ALIASES:
+            problem = f"more than {MAX_ALIASES} aliases"
+            raise yaml.constructor.ConstructorError(None, None, problem)
         return super().compose_node(parent, index)
 
 

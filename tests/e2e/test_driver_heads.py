@@ -26,7 +26,15 @@ DASHBOARD = "dashboard/dashboard.py"
 STATE = "gcs/gcs_server"
 """The process of Ray without which the container of the head ends."""
 MAX_LOST_HEADS = 3
-FILL_MEMORY = "blocks = []\nwhile True: blocks.append(bytearray(b'x' * (16 << 20)))"
+FILL_MEMORY = """
+import os, time
+for _ in range(100):
+    if os.fork() == 0:
+        block = bytearray(b"x" * (48 << 20))
+        time.sleep(600)
+    time.sleep(0.05)
+"""
+"""Many small processes: the kernel kills the largest of those that it may kill, the driver."""
 
 
 def running_head(kubectl: Kubectl, name: str) -> Job | None:
@@ -218,4 +226,4 @@ def fill_memory(kubectl: Kubectl, name: str) -> None:
         return
     inside = ("exec", head["metadata"]["name"], "--container", "ray", "--")
     command = ["kubectl", "--namespace", kubectl.namespace, *inside, "python", "-c", FILL_MEMORY]
-    subprocess.run(command, capture_output=True, timeout=120, check=False)
+    subprocess.run(command, capture_output=True, timeout=300, check=False)

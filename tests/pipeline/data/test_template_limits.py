@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -93,7 +95,21 @@ class LateTimeout:
 
 def test_timeout_at_the_end_of_a_template_is_ignored() -> None:
     watchdog, thread = template_limits._Watchdog(), threading.get_ident()
-    watchdog._deadlines[thread] = 0
     watchdog._lock = LateTimeout()  # type: ignore[assignment]
     watchdog._end(thread)
     assert watchdog._deadlines == {}
+
+
+TRACED = """
+import sys
+from batchinference.pipeline.runtimes.template_limits import limited
+
+limited(lambda: "x")()
+sys.settrace(lambda *event: None)
+(lambda: 1)()
+"""
+
+
+def test_code_can_be_traced_after_a_template() -> None:
+    """A request to interrupt a thread that nothing answers lets traced code hang."""
+    subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=60)

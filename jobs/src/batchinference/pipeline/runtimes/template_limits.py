@@ -71,18 +71,26 @@ class _Watchdog:
                 self._runs = True
         try:
             yield
-        finally:
+        except TemplateTimeout:
+            raise
+        except BaseException:
             self._end(thread)
+            raise
+        self._end(thread)
 
     def _end(self, thread: int) -> None:
-        while True:
-            try:
-                with self._lock:
-                    self._deadlines.pop(thread, None)
-                _raise_in(thread, None)
-                return
-            except TemplateTimeout:  # it came after the end of the block
-                continue
+        """Forget the deadline. If it has passed, wait for the TemplateTimeout that is on its way.
+
+        Removing it instead would leave Python's request to interrupt the thread set: all code would
+        be slower, and traced code would hang.
+        """
+        try:
+            with self._lock:
+                in_time = self._deadlines.pop(thread, None) is not None
+            for _ in range(0 if in_time else 100):
+                time.sleep(0)
+        except TemplateTimeout:
+            pass
 
     def _watch(self) -> None:
         never = threading.Event()
@@ -91,16 +99,16 @@ class _Watchdog:
                 now = time.monotonic()
                 for thread in [one for one, end in self._deadlines.items() if end < now]:
                     del self._deadlines[thread]
-                    _raise_in(thread, TemplateTimeout)
+                    _raise_timeout_in(thread)
 
 
 _watchdog = _Watchdog()
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an error in a thread at its next instruction. None removes an error that waits."""
-    raised = ctypes.py_object(error) if error else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+def _raise_timeout_in(thread: int) -> None:
+    """Raise TemplateTimeout in a thread at its next instruction."""
+    error = ctypes.py_object(TemplateTimeout)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
 
 
 @cache

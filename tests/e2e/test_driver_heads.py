@@ -16,7 +16,7 @@ from support.cluster.waits import (
     CLUSTER_START,
     JOB_END,
     outcomes,
-    pod_bodies,
+    ready_pods,
     wait_for_rows,
 )
 
@@ -38,13 +38,7 @@ for _ in range(100):
 
 
 def running_head(kubectl: Kubectl, name: str) -> Job | None:
-    heads = [pod for pod in pod_bodies(kubectl, name, "head") if is_ready(pod)]
-    return heads[0] if heads else None
-
-
-def is_ready(pod: Job) -> bool:
-    conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
-    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+    return next(iter(ready_pods(kubectl, name, "head")), None)
 
 
 def driver_head(kubectl: Kubectl, name: str) -> Job:

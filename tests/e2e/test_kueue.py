@@ -16,6 +16,7 @@ from support.cluster.waits import (
     JOB_END,
     outcomes,
     pod_bodies,
+    ready_pods,
     wait_for_phase,
     wait_for_reason,
     wait_for_rows,
@@ -59,15 +60,7 @@ def kueue_object(kind: str, name: str, spec: Job) -> Job:
 
 
 def ready_workers(kubectl: Kubectl, name: str) -> set[str]:
-    return {
-        pod["metadata"]["name"]
-        for pod in pod_bodies(kubectl, name, "worker")
-        if "deletionTimestamp" not in pod["metadata"]
-        and any(
-            one["type"] == "Ready" and one["status"] == "True"
-            for one in pod["status"].get("conditions", [])
-        )
-    }
+    return {pod["metadata"]["name"] for pod in ready_pods(kubectl, name, "worker")}
 
 
 @pytest.mark.parametrize("size", [FIXED, {}], ids=["fixed", "elastic"])

@@ -13,7 +13,7 @@ from support.cluster.disruptions import second_node
 from support.cluster.kubectl import Kubectl, eventually
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import WatchingKubectl
-from support.cluster.waits import CLUSTER_START, pod_bodies, pods, wait_for_rows
+from support.cluster.waits import CLUSTER_START, pods, ready_pods, wait_for_rows
 
 pytestmark = pytest.mark.timeout(900)
 Job = dict[str, Any]
@@ -61,14 +61,8 @@ def where(kubectl: Kubectl, name: str, node_type: str) -> dict[str, str]:
     """Return the nodes of a job's ready pods, by pod name."""
     return {
         found["metadata"]["name"]: found["spec"]["nodeName"]
-        for found in pod_bodies(kubectl, name, node_type)
-        if "deletionTimestamp" not in found["metadata"] and is_ready(found)
+        for found in ready_pods(kubectl, name, node_type)
     }
-
-
-def is_ready(pod: Job) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def wait_until_ready_on(kubectl: Kubectl, name: str, node_type: str, node: str) -> None:

@@ -54,6 +54,15 @@ def pod_bodies(kubectl: Kubectl, name: str, node_type: str) -> list[Object]:
     return kubectl.list("pods", selector)
 
 
+def ready_pods(kubectl: Kubectl, name: str, node_type: str) -> list[Object]:
+    """Return the job's head pods or worker pods that are ready and are not being deleted."""
+    return [
+        pod
+        for pod in pod_bodies(kubectl, name, node_type)
+        if condition(pod["status"], "Ready", "True") and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
 def rows_done(status: Object) -> int:
     rows: int = status.get("progress", {}).get("rows", 0)
     return rows

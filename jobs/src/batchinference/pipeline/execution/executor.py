@@ -17,9 +17,7 @@ import pyarrow as pa
 import ray
 from ray.data import DataContext
 
-from batchinference.pipeline.commit.manifest import (
-    ManifestEntry,
-)
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl

@@ -25,8 +25,8 @@ def check_hidden_packages(runtime: str, library: str) -> None:
     """Raise ModelLoad if a module of the user has the name of a package that the library of a
     runtime needs."""
     installed = [path for path in sys.path if _is_installed(path)]
-    for directory in sys.path:
-        for entry, module in [] if directory in installed else modules_in(directory):
+    for directory in (path for path in sys.path if not _is_installed(path)):
+        for entry, module in modules_in(directory):
             if PathFinder.find_spec(module, installed) and _is_needed(module, library):
                 raise ModelLoad(
                     f"'{os.path.join(directory, entry)}' hides the package '{module}', which the "

@@ -115,11 +115,12 @@ class GuardedTemplate(IsolatingStage):
         super().__init__(**arguments)
         if self._failure is not None:
             return
-        self.processor.apply_chat_template = limited(self.processor.apply_chat_template)
         try:
             check_template(self.spec, self.processor)
         except ModelLoad as failure:
             self._failure = failure
+        # for Ray's class; the check has its own limits
+        self.processor.apply_chat_template = limited(self.processor.apply_chat_template)
 
 
 _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?([\d]+) input tokens", re.DOTALL)

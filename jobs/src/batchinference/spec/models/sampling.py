@@ -34,8 +34,6 @@ _TOKENS = Kind("a list of token ids", _list_of(int))
 _MAPPING = Kind("a mapping", lambda value: _is(value, dict))
 _SCHEMA = Kind("a mapping or a text", lambda value: _is(value, dict, str))
 
-VLLM_VERSION = "0.29"
-"""The version of vLLM whose parameters are listed here."""
 GENERATE: dict[str, Kind] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), _NUMBER),
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), _NUMBER),
@@ -48,7 +46,7 @@ GENERATE: dict[str, Kind] = {
     **dict.fromkeys(("stop_token_ids", "allowed_token_ids"), _TOKENS),
     **dict.fromkeys(("structured_outputs", "extra_args"), _MAPPING),
 }
-"""The SamplingParams of vLLM that a job can set."""
+"""The SamplingParams of vLLM 0.29 that a job can set."""
 EMBED: dict[str, Kind] = {"dimensions": _WHOLE, "use_activation": _FLAG}
 """The PoolingParams of vLLM that embeddings have."""
 CONSTRAINTS: dict[str, Kind] = {

@@ -30,26 +30,28 @@ class Database:
     url: str | None
     url_env: str | None
 
+    @property
+    def _field(self) -> str:
+        """The field of the job that gives the address."""
+        return "read.url" if self.url else "read.urlEnv"
+
     def __call__(self) -> Any:
         """Return a Python DB API connection. Raises BadInput if there is none."""
-        field = "read.url" if self.url else "read.urlEnv"
         try:
             return create_engine(_for_reading(self._address()), poolclass=NullPool).raw_connection()
         except JobFailure:
             raise
         except ModuleNotFoundError as error:
-            raise BadInput(f"{field}: the database's driver is missing: {error}") from None
+            raise BadInput(f"{self._field}: the database's driver is missing: {error}") from None
         except Exception as error:  # noqa: BLE001 - each driver has its own errors
-            raise BadInput(f"{field}: no connection: {self.explain(error)}") from None
+            raise BadInput(f"{self._field}: no connection: {self.explain(error)}") from None
 
     def check_file(self) -> None:
         """Raise BadInput if a SQLite database has no file. SQLite would create it."""
-        file = sqlite_file(self._address())
-        if not file or _has_uri(self._address()):
-            return
-        field = "read.url" if self.url else "read.urlEnv"
-        if not os.path.exists(file):
-            raise BadInput(f"{field}: there is no file '{file}'. Correct the path")
+        address = self._address()
+        file = sqlite_file(address)
+        if file and not _has_uri(address) and not os.path.exists(file):
+            raise BadInput(f"{self._field}: there is no file '{file}'. Correct the path")
 
     def _address(self) -> str:
         if self.url is not None:

@@ -21,6 +21,7 @@ from pyiceberg.transforms import BucketTransform
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import tables
+from batchinference.pipeline.storage.location import Location
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 from support.outputs.tables import catalog_of, table_rows, write_fields
 
@@ -177,9 +178,11 @@ class TestIceberg:
 
     def test_table_can_be_pickled(self, tmp_path: Path) -> None:
         table = table_of(iceberg(tmp_path))
-        table.begin(pa.schema([("id", pa.int64())]))
+        table.find_place()
         copy = pickle.loads(pickle.dumps(table))
-        assert len(list(copy.files(rows_of(id=[0])))) == 1
+        ((_, content),) = copy.files(rows_of(id=[0]))
+        place = Path(copy.put(Location("/nowhere"), bytes(content)).removeprefix("file://"))
+        assert place.read_bytes() == bytes(content)
 
 
 class TestLance:
@@ -202,10 +205,6 @@ class TestLance:
         other = rows_of(name=["x"], size=[1.5])
         run_job(tmp_path / "other", {**write, "mode": "overwrite"}, [other])
         assert lance.dataset(write["path"]).to_table().equals(other)
-
-    def test_differing_columns_are_rejected(self, tmp_path: Path, write: Write) -> None:
-        with pytest.raises(BadOutput, match="do not all have the columns id, more"):
-            run_job(tmp_path / "in", write, [rows_of(id=[0]), rows_of(id=[1], more=["x"])])
 
 
 def create(engine: sa.Engine, columns: str) -> None:

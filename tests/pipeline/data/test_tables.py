@@ -15,11 +15,13 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.commit.table_commit import Fence, table_errors_as_bad_output
+from batchinference.pipeline.commit.table_commit import (
+    Fence,
+    TableFiles,
+    table_errors_as_bad_output,
+)
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import first_rows
-from batchinference.pipeline.output.tables import read_receipts, receipt
-from batchinference.pipeline.storage.location import Location
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 from support.outputs.tables import table_rows, write_fields
 
@@ -145,12 +147,12 @@ def test_retried_task_adds_no_duplicates(target: Target) -> None:
     assert target.rows() == expected(0, 1, 2)
 
 
-def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Location]:
-    """Return the receipts of a job with rows 0 and 1. If `filled`, the table already has row 9."""
+def ready_to_commit(target: Target, mode: str, *, filled: bool) -> TableFiles | None:
+    """Return the files of a job with rows 0 and 1. If `filled`, the table already has row 9."""
     if filled:
         target.run(numbered(9), mode="append", name="before")
     job = target.open(0, 1, mode=mode)
-    return [job.attempt.layout.data / file.name for one in job.check() for file in one.data]
+    return job.place(job.check())[1]
 
 
 def pass_check() -> None:
@@ -160,15 +162,15 @@ def pass_check() -> None:
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
 def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: str) -> None:
-    receipts = ready_to_commit(target, mode, filled=filled)
+    files = ready_to_commit(target, mode, filled=filled)
     table = table_of(target.write(mode=mode))
     rows = expected(0, 1, *([9] if filled and mode == "append" else []))
 
-    table.commit(receipts, Fence("first", "series", pass_check))
+    table.register(files, Fence("first", "series", pass_check))
     assert target.rows() == rows
-    table.commit(receipts, Fence("first", "series", pass_check))
+    table.register(files, Fence("first", "series", pass_check))
     with pytest.raises(BadOutput):
-        table.commit(receipts, Fence("second", "series", pass_check))
+        table.register(files, Fence("second", "series", pass_check))
     assert (target.rows(), table.commits("second")) == (rows, 0)
     assert (table.commits("first"), table.commits("series")) == (1, 1)
 
@@ -178,15 +180,15 @@ def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: 
 def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool, mode: str) -> None:
     # Lance appends to any later version, so both succeed. `verify` finds this by the commits.
     twice = target.format == "lance" and filled and mode == "append"
-    receipts = ready_to_commit(target, mode, filled=filled)
+    files = ready_to_commit(target, mode, filled=filled)
 
     def commit_first() -> None:
         if not table_of(target.write(mode=mode)).commits("first"):
-            table_of(target.write(mode=mode)).commit(receipts, Fence("first", "series", pass_check))
+            table_of(target.write(mode=mode)).register(files, Fence("first", "series", pass_check))
 
     refused = nullcontext() if twice else pytest.raises((BadOutput, OSError))
     with refused, table_errors_as_bad_output():
-        table_of(target.write(mode=mode)).commit(receipts, Fence("second", "series", commit_first))
+        table_of(target.write(mode=mode)).register(files, Fence("second", "series", commit_first))
     before = [9] if filled and mode == "append" else []
     assert target.rows() == expected(*sorted([0, 1] * (1 + twice)), *before)
     table = table_of(target.write(mode=mode))
@@ -254,19 +256,3 @@ def test_type_conflict_names_the_column(target: Target) -> None:
     with pytest.raises(BadOutput, match="text"):
         target.run(numbered(0), conflicting)
     assert target.rows() == []
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"path": "../elsewhere/part-0.parquet"}, {"path": "s3:///secret"}, {"path": 3}, {}],
-    ids=str,
-)
-def test_receipt_of_a_file_outside_the_table_is_refused(
-    tmp_path: Path, fields: dict[str, Any]
-) -> None:
-    """Otherwise, a user who can write to the output could make the table read another file."""
-    ending, content = receipt(pa.schema([]), **fields)
-    place = Location(str(tmp_path / f"part{ending}"))
-    place.write(content)
-    with pytest.raises(BadOutput, match=r"part\.json' is damaged, so its rows cannot be committed"):
-        read_receipts([place], lambda entry: [entry["path"]])

@@ -89,14 +89,14 @@ def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
 def test_driver_killed_after_its_commit_leaves_proof(
     table: Table, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Attempt.commit
+    real = Attempt.register
 
     def die(self: Attempt, *arguments: Any) -> None:
         real(self, *arguments)
         raise OSError("killed")
 
     with monkeypatch.context() as dying:
-        dying.setattr(Attempt, "commit", die)
+        dying.setattr(Attempt, "register", die)
         assert table.run(mode).state == JobState.FAILED
     report = table.run(mode)
     assert (report.state, table.texts()) == (JobState.SUCCEEDED, ["a1", "a3"])
@@ -200,7 +200,7 @@ def test_only_one_of_two_overwrites_succeeds(table: Table, monkeypatch: pytest.M
     def held(check: Check) -> None:
         check()
         table.lines("a", ["c1", "c2"])
-        assert table.run("overwrite").state == JobState.SUCCEEDED
+        assert table.run("overwrite", resume=False).state == JobState.SUCCEEDED
 
     delay_driver(monkeypatch, held)
     assert table.run("overwrite").state == JobState.FAILED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.decision import (
     FinishTableCommit,
     Request,
+    Resume,
     Start,
     decide,
     load_state,
@@ -23,13 +24,16 @@ from batchinference.pipeline.commit.decision import (
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.block_codec import encode
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.staged import CommitSink, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.report import finished_report
 from batchinference.pipeline.row_batch import RowBatch
+from batchinference.plan import Plan
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
 from support.outputs.batches import end, good
@@ -45,6 +49,7 @@ class TableJob:
     spec: BatchInferenceSpec
     attempt: Attempt
     sink: CommitSink
+    table: Table
     written: int = 0
 
     def put(self, table: pa.Table, task: int | None = None, first: int | None = None) -> None:
@@ -54,7 +59,8 @@ class TableJob:
         self.written = max(self.written, start + table.num_rows)
 
     def begin(self, table: pa.Table) -> None:
-        self.sink.on_write_start(encode(good(0, 0, table)).schema)
+        """Open the table for rows whose columns are known before they are computed."""
+        self.table.open(table.schema)
 
     def check(self) -> list[ManifestEntry]:
         self._write(end(0, self.written), 10_000)
@@ -62,14 +68,26 @@ class TableJob:
         assert snapshot.missing_rows(1, None) == {}
         return snapshot.entries
 
+    def place(self, entries: list[ManifestEntry]) -> tuple[Snapshot, TableFiles | None]:
+        """Give the committed files one schema, and put their rows where the table has its files.
+        Return the snapshot of the files, and the files of the table."""
+        start = Snapshot(self.attempt.layout.key, "")
+        prepared: Any = SimpleNamespace(
+            attempt=self.attempt,
+            table=self.table,
+            start=start,
+            input=SimpleNamespace(columns=lambda: None),
+        )
+        executor = Executor(self.spec, Plan((), (), True), prepared)
+        end = executor.rewrite_files(replace(start, entries=entries, ends={0: self.written}))
+        return end, executor.place_files(end)
+
     def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
         """Make the rows visible, and return their entries. Pass `entries` if `check` was called."""
-        checked = self.check() if entries is None else entries
-        layout = self.attempt.layout
-        end = Snapshot(layout.key, "", checked, {0: self.written})
-        report = succeeded_report(layout.output.uri)
-        self.attempt.commit(self.spec.write, table_for(self.spec.write), end, report)  # type: ignore[arg-type]
-        return checked
+        end, placed = self.place(self.check() if entries is None else entries)
+        report = succeeded_report(self.attempt.layout.output.uri)
+        self.attempt.register(self.spec.write, self.table, placed, end, report)  # type: ignore[arg-type]
+        return end.entries
 
     def complete(self) -> None:
         layout = self.attempt.layout
@@ -82,26 +100,31 @@ class TableJob:
 
 
 def open_job(source: Path, write: Write) -> TableJob | None:
-    """Begin the next attempt of a job and return it, or None if there is nothing to do."""
+    """Begin the next attempt of a job and return it, or None if there is nothing to do. An
+    unfinished job starts over."""
     source.mkdir(exist_ok=True)
     (source / "a.txt").write_text("one\n")
     spec = spec_of(read={"format": "text", "paths": [str(source)]}, write=write)
     layout = Layout.of(spec)
     request = Request(spec.write)
-    state = load_state(layout, request, table_for(spec.write))
+    table = table_for(spec.write)  # type: ignore[arg-type]
+    state = load_state(layout, request, table)
     action = decide(state, request)
     if isinstance(action, FinishTableCommit) and state.lease is not None:
         end = Snapshot.read(layout.end, layout.key)
         Attempt(layout, state.lease).complete(end, finished_report(layout, end))
         return None
-    if not isinstance(action, Start):
+    if not isinstance(action, Start | Resume):
         return None
+    table.open(pa.schema([]))
     overwrite = spec.write.mode == "overwrite"
-    lease = Claim(layout, state.lease, overwrite, series=action.series).put()
+    series = action.series if isinstance(action, Start) else ""
+    lease = Claim(layout, state.lease, overwrite, series=series).put()
     layout.input.write(snapshot_input([str(source)], []).serialized())
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)
-    return TableJob(spec, attempt, sink_for(spec.write, attempt, 1, errors))
+    sink = sink_for(spec.write, attempt, 1, errors, table=table)
+    return TableJob(spec, attempt, sink, table)
 
 
 def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:

@@ -36,6 +36,7 @@ from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.job import JobRun
+from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.storage import location
 from batchinference.plan import plan_for_machine
 from batchinference.spec import BatchInference, parse
@@ -119,7 +120,9 @@ class InProcessExecution(Executor):
     def _run_staged(self, tasks: list[ReadRows]) -> None:
         stages = (stage for stage in self._plan.stages if not stage.rows_per_block)
         runners = [BlockStage(stage, self._errors) for stage in stages]
-        target = sink_for(self._spec.write, self._prepared.attempt, 1, self._errors)
+        target = sink_for(
+            self._spec.write, self._prepared.attempt, 1, self._errors, table=self._prepared.table
+        )
         done = (
             block
             for read in tasks
@@ -155,8 +158,14 @@ def run_task_again(given: Document, task: int) -> None:
     assert lease is not None
     read = open_input(spec.read)
     sizing = Sizing(3, 3, 1)
+    table = table_of(spec.write)
     prepared: Any = SimpleNamespace(
-        input=read, attempt=Attempt(layout, lease), missing=None, sizing=sizing, first_file=0
+        input=read,
+        attempt=Attempt(layout, lease),
+        missing=None,
+        sizing=sizing,
+        first_file=0,
+        table=table,
     )
     with _small_commits():
         InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()

@@ -37,7 +37,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
-from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.files import FileInput, known_columns, open_input
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
     STATS,
@@ -47,6 +47,7 @@ from batchinference.pipeline.input.snapshot import (
     digest,
     read_snapshot,
 )
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report import finished_report
@@ -56,6 +57,7 @@ from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.decode import decoder_of
 from batchinference.pipeline.steps.nearest import NearestRows
+from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.pipeline.steps.signatures import signature_problem
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.steps.user_modules import check_callable
@@ -114,14 +116,23 @@ def prepare(
     if start is not None and not source.continues(start.input):
         _check_may_start_over(spec, state)
         start = None
+    if table is not None:
+        table.open(_planned_columns(spec, source))
     count = source.count(start.ends if start else NOTHING)
-    merged = rewriting_writer_for(spec.write) is not None
+    merged = table is not None or rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
         missing = _missing_rows(source, start)
         attempt, start = _begin(spec, state, action, start, source, request)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _planned_columns(spec: BatchInferenceSpec, source: JobInput) -> pa.Schema:
+    """Return the columns of the rows to write, as far as they are known before they are
+    computed."""
+    columns = columns_after_all(spec.steps, known_columns(source))
+    return pa.schema(map(columns.field, FileLayout.of(spec.write).written(columns.names)))
 
 
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:

@@ -44,11 +44,6 @@ class AttemptRun:
     first_file: int = 0
     """The number of the first input file, for the numbers of rows."""
 
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether missing rows can be read and written again without the other rows."""
-        return self.input.repeatable and self.table is None
-
     def counts(self) -> RowCounts:
         """Return the counts of the committed rows."""
         return self.start.counts + self.attempt.counts()

@@ -8,17 +8,16 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
-import pyarrow as pa
 import ray
 from ray.data import DataContext
 
-from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crashed_rows import MAX_RUNS
@@ -40,20 +39,28 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
-from batchinference.pipeline.input import JobInput, ReadRows
-from batchinference.pipeline.input.files import FileInput
+from batchinference.pipeline.input import ReadRows
+from batchinference.pipeline.input.files import known_columns
 from batchinference.pipeline.input.planning import Sizing, row_bytes
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
-from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
+from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_rewrites import (
+    MERGED_BYTES,
+    Rewrite,
+    fit_in_driver,
+    rewrites,
+)
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
+from batchinference.pipeline.output.tables import schema_of_all
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.write import Write, WriteOrdered
+from batchinference.spec.write import WriteOrdered
 
+Result = TypeVar("Result")
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 """Formats whose rows have no column of texts."""
 
@@ -90,12 +97,21 @@ class Executor:
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
         texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
-        merged = _merges(self._spec.write)
+        merged = self._merges
         prefer_large = bool(texts) or not merged
         divisible = job_input.divisible(self._at_once)
         parts = None if divisible else math.ceil(share * len(job_input))
         fused = FusedSizing(self._at_once, parts, prefer_large, merged)
         return fused.tasks(sizing.blocks, share * count.rows)
+
+    @property
+    def _merges(self) -> bool:
+        """Whether small files are merged at the end of the job. They are not if the spec or the
+        table defines how rows are divided into files."""
+        table, layout = self._prepared.table, FileLayout.of(self._spec.write)
+        ordered = table is not None or isinstance(self._spec.write, WriteOrdered)
+        partitions = table.partition_by if table else layout.partition_by
+        return ordered and not (layout.rows_per_file or partitions)
 
     @cached_property
     def _at_once(self) -> float:
@@ -104,14 +120,14 @@ class Executor:
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
         prepared, write = self._prepared, self._spec.write
-        writer = writer_for(write)  # type: ignore[arg-type] # writing to a table is never fused
+        writer = prepared.table or writer_for(write)
         committer = committer_for(
             write, prepared.attempt, writer, self._errors, prepared.first_file
         )
         steps = Steps.of(self._plan, self._errors)
         rows = prepared.sizing.rows_per_file
         stop = StopRequest(prepared.attempt.lease.run)
-        seconds = small_commit_seconds(merged=_merges(write))
+        seconds = small_commit_seconds(merged=self._merges)
         fused = [
             FusedTask(number, task, steps, committer, rows, stop, seconds)
             for number, task in enumerate(tasks)
@@ -143,7 +159,9 @@ class Executor:
     ) -> StagedExecution:
         prepared = self._prepared
         write, rows = self._spec.write, prepared.sizing.rows_per_file
-        sink = sink_for(write, prepared.attempt, rows, self._errors, prepared.first_file)
+        sink = sink_for(
+            write, prepared.attempt, rows, self._errors, prepared.first_file, prepared.table
+        )
         return StagedExecution(
             self._plan,
             tasks,
@@ -175,29 +193,47 @@ class Executor:
         divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
         if not end.has_rows:
-            steps, columns = self._spec.steps, _columns_of(self._prepared.input)
+            steps, columns = self._spec.steps, known_columns(self._prepared.input)
             planned = columns_after_all(steps, columns)
             guessed = columns_after_all(steps, columns, code_keeps_columns=True)
             return with_columns(attempt, end, write, planned, guessed)
         end = without_empty_files(end)
-        writer = rewriting_writer_for(write)
-        if writer is None or not isinstance(write, WriteOrdered):
+        writer = self._prepared.table or rewriting_writer_for(write)
+        if writer is None:
             return end
         work: Sequence[Rewrite]
-        if write.order == "input" and write.row_number:
-            rows = RowOrder(write.row_number, write.rows_per_file, merges=_merges(write))
+        if isinstance(write, WriteOrdered) and write.order == "input" and write.row_number:
+            rows = RowOrder(write.row_number, write.rows_per_file, merges=self._merges)
             work, entries = ordered_rewrites(attempt, end.entries, writer, rows)
         else:
             earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
             names = {file.name for entry in end.entries for file in entry.data}
-            mergeable = names - earlier if _merges(write) else set()
+            mergeable = names - earlier if self._merges else set()
             work, entries = rewrites(attempt, end.entries, writer, mergeable)
-        if fit_in_driver(work):
-            rewritten = [rewrite() for rewrite in work]
-        else:
-            task: Any = ray.remote(**write_task_arguments(self._plan))(_run)
-            rewritten = ray.get([task.remote(rewrite) for rewrite in work])
+        rewritten = self._results(work, in_tasks=not fit_in_driver(work))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
+
+    def place_files(self, end: Snapshot) -> TableFiles | None:
+        """Put the rows of a finished output where its table has its files, and return these files;
+        None if there are no rows, or no table."""
+        table, data = self._prepared.table, self._prepared.attempt.layout.data
+        entries = [entry for entry in end.entries if entry.data]
+        if table is None or not entries:
+            return None
+        schema = schema_of_all(data, entries)
+        table.find_place()
+        files = [file for entry in entries for file in entry.data]
+        work = [partial(table.place, data, file, schema) for file in files]
+        in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
+        return TableFiles(schema, self._results(work, in_tasks=in_tasks))
+
+    def _results(self, work: Sequence[Callable[[], Result]], *, in_tasks: bool) -> list[Result]:
+        """Call functions and return their results, in order."""
+        if not in_tasks:
+            return [function() for function in work]
+        task: Any = ray.remote(**write_task_arguments(self._plan))(_run)
+        results: list[Result] = ray.get([task.remote(function) for function in work])
+        return results
 
     @property
     def capacity(self) -> Capacity | None:
@@ -218,21 +254,8 @@ class Executor:
         return self._control.stage
 
 
-def _columns_of(source: JobInput) -> pa.Schema:
-    """Return the columns of an input that are known before it is read. Unknown types are null."""
-    types = source.types() if isinstance(source, FileInput) else {}
-    names = source.columns() or ()
-    return pa.schema([(name, types.get(name, pa.null())) for name in names])
-
-
-def _merges(write: Write) -> bool:
-    """Return whether small files are merged at the end of the job. They are not if the spec
-    defines how rows are divided into files."""
-    return isinstance(write, WriteOrdered) and not (write.rows_per_file or write.partition_by)
-
-
-def _run(rewrite: Rewrite) -> list[ManifestEntry]:
-    return rewrite()
+def _run(function: Callable[[], Result]) -> Result:
+    return function()
 
 
 def configure() -> None:

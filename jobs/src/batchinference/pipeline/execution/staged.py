@@ -39,7 +39,7 @@ from batchinference.pipeline.execution.task_notes import PeakMemory, peak_memory
 from batchinference.pipeline.execution.text_windows import WindowLimits, computed_longest_first
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
@@ -47,7 +47,7 @@ from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.plan.writing import writers
-from batchinference.spec.write import Write, WriteTable
+from batchinference.spec.write import Write
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
@@ -180,19 +180,11 @@ class BlockReader:
 
 
 class CommitSink(Datasink[None]):
-    """The datasink of a job. `rows_per_file` is the minimum number of rows of a write task. `table`
-    is the table that the job writes, if any, and `columns` are its columns; None for all."""
+    """The datasink of a job. `rows_per_file` is the minimum number of rows of a write task."""
 
-    def __init__(
-        self,
-        committer: Committer,
-        rows_per_file: int,
-        table: Table | None = None,
-        columns: tuple[str, ...] | None = None,
-    ) -> None:
+    def __init__(self, committer: Committer, rows_per_file: int) -> None:
         self._committer = committer
         self._rows_per_file = rows_per_file
-        self._table, self._columns = table, columns
 
     @property
     def run_id(self) -> str:
@@ -206,17 +198,10 @@ class CommitSink(Datasink[None]):
         return self._rows_per_file
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Prepare the table, if any, before the sink is sent to the write tasks. Ray calls this on
-        the driver with the schema of the first rows that are ready. Raises JobFailure if these rows
-        cannot be written because of their columns."""
+        """Raise JobFailure if rows cannot be written because of their columns. Ray calls this on
+        the driver with the schema of the first rows that are ready."""
         known = schema if isinstance(schema, pa.Schema) else pa.schema([])
-        names = [name for name in known.names if name not in OWN_COLUMNS]
-        self._committer.files.check(names)
-        if self._table is None:
-            return
-        if self._columns:
-            names = [name for name in self._columns if name in names]
-        self._table.begin(pa.schema([known.field(name) for name in names]))
+        self._committer.files.check([name for name in known.names if name not in OWN_COLUMNS])
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
@@ -236,18 +221,16 @@ def sink_for(
     rows_per_file: int,
     errors: ErrorHandling,
     first_file: int = 0,
+    table: Table | None = None,
 ) -> CommitSink:
     """Return the datasink of an output.
 
     `rows_per_file` is the minimum number of rows of a write task, unless files must have more.
-    `first_file` is the number of the first input file."""
-    layout = FileLayout.of(write)
-    rows = max(rows_per_file, layout.rows_per_file or 0)
-    if isinstance(write, WriteTable):
-        table = table_for(write)  # write tasks need the table that `on_write_start` has prepared
-        return CommitSink(committer_for(write, attempt, table, errors), rows, table, layout.columns)
-    committer = committer_for(write, attempt, writer_for(write), errors, first_file)
-    return CommitSink(committer, rows)
+    `first_file` is the number of the first input file, and `table` the table that the job
+    writes, if any."""
+    rows = max(rows_per_file, FileLayout.of(write).rows_per_file or 0)
+    writer = table or writer_for(write)
+    return CommitSink(committer_for(write, attempt, writer, errors, first_file), rows)
 
 
 def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:

@@ -15,7 +15,7 @@ from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.storage.memory_limit import errors_within_limits
 
 if TYPE_CHECKING:
-    from batchinference.spec.write import Write, WriteFiles
+    from batchinference.spec.write import Write
 
 
 class Writer(Protocol):
@@ -23,6 +23,14 @@ class Writer(Protocol):
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
         """Yield the files that hold a table: the end of each file's name, and all of its bytes."""
+
+
+@runtime_checkable
+class TypedWriter(Writer, Protocol):
+    """A writer whose files have columns with types."""
+
+    def converted(self, table: pa.Table) -> pa.Table:
+        """Return a table with the types that its files have."""
 
 
 @runtime_checkable
@@ -69,8 +77,8 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
 has the name of the format, and is imported when it is needed."""
 
 
-def writer_for(write: WriteFiles) -> Writer:
-    """Return the writer for a format, with its options."""
+def writer_for(write: Write) -> Writer:
+    """Return the writer for a format of files, with its options."""
     name, fields = WRITERS[write.format]
     module = importlib.import_module(f"{__name__}.{write.format}")
     return cast(Writer, getattr(module, name)(*(getattr(write, field) for field in fields)))
@@ -78,7 +86,7 @@ def writer_for(write: WriteFiles) -> Writer:
 
 def rewriting_writer_for(write: Write) -> RewritingWriter | None:
     """Return the writer of an output; None if its files are not rewritten."""
-    writer = writer_for(write) if write.format in WRITERS else None  # type: ignore[arg-type]
+    writer = writer_for(write) if write.format in WRITERS else None
     return writer if isinstance(writer, RewritingWriter) else None
 
 

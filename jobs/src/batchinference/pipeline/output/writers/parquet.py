@@ -25,8 +25,11 @@ class ParquetWriter:
     compression: str
     typed: ClassVar[bool] = True
 
+    def converted(self, table: pa.Table) -> pa.Table:
+        return storable(tensors_to_lists(table))
+
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
-        yield ".parquet", self.write([storable(tensors_to_lists(table))])
+        yield ".parquet", self.write([self.converted(table)])
 
     def read(self, content: bytes) -> pa.Table:
         return read_own_table(content).replace_schema_metadata()
@@ -60,15 +63,21 @@ def storable(table: pa.Table) -> pa.Table:
     """Return the table with types that Parquet readers support: float16 as float32, because Spark
     does not support float16, and structs without fields as the text {}, as Parquet cannot store
     them."""
+    table = without_empty_structs(table)
+    for index, field in enumerate(table.schema):
+        if (kind := map_types(field.type, _widened)) != field.type:
+            wide = table.column(index).cast(kind)
+            table = table.set_column(index, field.with_type(kind), wide)
+    return table
+
+
+def without_empty_structs(table: pa.Table) -> pa.Table:
+    """Return the table with the text {} in place of structs without fields."""
     for index, field in enumerate(table.schema):
         if _has_empty_struct(field.type):
             chunks = [_without_empty_structs(chunk) for chunk in table.column(index).chunks]
             kind = chunks[0].type if chunks else pa.string()
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
-    for index, field in enumerate(table.schema):
-        if (kind := map_types(field.type, _widened)) != field.type:
-            wide = table.column(index).cast(kind)
-            table = table.set_column(index, field.with_type(kind), wide)
     return table
 
 

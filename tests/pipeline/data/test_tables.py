@@ -69,6 +69,10 @@ def expected(*ids: int) -> list[Row]:
     return [{"id": number, "text": f"row {number}"} for number in ids]
 
 
+def rows_with(**columns: Any) -> pa.Table:
+    return pa.table(columns)
+
+
 def numbered(*ids: int) -> pa.Table:
     return pa.Table.from_pylist(expected(*ids))
 
@@ -249,6 +253,29 @@ def test_null_missing_and_reordered_columns_fit(target: Target) -> None:
     assert target.run(numbered(0), null, numbered(2).select(["text", "id"]), missing)
     texts = {row["id"]: row["text"] for row in target.rows()}
     assert texts == {0: "row 0", 1: None, 2: "row 2", 3: None}
+
+
+def test_whole_numbers_and_fractions_become_one_type(target: Target) -> None:
+    whole, fractions = rows_with(n=[1, None]), rows_with(n=[2.5])
+    assert target.run(whole, fractions, rows_with(n=pa.nulls(1)))
+    values = [row["n"] for row in table_rows(target.format, target.place)]
+    assert sorted(values, key=str) == [1.0, 2.5, None, None]
+
+
+def test_value_without_a_place_in_the_type_of_all_rows_is_refused(target: Target) -> None:
+    with pytest.raises(BadOutput, match="column 'n' is double, and a value is int64"):
+        target.run(rows_with(n=[2**53 + 1]), rows_with(n=[0.5]))
+    assert target.rows() == []
+
+
+def test_changed_file_is_not_put_into_the_table(target: Target) -> None:
+    job = target.open(0, 1)
+    entries = job.check()
+    file = Path((job.attempt.layout.data / entries[0].data[0].name).path)
+    file.write_bytes(file.read_bytes().replace(b"row 1", b"row 7"))
+    with pytest.raises(BadOutput, match="has changed since it was written"):
+        job.commit(entries)
+    assert target.rows() == []
 
 
 def test_type_conflict_names_the_column(target: Target) -> None:

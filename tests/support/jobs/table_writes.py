@@ -153,10 +153,3 @@ def in_order(found: Iterable[dict[str, Any]], by: str = "id") -> list[dict[str, 
 def together(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
     """Return the rows of several tables."""
     return list(concat(list(tables)).to_pylist())
-
-
-def without_x(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row unchanged; raise ValueError if its text contains an x."""
-    if "x" in row["text"]:
-        raise ValueError("an x")
-    return row

@@ -43,7 +43,7 @@ class Table(CommittedTable, ABC):
     """A table as the output of a job, and the writer of the files that tasks commit."""
 
     typed: ClassVar[bool] = True
-    compression: ClassVar[str] = "zstd"
+    parquet: ClassVar[ParquetWriter] = ParquetWriter("zstd")
     partition_by: tuple[str, ...] = ()
     types: pa.Schema | None = None
     """The columns of the table that the rows must fit; None if they may have any types."""
@@ -77,10 +77,10 @@ class Table(CommittedTable, ABC):
             yield ".parquet", self.write([partition])
 
     def read(self, content: bytes) -> pa.Table:
-        return ParquetWriter(self.compression).read(content)
+        return self.parquet.read(content)
 
     def write(self, tables: Iterable[pa.Table]) -> memoryview:
-        return ParquetWriter(self.compression).write(tables)
+        return self.parquet.write(tables)
 
     @staticmethod
     def footer(content: bytes) -> tuple[pa.Schema, int]:

@@ -25,7 +25,7 @@ from batchinference.pipeline.output.tables import (
     typed_columns,
     unified,
 )
-from batchinference.pipeline.output.writers.parquet import storable
+from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
@@ -36,7 +36,7 @@ MAX_ROWS = (1 << 31) - 1
 
 
 class DeltaLakeTable(Table):
-    compression = "snappy"
+    parquet = ParquetWriter("snappy")
 
     def __init__(self, write: WriteDelta) -> None:
         address = Location(write.path, write.storage)

@@ -13,7 +13,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.output.tables import Row, Table
-from batchinference.pipeline.output.writers.parquet import without_empty_structs
+from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
 from batchinference.pipeline.schema import is_complete, is_tensor
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
@@ -21,6 +21,9 @@ from batchinference.spec.write import WriteLance
 
 
 class LanceTable(Table):
+    # Lance refuses to append lists whose elements have another name
+    parquet = ParquetWriter("zstd", names_of_lists=True)
+
     def __init__(self, write: WriteLance) -> None:
         self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"

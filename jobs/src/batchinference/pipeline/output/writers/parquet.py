@@ -23,6 +23,8 @@ ROW_GROUP_BYTES = 64 << 20
 @dataclass(frozen=True)
 class ParquetWriter:
     compression: str
+    names_of_lists: bool = False
+    """Whether lists keep the names of their elements. Otherwise they have the standard name."""
     typed: ClassVar[bool] = True
 
     def converted(self, table: pa.Table) -> pa.Table:
@@ -40,7 +42,12 @@ class ParquetWriter:
         with ExitStack() as opened:
             for group in _row_groups(tables):
                 if writer is None:
-                    writer = pq.ParquetWriter(sink, group.schema, compression=self.compression)
+                    writer = pq.ParquetWriter(
+                        sink,
+                        group.schema,
+                        compression=self.compression,
+                        use_compliant_nested_type=not self.names_of_lists,
+                    )
                     opened.enter_context(writer)
                 writer.write_table(group)
         return memoryview(sink.getvalue())

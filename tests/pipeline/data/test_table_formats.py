@@ -176,6 +176,11 @@ class TestIceberg:
         with pytest.raises(BadOutput, match="only partitions by whole values"):
             run_job(tmp_path / "in", iceberg(tmp_path), [rows_of(id=[0])])
 
+    def test_unsupported_type_names_the_column(self, tmp_path: Path) -> None:
+        long = rows_of(id=[0], long=pa.array([1], pa.duration("s")))
+        with pytest.raises(BadOutput, match=r"column 'long' has a type that Iceberg does not have"):
+            run_job(tmp_path / "in", iceberg(tmp_path), [long])
+
     def test_table_can_be_pickled(self, tmp_path: Path) -> None:
         table = table_of(iceberg(tmp_path))
         table.find_place()
@@ -189,6 +194,27 @@ class TestLance:
     @pytest.fixture
     def write(self, tmp_path: Path) -> Write:
         return {"format": "lance", "path": str(tmp_path / "out")}
+
+    def test_added_columns_are_refused_at_the_first_rows(
+        self, tmp_path: Path, write: Write
+    ) -> None:
+        run_job(tmp_path / "in", write, [rows_of(id=[0])])
+        job = open_job(tmp_path / "more", {**write, "mode": "append"})
+        assert job is not None
+        with pytest.raises(BadOutput, match=r"has no column 'new', only id\. Choose"):
+            job.put(rows_of(id=[1], new=["x"]))
+
+    def test_elements_of_lists_keep_the_name_that_the_dataset_has(
+        self, tmp_path: Path, write: Write
+    ) -> None:
+        """Lance appends no lists whose elements have another name."""
+        named = pa.list_(pa.field("of_theirs", pa.float16()), 2)
+        theirs = rows_of(v=pa.array([[1.0, 2.0]], named))
+        lance.write_dataset(theirs, write["path"])
+        ours = rows_of(v=to_column(np.array([[3, 4]], np.float16)))
+        run_job(tmp_path / "in", {**write, "mode": "append"}, [ours])
+        found = lance.dataset(write["path"]).to_table()
+        assert (found.schema, found.column("v").to_pylist()) == (theirs.schema, [[1, 2], [3, 4]])
 
     def test_vectors_can_be_searched(self, tmp_path: Path, write: Write) -> None:
         vectors = np.eye(3, dtype=np.float32)

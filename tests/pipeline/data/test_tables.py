@@ -262,6 +262,15 @@ def test_whole_numbers_and_fractions_become_one_type(target: Target) -> None:
     assert sorted(values, key=str) == [1.0, 2.5, None, None]
 
 
+def test_lists_of_which_some_are_empty_have_one_type(target: Target) -> None:
+    unknown, known = rows_with(n=[[], None]), rows_with(n=[[1]])
+    lists = [json.dumps(row["n"]) for row in [{"n": []}, {"n": None}, {"n": [1]}]]
+    for name, tables in {"typed": (unknown, known), "untyped": (unknown,)}.items():
+        assert target.run(*tables, name=name, mode="overwrite")
+        found = [json.dumps(row["n"]) for row in table_rows(target.format, target.place)]
+        assert sorted(found) == sorted(lists[: 2 + (name == "typed")])
+
+
 def test_value_without_a_place_in_the_type_of_all_rows_is_refused(target: Target) -> None:
     with pytest.raises(BadOutput, match="column 'n' is double, and a value is int64"):
         target.run(rows_with(n=[2**53 + 1]), rows_with(n=[0.5]))

@@ -127,7 +127,7 @@ def test_input_is_divided_among_all_cpus(
     spec = spec_of(steps=[FUNCTION])
     count = RowCount(20_000, estimated=False)
     prepared: Any = SimpleNamespace(
-        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None
+        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None, table=None
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
     assert found == [tasks]
@@ -184,6 +184,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[s
         missing=None,
         attempt=SimpleNamespace(layout=SimpleNamespace(input=Location("/in"))),
         first_file=0,
+        table=None,
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
     return {operator.name: operator for operator in found}

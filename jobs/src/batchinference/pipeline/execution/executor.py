@@ -193,10 +193,7 @@ class Executor:
         divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
         if not end.has_rows:
-            steps, columns = self._spec.steps, known_columns(self._prepared.input)
-            planned = columns_after_all(steps, columns)
-            guessed = columns_after_all(steps, columns, code_keeps_columns=True)
-            return with_columns(attempt, end, write, planned, guessed)
+            return self._with_columns(end)
         end = without_empty_files(end)
         writer = self._prepared.table or rewriting_writer_for(write)
         if writer is None:
@@ -212,6 +209,13 @@ class Executor:
             work, entries = rewrites(attempt, end.entries, writer, mergeable)
         rewritten = self._results(work, in_tasks=not fit_in_driver(work))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
+
+    def _with_columns(self, end: Snapshot) -> Snapshot:
+        """Return the snapshot of an output without rows, with its columns."""
+        steps, columns = self._spec.steps, known_columns(self._prepared.input)
+        planned = columns_after_all(steps, columns)
+        guessed = columns_after_all(steps, columns, code_keeps_columns=True)
+        return with_columns(self._prepared.attempt, end, self._spec.write, planned, guessed)
 
     def place_files(self, end: Snapshot) -> TableFiles | None:
         """Put the rows of a finished output where its table has its files, and return these files;

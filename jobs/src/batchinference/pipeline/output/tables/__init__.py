@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_pac
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.schema import TypeMismatch, cast_to, is_list, unify_schemas
+from batchinference.pipeline.schema import TypeMismatch, cast_to, is_list, map_nulls, unify_schemas
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer
 from batchinference.pipeline.storage.location import Location
 
@@ -88,6 +88,14 @@ class Table(CommittedTable, ABC):
         file = open_parquet(pa.BufferReader(content))
         return file.schema_arrow.remove_metadata(), file.metadata.num_rows
 
+    def stored(self, content: bytes, without: Sequence[str] = ()) -> bytes:
+        """Return a Parquet file without values of type null, and without these columns."""
+        schema, _ = self.footer(content)
+        kept = pa.schema([field for field in typed_columns(schema) if field.name not in without])
+        if kept.equals(schema):
+            return content
+        return bytes(self.write([self.read(content).select(kept.names).cast(kept)]))
+
     def find_place(self) -> None:
         """Find out where the files of the table are. Runs on the driver before `place`."""
 
@@ -99,7 +107,7 @@ class Table(CommittedTable, ABC):
         because a value did not fit."""
         with table_errors_as_bad_output():
             content = unchanged_content(data, file)
-            _check_types(self.footer(content)[0], schema)
+            _check_same(self.footer(content)[0], schema)
             return self.put(data / file.name, content)
 
     @abstractmethod
@@ -126,7 +134,7 @@ def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema
     return parquet_footer(data / file.name, file.bytes).schema.to_arrow_schema().remove_metadata()
 
 
-def _check_types(found: pa.Schema, expected: pa.Schema) -> None:
+def _check_same(found: pa.Schema, expected: pa.Schema) -> None:
     for name in dict.fromkeys([*expected.names, *found.names]):
         one, other = (
             schema.field(name).type if name in schema.names else None
@@ -180,8 +188,32 @@ def aligned(table: pa.Table, expected: pa.Schema | None) -> pa.Table:
 
 
 def typed_columns(schema: pa.Schema) -> pa.Schema:
-    """Return the schema without columns of type null. Readers return null for them."""
-    return pa.schema([field for field in schema if not pa.types.is_null(field.type)])
+    """Return the schema without columns of type null, for which readers return null, and with texts
+    in place of values of type null in lists and structs."""
+    typed = [field for field in schema if not pa.types.is_null(field.type)]
+    return pa.schema([field.with_type(map_nulls(field.type)) for field in typed])
+
+
+def check_types(schema: pa.Schema, made: Callable[[pa.Schema], object], name: str) -> None:
+    """Raise BadOutput if the format `name` does not have a column's type. `made` then raises any
+    exception."""
+    for field in typed_columns(schema):
+        try:
+            made(pa.schema([field]))
+        except Exception:  # noqa: BLE001 - libraries raise a plain Exception
+            raise BadOutput(
+                f"write: column '{field.name}' has a type that {name} does not have "
+                f"({field.type}). Make it text in a step, or leave it out of write.columns"
+            ) from None
+
+
+def check_columns(found: Sequence[str], existing: Sequence[str], table: str) -> None:
+    """Raise BadOutput if a table lacks a column, and the job cannot add it."""
+    if missing := [name for name in found if name not in existing]:
+        raise BadOutput(
+            f"{table} has no column '{missing[0]}', only {', '.join(existing)}. Choose other "
+            "columns in write.columns"
+        )
 
 
 def common_types(table: pa.Table) -> pa.Table:

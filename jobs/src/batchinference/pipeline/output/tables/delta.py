@@ -20,6 +20,7 @@ from batchinference.pipeline.output.file_layout import partitions, value_text
 from batchinference.pipeline.output.tables import (
     Row,
     Table,
+    check_types,
     common_types,
     partitions_of,
     typed_columns,
@@ -54,19 +55,18 @@ class DeltaLakeTable(Table):
 
     def convert(self, table: pa.Table) -> pa.Table:
         table = common_types(storable(tensors_to_lists(table)))
-        _check_types(typed_columns(table.schema))
+        check_types(table.schema, Schema.from_arrow, "Delta")
         _check_partitions(table, self.partition_by)
         return table
 
     def put(self, file: Location, content: bytes) -> AddAction:
-        schema, count = self.footer(content)
-        kept = [name for name in typed_columns(schema).names if name not in self.partition_by]
+        _, count = self.footer(content)
         values, directory = {}, ""
-        if len(kept) < len(schema):
+        if self.partition_by:
             rows = self.read(content)
             values = _values(rows, self.partition_by)
             ((directory, _),) = partitions(rows, self.partition_by)
-            content = bytes(self.write([rows.select(kept)]))
+        content = self.stored(content, self.partition_by)
         name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}.parquet"
         (self._address / name).write(content)
         stats = json.dumps({"numRecords": count})
@@ -150,18 +150,6 @@ class DeltaLakeTable(Table):
             table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
             table.update_incremental()
         return whole
-
-
-def _check_types(schema: pa.Schema) -> None:
-    """Raise BadOutput if Delta does not support a column's type, such as a time of day."""
-    for field in schema:
-        try:
-            Schema.from_arrow(pa.schema([field]))
-        except Exception:  # noqa: BLE001 - deltalake raises a plain Exception
-            raise BadOutput(
-                f"write: column '{field.name}' has a type that Delta does not have ({field.type}). "
-                "Make it text in a step, or leave it out of write.columns"
-            ) from None
 
 
 def _commits(table: DeltaTable, mark: str) -> int:

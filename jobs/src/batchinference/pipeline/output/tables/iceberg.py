@@ -26,6 +26,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
     Row,
     Table,
+    check_types,
     common_types,
     partitions_of,
     typed_columns,
@@ -56,7 +57,9 @@ class IcebergTable(Table):
             self.types = _columns_of(existing)
 
     def convert(self, table: pa.Table) -> pa.Table:
-        return common_types(storable(tensors_to_lists(table)))
+        table = common_types(storable(tensors_to_lists(table)))
+        check_types(table.schema, Catalog._convert_schema_if_needed, "Iceberg")
+        return table
 
     def find_place(self) -> None:
         catalog = self._catalog()
@@ -73,12 +76,9 @@ class IcebergTable(Table):
         if self._place is None:
             raise BadOutput("write: the location of the table is unknown")
         io, place = self._place
-        schema, _ = self.footer(content)
-        if len(typed := typed_columns(schema)) < len(schema):
-            content = bytes(self.write([self.read(content).select(typed.names)]))
         address = f"{place.rstrip('/')}/data/{uuid.uuid4()}.parquet"
         with io.new_output(address).create() as stream:
-            stream.write(content)
+            stream.write(self.stored(content))
         return address
 
     def create(self, schema: pa.Schema) -> None:

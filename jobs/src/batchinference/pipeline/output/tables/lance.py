@@ -12,7 +12,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
-from batchinference.pipeline.output.tables import Row, Table
+from batchinference.pipeline.output.tables import Row, Table, check_columns
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
 from batchinference.pipeline.schema import is_complete, is_tensor
 from batchinference.pipeline.storage.arrow_files import checked
@@ -34,6 +34,9 @@ class LanceTable(Table):
             self.types = dataset.schema
 
     def convert(self, table: pa.Table) -> pa.Table:
+        if self.types is not None:
+            where = f"write.path: the dataset '{self._address.uri}'"
+            check_columns(table.column_names, self.types.names, where)
         return without_empty_structs(_with_vectors(table))
 
     def put(self, file: Location, content: bytes) -> list[str]:

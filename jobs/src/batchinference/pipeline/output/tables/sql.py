@@ -17,7 +17,7 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput, mask_secrets
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.tables import Row, Table
+from batchinference.pipeline.output.tables import Row, Table, check_columns
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import open_parquet
@@ -44,12 +44,8 @@ class SqlTable(Table):
         self._columns = self._existing(engine).columns.keys() if self._exists(engine) else None
 
     def convert(self, table: pa.Table) -> pa.Table:
-        found = table.column_names
-        if missing := [name for name in found if name not in (self._columns or found)]:
-            raise BadOutput(
-                f"write.table: '{self._write.table}' has no column '{missing[0]}', only "
-                f"{', '.join(self._columns or ())}. Choose other columns in write.columns"
-            )
+        if self._columns is not None:
+            check_columns(table.column_names, self._columns, f"write.table: '{self._write.table}'")
         return storable(tensors_to_lists(table))
 
     def put(self, file: Location, content: bytes) -> Location:

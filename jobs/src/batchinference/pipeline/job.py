@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +48,7 @@ from batchinference.pipeline.report import (
     collect_notes,
     merge_reports,
 )
-from batchinference.pipeline.row_batch import unpack_ids
+from batchinference.pipeline.row_batch import WRITE_STEP, unpack_ids
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.prices import PodPrices
@@ -189,7 +190,8 @@ class JobRun:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
-        self._add_notes(end.notes)
+        lost = json.dumps({"retries": executor.lost, "task": run.attempt.number})
+        self._add_notes([*end.notes, (WRITE_STEP, lost)])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:

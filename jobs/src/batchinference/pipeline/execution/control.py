@@ -55,6 +55,8 @@ class ExecutionControl:
     """The error of the last of them."""
     failure: BaseException | None = None
     """The failure of a task that ends the execution."""
+    ends: tuple[str, str] = ("read", "write")
+    """The names of the stages that the tasks that read, and the tasks that write, run."""
     stage: str | None = None
     """The last stage that had work at the last scheduling step. If the job makes no progress, it
     waits for this stage; earlier stages may only be waiting for it."""
@@ -89,7 +91,7 @@ class ExecutionControl:
         self.check()
         if self.draining:
             _drain(states)
-        names = _names([state.op.name for state in states])
+        names = _names([state.op.name for state in states], *self.ends)
         busy = [
             name
             for state, name in zip(states, names, strict=True)
@@ -124,21 +126,21 @@ def _drain(states: Sequence[OpState]) -> None:
             state.op.clear_internal_input_queue()
 
 
-def _names(operators: Sequence[str]) -> list[str]:
+def _names(operators: Sequence[str], read: str, write: str) -> list[str]:
     """Return the names of the operators in the job.
 
     Ray's own operators belong to the step whose rows an earlier operator converted for them."""
     names: list[str] = []
     step = ""
-    for name in map(_name, operators):
+    for name in (_name(operator, read, write) for operator in operators):
         step = name.removesuffix(INTO) if name.endswith(INTO) else step
         names.append(step if name.endswith(_RAY_SUFFIX) else name)
     return names
 
 
-def _name(operator: str) -> str:
+def _name(operator: str, read: str, write: str) -> str:
     """Return the name in the job of an operator of Ray Data, which may be several fused operators.
 
     The name is empty if the operator is unknown."""
     found = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
-    return ", ".join(match[1] or match[2].lower() for match in found)
+    return ", ".join(match[1] or {"Read": read, "Write": write}[match[2]] for match in found)

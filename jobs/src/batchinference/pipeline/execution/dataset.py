@@ -92,6 +92,8 @@ class DatasetExecution:
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         context.execution_options.preserve_order = self.ordered
         first, between, last = self._divided_stages()
+        names = ("read", *(stage.name for stage in first)), (*(s.name for s in last), "write")
+        self.control.ends = ", ".join(names[0]), ", ".join(names[1])
         with errors_of_blocks(context, self.control.record_error):
             dataset = self._read(first)
             for stage in between:
@@ -224,12 +226,12 @@ class BlockReader:
     def __call__(self) -> Iterator[pa.Table]:
         read_time = StepTime(READ_STEP)
         read = read_time.of(self.read(), lambda batch: len(batch.source))
-        with StopRequest(self.segment.run).watched() as stopping:
+        with StopRequest(self.segment.run_id).watched() as stopping:
             for batch in self._results(read, stopping):
                 yield encode(batch)
                 if stopping.is_set():
                     break
-        process = (*peak_memory(self.segment.run).notes(READ_STEP), *retry_notes(READ_STEP))
+        process = (*peak_memory(self.segment.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
         if notes := (*process, *read_time.take_rest(), *self.segment.take_notes()):
             yield encode(RowBatch(notes=notes))
 
@@ -276,7 +278,7 @@ class CommitSink(Datasink[None]):
         committer.attempt.check_lease()
         take_notes = self._segment.take_notes
         with (
-            StopRequest(self._segment.run).watched() as stopping,
+            StopRequest(self._segment.run_id).watched() as stopping,
             ChunkCommits(committer, self._write.rules, task, notes=take_notes) as commits,
         ):
             try:
@@ -314,7 +316,7 @@ def _actor(name: str, segment: Segment) -> type:
         def __init__(self) -> None:
             self._failure: JobFailure | None = None
             self._calls = BlockCalls(name, segment)
-            self._stop = StopWatch(StopRequest(segment.run))
+            self._stop = StopWatch(StopRequest(segment.run_id))
             try:
                 segment.load()
             except JobFailure as failure:
@@ -332,7 +334,7 @@ def _actor(name: str, segment: Segment) -> type:
 
 def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table]]:
     def run(block: pa.Table) -> Iterator[pa.Table]:
-        with StopRequest(segment.run).watched() as stopping:
+        with StopRequest(segment.run_id).watched() as stopping:
             yield from BlockCalls(name, segment).run(block, stopping)
             # a task may be the last task of its process; an actor has too many calls for this
             if notes := tuple(segment.take_notes()):
@@ -354,7 +356,7 @@ class BlockCalls:
         """Yield the results of a block, as several blocks if they are large."""
         if self._ended is not None:
             self._segment.load()[0].add_wait(time.perf_counter() - self._ended)
-        memory = peak_memory(self._segment.run)
+        memory = peak_memory(self._segment.run_id)
         for batch in self._segment.of_block(decode(block), stopping):
             notes = (*batch.notes, *memory.notes(self._name), *retry_notes(self._name))
             yield encode(replace(batch, notes=notes))

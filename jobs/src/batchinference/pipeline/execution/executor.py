@@ -229,6 +229,11 @@ class Executor:
         self._control.given_up = True
 
     @property
+    def lost(self) -> int:
+        """The number of lost tasks, whose rows the next pass computes."""
+        return self._control.lost
+
+    @property
     def death(self) -> BaseException | None:
         """The error of the last lost task; None if no task was lost."""
         return self._control.death

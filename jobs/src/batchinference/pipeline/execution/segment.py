@@ -74,7 +74,7 @@ class Segment:
 
     pickled: bytes
     """The stages and the ErrorHandling."""
-    run: str = ""
+    run_id: str = ""
     """The run of the lease. It identifies the run in a process that serves several."""
     batch_rows: int = 0
     """The largest batch size of a step; 0 if no step has one."""
@@ -91,7 +91,7 @@ class Segment:
         cls,
         stages: Sequence[Stage],
         errors: ErrorHandling,
-        run: str = "",
+        run_id: str = "",
         isolation: Isolation = NO_DEATHS,
     ) -> Segment:
         """Return the segment of these stages."""
@@ -99,26 +99,28 @@ class Segment:
         sizes = (BatchSize.of(step).size for step in steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
         models = (number for number, stage in enumerate(stages) if stage.steps[0].model)
-        texts, pickled = columns_of_first_model(steps), pickle.dumps((list(stages), errors))
+        texts = stages[0].texts if stages else ()
+        pickled = pickle.dumps((list(stages), errors))
         before = next(models, 0)
-        return cls(pickled, run, largest, texts, before, bool(stages), isolation)
+        return cls(pickled, run_id, largest, texts, before, bool(stages), isolation)
 
     @classmethod
     def of_job(
         cls,
         plan: Plan,
         errors: ErrorHandling,
-        run: str = "",
+        run_id: str = "",
         isolation: Isolation = NO_DEATHS,
     ) -> Segment:
         """Return all steps of a job as one segment. Each step uses as many threads as the task has
         CPUs."""
         stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
-        return cls.of(stages, errors, run, isolation)
+        texts = columns_of_first_model([step for stage in stages for step in stage.steps])
+        return replace(cls.of(stages, errors, run_id, isolation), texts=texts)
 
     def load(self) -> list[StageRunner]:
         """Return the stages of this process, loaded at the first call. Raises ModelLoad."""
-        return _LOADED.stages(self.run, self.pickled)
+        return _LOADED.stages(self.run_id, self.pickled)
 
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of rows that a reader yields. If `stopping` is set, complete results
@@ -150,8 +152,8 @@ class Segment:
         """Return the isolation of this pass, and of the processes that this one replaces. It is
         false without deaths. Raises JobFailure if adjacent rows have crashed."""
         isolation = self.isolation
-        if self.run and replaces_dead_process():
-            isolation = isolation.after(predecessor_deaths(self.run))
+        if self.run_id and replaces_dead_process():
+            isolation = isolation.after(predecessor_deaths(self.run_id))
         if isolation.is_systemic:
             raise JobFailure(
                 f"{CRASHED}. This happened to adjacent rows, so their values are not the cause: it "
@@ -162,8 +164,8 @@ class Segment:
     def _noted(self, isolation: Isolation) -> AbstractContextManager[None]:
         """Return a context in which the steps note the rows that they compute, if a process died
         before."""
-        notes = bool(isolation) or (bool(self.run) and replaces_dead_process())
-        return noted(self.run) if notes else nullcontext()
+        notes = bool(isolation) or (bool(self.run_id) and replaces_dead_process())
+        return noted(self.run_id) if notes else nullcontext()
 
     def _isolated(
         self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
@@ -171,11 +173,10 @@ class Segment:
         """Yield the results of a batch: of suspects, computed in small parts, then of the other
         rows. Crashed rows become failed rows."""
         suspects, others = isolation.divided(self._without_crashed(batch, isolation))
-        stages = self.load()
         with ExitStack() as kept:
-            for stage in stages if suspects else ():
+            for stage in self.load() if suspects else ():
                 kept.enter_context(stage.unlearned())
-            parts = (_run_stages(stages, part, stopping) for part in suspects)
+            parts = (self._run_all(part, stopping) for part in suspects)
             results = UntilError(itertools.chain.from_iterable(parts))
             done = list(results)
         yield from [merged(done)] if done else []
@@ -211,8 +212,7 @@ class Segment:
         for window in resized(batches, wanted, self._window_bytes):
             self.load()  # loading is not timed as part of a batch
             for prepared in self._prepared(window, rows, stopping):
-                after = self.load()[self.before :]
-                for results in self._computed(after, prepared, rows, stopping):
+                for results in self._computed(self._run_from_model, prepared, rows, stopping):
                     yield results.in_order_of(window.ids)
 
     def _of_blocks(self, batches: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
@@ -221,8 +221,9 @@ class Segment:
 
     def _of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of a block, which is a window: its size was chosen when it was made."""
-        stages, rows = self.load(), _batch_rows_of_process(self.pickled, self.batch_rows)
-        for results in self._computed(stages, PreparedRows(batch, 0.0), rows, stopping):
+        self.load()
+        rows = _batch_rows_of_process(self.pickled, self.batch_rows)
+        for results in self._computed(self._run_all, PreparedRows(batch, 0.0), rows, stopping):
             yield results.in_order_of(batch.ids)
 
     @property
@@ -240,8 +241,7 @@ class Segment:
             return
         done: list[RowBatch] = []
         since = time.monotonic()
-        before = self.load()[: self.before]
-        batches = (_run_stages(before, batch, stopping) for batch in rows.cut(window))
+        batches = (self._run_before_model(batch, stopping) for batch in rows.cut(window))
         results = UntilError(itertools.chain.from_iterable(batches))
         for result in self._detect_texts(iter(results), rows):
             done.append(result)
@@ -256,12 +256,12 @@ class Segment:
 
     def _computed(
         self,
-        stages: Sequence[StageRunner],
+        run: Callable[[RowBatch, Event], Iterator[RowBatch]],
         prepared: PreparedRows,
         rows: BatchRows,
         stopping: Event,
     ) -> Iterator[RowBatch]:
-        """Yield the results of these stages. Once `stopping` is set, rows that would take more than
+        """Yield the results of `run`. Once `stopping` is set, rows that would take more than
         STOP_SECONDS are left out."""
         ordered = longest_first(prepared.rows, self.texts)
         left = len(ordered.ids)
@@ -269,7 +269,7 @@ class Segment:
         since = time.monotonic() - prepared.seconds
         for batch, inputs in rows.cut_prepared(ordered):
             began, waited = time.monotonic(), 0.0
-            results = UntilError(_run_stages(stages, batch, stopping))
+            results = UntilError(run(batch, stopping))
             for result in results:
                 done.append(result)
                 if sum(part.nbytes for part in done) >= FILE_BYTES:
@@ -296,6 +296,18 @@ class Segment:
         for batch in batches:
             rows.have_texts |= bool(text_columns(batch.table, self.texts))
             yield batch
+
+    def _run_all(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of all stages."""
+        return _run_stages(self.load(), batch, stopping)
+
+    def _run_before_model(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of the stages before the stage of the first model."""
+        return _run_stages(self.load()[: self.before], batch, stopping)
+
+    def _run_from_model(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of the stage of the first model and the stages after it."""
+        return _run_stages(self.load()[self.before :], batch, stopping)
 
 
 class UntilError:
@@ -335,6 +347,11 @@ class LoadedStages:
         self._run = ""
         self._stages: dict[bytes, list[StageRunner]] = {}
         self._lock = Lock()
+
+    def clear(self) -> None:
+        """Drop all stages."""
+        with self._lock:
+            self._stages.clear()
 
     def stages(self, run: str, pickled: bytes) -> list[StageRunner]:
         """Return the stages of a segment, which are loaded at the first call."""

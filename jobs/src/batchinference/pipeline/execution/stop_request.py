@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from random import uniform
 from threading import Event, Thread
 
@@ -41,8 +42,8 @@ class StopRequest:
         """Yield an event that is set soon after the request was sent. If the block does not end
         within DRAIN_SECONDS after that, the user's code hangs, and the process exits."""
         requested, ended = Event(), Event()
-        watch = Thread(target=self._watch, args=(requested, ended), name="stop", daemon=True)
-        watch.start()
+        watch = partial(self._watch, requested, ended)
+        Thread(target=watch, name="stop", daemon=True).start()
         try:
             yield requested
         finally:

@@ -121,6 +121,23 @@ class WaitFor:
         return wait_for(batch, file)
 
 
+class Same:
+    """Returns the rows unchanged."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch
+
+
+class DieOf:
+    """Kills its process at some texts."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+
+    def __call__(self, batch: Batch) -> Batch:
+        return die_of(batch, self._texts)
+
+
 class DieOnce:
     def __call__(self, batch: Batch, file: str) -> Batch:
         return die_once(batch, file)

@@ -26,10 +26,14 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.block_codec import encode
+from batchinference.pipeline.execution.chunk_commits import CommitRules
+from batchinference.pipeline.execution.dataset import CommitSink, WriteRows
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.staged import CommitSink, sink_for
+from batchinference.pipeline.execution.row_files import committer_for
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.report import finished_report
 from batchinference.pipeline.row_batch import RowBatch
@@ -76,7 +80,8 @@ class TableJob:
             attempt=self.attempt,
             table=self.table,
             start=start,
-            input=SimpleNamespace(columns=lambda: None),
+            input=SimpleNamespace(columns=lambda: None, repeatable=True),
+            sizing=Sizing(1, 1, 1),
         )
         executor = Executor(self.spec, Plan((), (), True), prepared)
         end = executor.rewrite_files(replace(start, entries=entries, ends={0: self.written}))
@@ -123,7 +128,8 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     layout.input.write(snapshot_input([str(source)], []).serialized())
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)
-    sink = sink_for(spec.write, attempt, 1, errors, table=table)
+    committer = committer_for(spec.write, attempt, table, errors)
+    sink = CommitSink(WriteRows(committer, 1, CommitRules(1)), Segment.of([], errors))
     return TableJob(spec, attempt, sink, table)
 
 

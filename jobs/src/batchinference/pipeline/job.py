@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+
+import numpy as np
 
 from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.claim import publish
@@ -29,21 +33,22 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
+from batchinference.pipeline.execution.crash_notes import deaths_of
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
+from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.ray_compat import read_note
 from batchinference.pipeline.report import (
     ProgressTracker,
     ReportBuilder,
     collect_notes,
     merge_reports,
 )
+from batchinference.pipeline.row_batch import WRITE_STEP, unpack_ids
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.prices import PodPrices
@@ -53,8 +58,9 @@ from batchinference.spec.secrets import secret_variables
 from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteTable
 
-MAX_ATTEMPTS = 4
-"""Maximum number of attempts of a run. If rows are still missing afterwards, the job fails."""
+MAX_PASSES, MAX_STALLED = 50, 4
+"""Maximum number of passes over missing rows, and of consecutive passes that commit nothing and in
+which no process dies at a row. If rows are still missing afterwards, the job fails."""
 ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
 """How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
 An estimate can end a job only after ESTIMATE_FROM rows have been read."""
@@ -139,23 +145,30 @@ class JobRun:
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
         self._reports.begin_rows(ProgressTracker(run.count, run.start.counts.read))
-        self._finished.append(self._run_attempts(run, self._plan))
+        self._finished.append(self._run_passes(run, self._plan))
         return self._finished[-1]
 
-    def _run_attempts(self, run: AttemptRun, plan: Plan) -> Report:
-        """Run attempts until no rows are missing, finalize the output, and return its report.
+    def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
+        """Run passes until no rows are missing, finalize the output, and return its report.
 
-        One attempt is enough unless a node is lost: Ray recomputes its blocks and may cut them
-        differently. Raises Incomplete if rows are missing after the last attempt."""
-        for attempts_left in reversed(range(MAX_ATTEMPTS if run.input.repeatable else 1)):
+        One pass is enough unless a node is lost, or processes die at a row. Raises Incomplete if
+        rows are missing after the last pass."""
+        stalled = 0
+        for number in itertools.count(1):
             executor = Executor(self.job.spec, plan, run)
             with keep_heartbeat(run.attempt.heartbeat):
                 end = self._run_attempt(run, executor)
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
-            if attempts_left:
-                run = run.next_attempt(end)
+            deaths = deaths_of(run.attempt.lease.run)
+            advanced = deaths or len(end.snapshot.entries) > len(run.start.entries)
+            stalled = 0 if advanced else stalled + 1
+            if executor.death is not None and not advanced:
+                raise executor.death
+            if not run.input.repeatable or number == MAX_PASSES or stalled == MAX_STALLED:
+                break
+            run = run.next_pass(end, deaths)
         raise Incomplete(
             "the output does not contain each input row once. Missing: "
             f"{format_missing_rows(end.missing)}. Run the job again to compute them"
@@ -172,7 +185,8 @@ class JobRun:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
-        self._add_notes(end.notes)
+        lost = json.dumps({"retries": executor.lost, "task": run.attempt.number})
+        self._add_notes([*end.notes, (WRITE_STEP, lost)])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
@@ -269,12 +283,14 @@ class JobRun:
         process computed."""
         if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
-        location = None
-        with suppress(Exception):  # the head of Ray may have died, too
-            location = read_note(note_name(self._attempt.attempt.layout.input))
-        if not location:
+        attempt = self._attempt.attempt
+        note = next((notes[-1] for notes in reversed(deaths_of(attempt.lease.run))), None)
+        if note is None:
             return failure
-        return type(failure)(f"{failure.message}. The process died in {location}")
+        (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))
+        path = paths_of(attempt.layout.input)[int(file)].as_py()
+        place = f"step '{note.step}' on rows {first} to {last} of {path}"
+        return type(failure)(f"{failure.message}. The process died in {place}")
 
     def _publish_first(self) -> None:
         """Publish the first report. Raises PermissionError, because later reports would be refused,

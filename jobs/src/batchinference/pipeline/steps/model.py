@@ -31,7 +31,7 @@ class ModelTransform:
             raise ValueError(f"step '{step.name}' has no model")
         self._step = step.name
         self._model = step.model
-        self._made = ResultColumns(step.name)
+        self.result_columns = ResultColumns(step.name)
         self._runtime = _load(step.name, step.model, device)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
@@ -41,7 +41,9 @@ class ModelTransform:
         rows = missing.computed(batch.num_rows)
         results, failed = self._computed(batch, rows)
         failed |= missing.failed
-        made = self._made.added(batch, {self._model.output: results}, failed, missing.skipped)
+        made = self.result_columns.added(
+            batch, {self._model.output: results}, failed, missing.skipped
+        )
         return without_non_finite(self._model, made)
 
     def _computed(self, batch: pa.Table, rows: np.ndarray) -> tuple[Any, dict[int, Exception]]:

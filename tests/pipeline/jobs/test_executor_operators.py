@@ -78,6 +78,12 @@ CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
         {"rowNumber": "row", "order": "input"},
         ["ReadRows", "MapBatches(pool)", "Write"],
     ),
+    "a table": (
+        20,
+        [FILTER, POOL, AFTER],
+        {"format": "delta"},
+        ["ReadRows", "MapBatches(pool)", "Write"],
+    ),
 }
 
 

@@ -110,14 +110,12 @@ def prepare(
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
-        return NothingToDo(
-            action.layout, _describe_changes(source, target.complete or [action.layout])
-        )
+        changes = _describe_changes(source, target.complete or [action.layout])
+        return NothingToDo(action.layout, changes)
     if start is not None and not source.continues(start.input):
         _check_may_start_over(spec, state)
         start = None
-    if table is not None:
-        table.open(_planned_columns(spec, source))
+    _open_table(table, spec, source)
     count = source.count(start.ends if start else NOTHING)
     merged = table is not None or rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
@@ -128,11 +126,13 @@ def prepare(
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
 
 
-def _planned_columns(spec: BatchInferenceSpec, source: JobInput) -> pa.Schema:
-    """Return the columns of the rows to write, as far as they are known before they are
-    computed."""
-    columns = columns_after_all(spec.steps, known_columns(source))
-    return pa.schema(map(columns.field, FileLayout.of(spec.write).written(columns.names)))
+def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
+    """Raise BadOutput if a table cannot take the rows, as far as their columns are known before
+    they are computed."""
+    if table is not None:
+        columns = columns_after_all(spec.steps, known_columns(source))
+        names = FileLayout.of(spec.write).written(columns.names)
+        table.open(pa.schema(map(columns.field, names)))
 
 
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:

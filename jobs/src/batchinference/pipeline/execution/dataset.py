@@ -109,7 +109,6 @@ class DatasetExecution:
         joins = self.reads_run_steps and stages and _runs_with_reading(stages[0])
         first, rest = (stages[:1], stages[1:]) if joins else ([], stages)
         ends = rest and rest[-1].replicas is None and not rest[-1].rows_per_block
-        ends = ends and self.write.table is None  # it needs the columns of the first rows
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
 
     def sink(self, stages: list[Stage]) -> CommitSink:

@@ -287,8 +287,23 @@ def test_changed_file_is_not_put_into_the_table(target: Target) -> None:
     assert target.rows() == []
 
 
-def test_type_conflict_names_the_column(target: Target) -> None:
-    conflicting = pa.table({"id": [1], "text": [[1]]})
-    with pytest.raises(BadOutput, match="text"):
-        target.run(numbered(0), conflicting)
+CONFLICT = "column 'text' is string and list<item: int64>"
+
+
+def conflicting() -> pa.Table:
+    return pa.table({"id": [1], "text": [[1]]})
+
+
+def test_type_conflict_ends_its_task(target: Target) -> None:
+    job = target.open(0)
+    with pytest.raises(BadOutput, match=CONFLICT):
+        job.put(conflicting())
+
+
+def test_type_conflict_of_two_tasks_is_found_before_the_commit(target: Target) -> None:
+    job = target.open(0)
+    vars(job.table).pop("_seen")
+    job.put(conflicting())
+    with pytest.raises(BadOutput, match=CONFLICT):
+        job.commit()
     assert target.rows() == []

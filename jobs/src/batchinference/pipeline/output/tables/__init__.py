@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
@@ -29,7 +30,14 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_pac
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.schema import TypeMismatch, cast_to, is_list, map_nulls, unify_schemas
+from batchinference.pipeline.schema import (
+    TypeMismatch,
+    cast_to,
+    is_list,
+    map_nulls,
+    unify_field,
+    unify_schemas,
+)
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer
 from batchinference.pipeline.storage.location import Location
 
@@ -73,8 +81,23 @@ class Table(CommittedTable, ABC):
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         layout = FileLayout(partition_by=self.partition_by)
         rows = layout.chosen(self.converted(table))
+        self._check_with_earlier(rows.schema)
         for _, partition in partitions(rows, self.partition_by):
             yield ".parquet", self.write([partition])
+
+    def _check_with_earlier(self, schema: pa.Schema) -> None:
+        """Raise BadOutput if no type holds the values of a column in this and earlier files of this
+        task. All files are compared at the end of the job only."""
+        for field in schema:
+            earlier = self._seen.get(field.name, field)
+            both = unify_field([earlier, field])
+            if both is None:
+                raise _mixed_types(f"column '{field.name}' is {earlier.type} and {field.type}")
+            self._seen[field.name] = both
+
+    @cached_property
+    def _seen(self) -> dict[str, pa.Field]:
+        return {}
 
     def read(self, content: bytes) -> pa.Table:
         return self.parquet.read(content)

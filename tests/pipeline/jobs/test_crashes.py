@@ -11,11 +11,10 @@ import pytest
 import ray
 
 from batchinference.pipeline.execution import dataset, resources
-from batchinference.pipeline.execution.isolation import CRASHED
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.on_ray import errors_of, job_document, run_job, write_lines
+from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("ray")
 LINES = {f"{n}.txt": [f"text {n} {m}" for m in range(5)] for n in range(6)}
 TEXTS = sorted(line for lines in LINES.values() for line in lines)
 POOL = {"replicas": {}}
-ANY_ROW = {"maxPercent": 100.0}
 
 
 @pytest.mark.parametrize(
@@ -95,45 +93,3 @@ def test_code_that_always_kills_its_process_fails_the_job(
     place = f"step 'own' failed on row 0 of {source}/a.txt"
     assert (place in message) == (name != "DieInConstructor")
     assert not (tmp_path / "out" / "_SUCCESS").exists()
-
-
-KINDS: dict[str, list[Document]] = {
-    "no pool": [{}],
-    "one pool": [POOL],
-    "two pools": [{}, POOL, {}, POOL],
-}
-"""The fields of the steps of each kind of job. The last step kills its process."""
-
-
-def steps_that_die_of(kind: str, *texts: str) -> list[Document]:
-    """Return steps of which the last one kills its process at these texts."""
-    *before, last = KINDS[kind]
-    python = {"callable": "own_code:DieOf", "constructorArgs": {"texts": [*texts]}}
-    same = [
-        {"name": f"same{number}", "python": {"callable": "own_code:Same"}, **fields}
-        for number, fields in enumerate(before)
-    ]
-    return [*same, {"name": "own", "python": python, **last}]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("few_retries")
-def test_rows_that_kill_their_process_fail_if_rows_may_fail(tmp_path: Path, kind: str) -> None:
-    """Each of two rows kills the process that computes it."""
-    steps = steps_that_die_of(kind, "text 0 4", "text 5 2")
-    source = write_lines(tmp_path / "in", LINES)
-    job = job_document("dies", source, tmp_path / "out", steps=steps, errors={"maxRows": 2})
-    run = run_job(job)
-    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 28, 2, 0))
-    others = sorted({*TEXTS} - {"text 0 4", "text 5 2"})
-    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == others
-    failed = sorted(errors_of(tmp_path / "out"), key=lambda error: str(error["path"]))
-    assert [(error["path"], error["row"]) for error in failed] == [
-        (f"{source}/0.txt", 4),
-        (f"{source}/5.txt", 2),
-    ]
-    assert {(error["step"], error["error"]) for error in failed} == {
-        ("own", f"WorkerCrashed: {CRASHED}")
-    }
-    assert run.report.retries >= 2
-    assert verified(tmp_path / "out").result == "proven"

@@ -52,6 +52,7 @@ WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
 """A window that takes longer, because the steps are slower than expected, is yielded in parts."""
 
 
+_RunBatch = Callable[[RowBatch, Event], Iterator[RowBatch]]
 _Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]
 
 
@@ -255,11 +256,7 @@ class Segment:
         results.check()
 
     def _computed(
-        self,
-        run: Callable[[RowBatch, Event], Iterator[RowBatch]],
-        prepared: PreparedRows,
-        rows: BatchRows,
-        stopping: Event,
+        self, run: _RunBatch, prepared: PreparedRows, rows: BatchRows, stopping: Event
     ) -> Iterator[RowBatch]:
         """Yield the results of `run`. Once `stopping` is set, rows that would take more than
         STOP_SECONDS are left out."""

@@ -151,7 +151,7 @@ def test_retried_task_adds_no_duplicates(target: Target) -> None:
     assert target.rows() == expected(0, 1, 2)
 
 
-def ready_to_commit(target: Target, mode: str, *, filled: bool) -> TableFiles | None:
+def ready_to_commit(target: Target, mode: str, *, filled: bool) -> TableFiles:
     """Return the files of a job with rows 0 and 1. If `filled`, the table already has row 9."""
     if filled:
         target.run(numbered(9), mode="append", name="before")

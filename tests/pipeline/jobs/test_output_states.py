@@ -331,7 +331,7 @@ class UnreachableTable:
     def commits(self, mark: str) -> int:
         raise ConnectionError("the catalog is away")
 
-    def register(self, rows: TableFiles | None, fence: Fence) -> None:
+    def register(self, rows: TableFiles, fence: Fence) -> None:
         raise AssertionError
 
 

@@ -72,7 +72,7 @@ class TableJob:
         assert snapshot.missing_rows(1, None) == {}
         return snapshot.entries
 
-    def place(self, entries: list[ManifestEntry]) -> tuple[Snapshot, TableFiles | None]:
+    def place(self, entries: list[ManifestEntry]) -> tuple[Snapshot, TableFiles]:
         """Give the committed files one schema, and put their rows where the table has its files.
         Return the snapshot of the files, and the files of the table."""
         start = Snapshot(self.attempt.layout.key, "")
@@ -85,7 +85,7 @@ class TableJob:
         )
         executor = Executor(self.spec, Plan((), (), True), prepared)
         end = executor.rewrite_files(replace(start, entries=entries, ends={0: self.written}))
-        return end, executor.place_files(end)
+        return end, executor.place_files(self.table, end)
 
     def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
         """Make the rows visible, and return their entries. Pass `entries` if `check` was called."""

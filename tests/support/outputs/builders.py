@@ -158,7 +158,7 @@ def make_output(
         report = succeeded_report(spec.write.path, counts=counts)
         if isinstance(spec.write, WriteTable) and prepared.table is not None:
             plan = plan_for_machine(spec, gpus=0)
-            placed = Executor(spec, plan, prepared).place_files(end)
+            placed = Executor(spec, plan, prepared).place_files(prepared.table, end)
             prepared.attempt.register(spec.write, prepared.table, placed, end, report)
         prepared.attempt.complete(end, report)
     return prepared.attempt.layout

@@ -226,7 +226,7 @@ class JobRun:
         files = (file for entry in snapshot.entries for file in entry.data)
         self._reports.output_bytes = sum(file.bytes for file in files)
         if run.table is not None and isinstance(write, WriteTable):
-            placed = executor.place_files(snapshot)
+            placed = executor.place_files(run.table, snapshot)
             attempt.register(write, run.table, placed, snapshot, self._reports.build())
         self._reports.cost = cost_so_far(self.prices, self._start)
         self._reports.enter(JobState.SUCCEEDED)

@@ -26,7 +26,6 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.location import (
     Location,
     base_name,
@@ -196,7 +195,7 @@ class Attempt:
         self,
         write: WriteTable,
         table: CommittedTable,
-        rows: TableFiles | None,
+        rows: TableFiles,
         end: Snapshot,
         report: Report,
     ) -> None:
@@ -208,9 +207,6 @@ class Attempt:
         with table_errors_as_bad_output():
             if write.mode in ("error", "ignore") and table.holds_rows():
                 raise table_has_rows(write)
-            for schema in map(schema_in, [] if rows else end.empty_schemas):
-                self.check_lease()
-                table.create(schema)
             fence = Fence(self.lease.mark, self.lease.series_mark, self.check_lease)
             table.register(rows, fence)
 

@@ -26,8 +26,8 @@ ATTEMPTS, FIRST_WAIT = 6, 0.1
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files with the rows of a job, where a table has its files, and their schema. Each is what
-    the format needs to register the file."""
+    """The schema of the rows of a job, and the files with the rows, where a table has its files.
+    Each is what the format needs to register the file. There are no files if there are no rows."""
 
     schema: pa.Schema
     files: list[Any]
@@ -98,9 +98,7 @@ class CommittedTable(Protocol):
         """Return the number of commits with this mark of an attempt or a series. The number is 0 or
         1 for tables that accept a mark only once."""
 
-    def create(self, schema: pa.Schema) -> None:
-        """Create the table without rows, unless it exists, or the type of a column is unknown."""
-
-    def register(self, rows: TableFiles | None, fence: Fence) -> None:
-        """Make the rows of all files visible. In overwrite mode, remove all other rows. Raises
-        BadOutput if another attempt has committed the rows, or may be about to."""
+    def register(self, rows: TableFiles, fence: Fence) -> None:
+        """Make the rows of all files visible. In overwrite mode, remove all other rows. Create a
+        table that does not exist. Raises BadOutput if another attempt has committed the rows, or
+        may be about to."""

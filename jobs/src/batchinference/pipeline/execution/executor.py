@@ -49,7 +49,7 @@ from batchinference.pipeline.output.file_rewrites import (
     rewrites,
 )
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
-from batchinference.pipeline.output.tables import schema_of_all
+from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
@@ -226,13 +226,12 @@ class Executor:
         guessed = columns_after_all(steps, columns, code_keeps_columns=True)
         return with_columns(self._prepared.attempt, end, self._spec.write, planned, guessed)
 
-    def place_files(self, end: Snapshot) -> TableFiles | None:
-        """Put the rows of a finished output where its table has its files, and return these files;
-        None if there are no rows, or no table."""
-        table, data = self._prepared.table, self._prepared.attempt.layout.data
-        entries = [entry for entry in end.entries if entry.data]
-        if table is None or not entries:
-            return None
+    def place_files(self, table: Table, end: Snapshot) -> TableFiles:
+        """Put the rows of a finished output where its table has its files, and return these
+        files."""
+        data, entries = self._prepared.attempt.layout.data, [e for e in end.entries if e.data]
+        if not entries:
+            return TableFiles(schema_without_rows(end.empty_schemas), [])
         schema = schema_of_all(data, entries)
         table.find_place()
         files = [file for entry in entries for file in entry.data]

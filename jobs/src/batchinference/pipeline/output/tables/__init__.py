@@ -24,6 +24,7 @@ import pyarrow as pa
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
+    TableFiles,
     table_errors_as_bad_output,
 )
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_package
@@ -33,12 +34,13 @@ from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import (
     TypeMismatch,
     cast_to,
+    is_complete,
     is_list,
     map_nulls,
     unify_field,
     unify_schemas,
 )
-from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer
+from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -76,7 +78,20 @@ class Table(CommittedTable, ABC):
         """Return rows with types that the format has. Raises BadOutput if it cannot hold them."""
 
     def converted(self, table: pa.Table) -> pa.Table:
-        return aligned(self.convert(table), self.types)
+        """Return rows with the columns of the table first, in their order and with their types, and
+        then the other columns. Missing columns become null. Raises BadOutput if a value does not
+        fit."""
+        try:
+            return cast_to(self.convert(table), self.types or pa.schema([]))
+        except TypeMismatch as error:
+            raise BadOutput(
+                f"write: column '{error.column}' is {error.other} in the table, and {error.one} in "
+                f"the rows ({error.error}). Give the column one type in a step"
+            ) from None
+
+    def columns(self, rows: TableFiles) -> pa.Schema:
+        """Return the columns of a new table with these rows."""
+        return self.convert(rows.schema.empty_table()).schema
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         layout = FileLayout(partition_by=self.partition_by)
@@ -157,14 +172,17 @@ def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema
     return parquet_footer(data / file.name, file.bytes).schema.to_arrow_schema().remove_metadata()
 
 
+def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
+    """Return the first of these schemas, which are texts; no columns if a type is unknown."""
+    found = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
+    return found[0] if found else pa.schema([])
+
+
 def _check_same(found: pa.Schema, expected: pa.Schema) -> None:
-    for name in dict.fromkeys([*expected.names, *found.names]):
-        one, other = (
-            schema.field(name).type if name in schema.names else None
-            for schema in (expected, found)
-        )
-        if one != other:
-            raise _mixed_types(f"column '{name}' is {one}, and a value is {other}")
+    for one, other in zip(expected, found, strict=True):
+        if one.type != other.type:
+            problem = f"column '{one.name}' is {one.type}, and a value is {other.type}"
+            raise _mixed_types(problem)
 
 
 def _mixed_types(problem: str) -> BadOutput:
@@ -192,22 +210,6 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
         return unify_schemas(schema.remove_metadata() for schema in schemas)
     except TypeMismatch as error:
         raise _mixed_types(str(error)) from None
-
-
-def aligned(table: pa.Table, expected: pa.Schema | None) -> pa.Table:
-    """Return the table with the columns of `expected` first, in their order and with their types,
-    and then its other columns. Missing columns become null.
-
-    Raises BadOutput if values do not fit the types."""
-    if expected is None:
-        return table
-    try:
-        return cast_to(table, expected)
-    except TypeMismatch as error:
-        raise BadOutput(
-            f"write: column '{error.column}' is {error.other} in the table, and "
-            f"{error.one} in the rows ({error.error}). Give the column one type in a step"
-        ) from None
 
 
 def typed_columns(schema: pa.Schema) -> pa.Schema:

@@ -27,7 +27,6 @@ from batchinference.pipeline.output.tables import (
     unified,
 )
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
-from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteDelta
@@ -72,40 +71,30 @@ class DeltaLakeTable(Table):
         stats = json.dumps({"numRecords": count})
         return AddAction(name, len(content), values, int(time.time() * 1000), True, stats)
 
-    def create(self, schema: pa.Schema) -> None:
-        if is_complete(schema) and self._table() is None:
-            DeltaTable.create(
-                self._address.library_uri,
-                Schema.from_arrow(common_types(tensors_to_lists(schema.empty_table())).schema),
-                mode="ignore",
-                partition_by=list(self.partition_by) or None,
-                storage_options=self._address.storage_options,
-            )
-
     def commits(self, mark: str) -> int:
         table = self._table()
         return 0 if table is None else _commits(table, mark)
 
-    def register(self, rows: TableFiles | None, fence: Fence) -> None:
+    def register(self, rows: TableFiles, fence: Fence) -> None:
         table = self._table()
         # Delta reports a conflict if a concurrent commit has one of these as well
         transactions = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
         properties = CommitProperties(app_transactions=transactions)
         if table is None:
             self._create(rows, properties, fence)
-        elif rows is not None:
+        elif rows.files:
             self._write(table, rows, properties, fence)
         elif not self._append and not fence.is_passed(partial(_commits, table)):
             fence.check()
             table.delete(commit_properties=properties)
 
-    def _create(self, rows: TableFiles | None, properties: CommitProperties, fence: Fence) -> None:
-        if rows is None:
+    def _create(self, rows: TableFiles, properties: CommitProperties, fence: Fence) -> None:
+        if not (schema := typed_columns(self.columns(rows))):
             return
         fence.check()
         create_table_with_add_actions(  # fails if the table exists by now
             self._address.library_uri,
-            Schema.from_arrow(typed_columns(rows.schema)),
+            Schema.from_arrow(schema),
             rows.files,
             partition_by=list(self.partition_by) or None,
             storage_options=self._address.storage_options,

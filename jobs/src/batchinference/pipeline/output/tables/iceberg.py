@@ -33,7 +33,6 @@ from batchinference.pipeline.output.tables import (
     unified,
 )
 from batchinference.pipeline.output.writers.parquet import storable
-from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import iceberg_properties
@@ -65,7 +64,7 @@ class IcebergTable(Table):
         catalog = self._catalog()
         existing = self._table(catalog)
         if existing is None:
-            catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
+            self._create_namespace(catalog)
             # this transaction is never committed: it provides the location of the new table
             staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
             self._place = staged._table.io, staged.table_metadata.location
@@ -81,43 +80,39 @@ class IcebergTable(Table):
             stream.write(self.stored(content))
         return address
 
-    def create(self, schema: pa.Schema) -> None:
-        catalog = self._catalog()
-        if is_complete(schema) and self._table(catalog) is None:
-            schema = common_types(tensors_to_lists(schema.empty_table())).schema
-            catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
-            with catalog.create_table_transaction(self._write.table, schema) as creation:
-                _partition(creation, self.partition_by)
+    def _create_namespace(self, catalog: Catalog) -> None:
+        catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
 
     def commits(self, mark: str) -> int:
         table = self._table(self._catalog())
         return 0 if table is None else _commits(table, mark)
 
-    def register(self, rows: TableFiles | None, fence: Fence) -> None:
+    def register(self, rows: TableFiles, fence: Fence) -> None:
         conflicts = (CommitFailedException, TableAlreadyExistsError)
         fence.put(lambda: self._register(rows, fence), conflicts)
 
-    def _register(self, rows: TableFiles | None, fence: Fence) -> None:
+    def _register(self, rows: TableFiles, fence: Fence) -> None:
         catalog = self._catalog()
         table = self._table(catalog)
         if table is not None:
             self._put(table, rows, fence)
-        elif rows is not None:
-            schema = typed_columns(rows.schema)
+        elif schema := typed_columns(self.columns(rows)):
+            self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
                 _partition(creation, self.partition_by)
-                creation.add_files(rows.files, fence.marks)
+                if rows.files:
+                    creation.add_files(rows.files, fence.marks)
                 fence.check()
 
-    def _put(self, table: ExistingTable, rows: TableFiles | None, fence: Fence) -> None:
+    def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
         if fence.is_passed(partial(_commits, table)):
             return
         # after a conflict, pyiceberg would retry without a check of the new commits' marks
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         with table.transaction() as transaction:
             if not self._append:
-                transaction.delete(AlwaysTrue(), {} if rows else fence.marks)
-            if rows is not None:
+                transaction.delete(AlwaysTrue(), {} if rows.files else fence.marks)
+            if rows.files:
                 _widen(transaction, table, typed_columns(rows.schema))
                 transaction.add_files(rows.files, fence.marks)
             fence.check()

@@ -14,7 +14,7 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.output.tables import Row, Table, check_columns
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
-from batchinference.pipeline.schema import is_complete, is_tensor
+from batchinference.pipeline.schema import is_tensor
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteLance
@@ -51,20 +51,14 @@ class LanceTable(Table):
         )
         return [json.dumps(fragment.to_json()) for fragment in fragments]
 
-    def create(self, schema: pa.Schema) -> None:
-        if is_complete(schema) and self._dataset() is None:
-            options = self._address.storage_options
-            table = _with_vectors(schema.empty_table())
-            lance.write_dataset(table, self._address.library_uri, storage_options=options)
-
     def commits(self, mark: str) -> int:
         dataset = self._dataset()
         return 0 if dataset is None else _commits(dataset, mark)
 
-    def register(self, rows: TableFiles | None, fence: Fence) -> None:
+    def register(self, rows: TableFiles, fence: Fence) -> None:
         fence.put(lambda: self._register(rows, fence), (CommitConflictError,))
 
-    def _register(self, rows: TableFiles | None, fence: Fence) -> None:
+    def _register(self, rows: TableFiles, fence: Fence) -> None:
         dataset = self._dataset()
         if dataset is not None and fence.is_passed(partial(_commits, dataset)):
             return
@@ -81,17 +75,17 @@ class LanceTable(Table):
         )
 
     def _operation(
-        self, rows: TableFiles | None, dataset: lance.LanceDataset | None
+        self, rows: TableFiles, dataset: lance.LanceDataset | None
     ) -> lance.LanceOperation.BaseOperation | None:
         """Return the operation to commit, or None if there is nothing to do."""
-        if rows is None:
-            if dataset is None or self._append:
-                return None
-            return lance.LanceOperation.Overwrite(dataset.schema, [])
+        if not rows.files and dataset is not None:
+            return None if self._append else lance.LanceOperation.Overwrite(dataset.schema, [])
+        if not rows.schema:
+            return None
         fragments = [FragmentMetadata.from_json(text) for file in rows.files for text in file]
         if self._append and dataset is not None:
             return lance.LanceOperation.Append(fragments)
-        return lance.LanceOperation.Overwrite(rows.schema, fragments)
+        return lance.LanceOperation.Overwrite(self.columns(rows), fragments)
 
     def first_rows(self, count: int) -> list[Row]:
         dataset = self._dataset()

@@ -19,7 +19,6 @@ from batchinference.pipeline.errors import BadOutput, mask_secrets
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.tables import Row, Table, check_columns
 from batchinference.pipeline.output.writers.parquet import storable
-from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import open_parquet
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.databases import sqlite_file
@@ -61,12 +60,6 @@ class SqlTable(Table):
                 rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
         return dict(rows)
 
-    def create(self, schema: pa.Schema) -> None:
-        engine = self._engine()
-        if is_complete(schema) and not self._exists(engine):
-            schema = tensors_to_lists(schema.empty_table()).schema
-            self._new(schema).metadata.create_all(engine)
-
     def commits(self, mark: str) -> int:
         with self._engine().connect() as connection:
             marks = self._marks()
@@ -75,15 +68,14 @@ class SqlTable(Table):
             wanted = sa.select(marks).where(marks.c.mark == mark)
             return len(connection.execute(wanted).all())
 
-    def register(self, rows: TableFiles | None, fence: Fence) -> None:
+    def register(self, rows: TableFiles, fence: Fence) -> None:
         engine, marks = self._engine(), self._marks()
-        schema = rows.schema if rows else pa.schema([])
         existed = self._exists(engine)
-        if not existed and rows is None:
+        if not existed and not rows.schema:
             return
         if self._was_committed(fence):
             return
-        table = self._existing(engine) if existed else self._new(schema)
+        table = self._existing(engine) if existed else self._new(self.columns(rows))
         fence.check()
         try:
             # before the transaction: in some databases, creating a table ends a transaction
@@ -95,7 +87,7 @@ class SqlTable(Table):
                     connection.execute(sa.insert(marks).values(mark=mark))
                 if self._write.mode == "overwrite":
                     connection.execute(sa.delete(table))
-                for batch in _batches(rows.files if rows else []):
+                for batch in _batches(rows.files):
                     connection.execute(sa.insert(table), batch)
         except Exception as error:  # noqa: BLE001 - drivers raise any exception
             if self._was_committed(fence):

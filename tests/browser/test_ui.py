@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from batchinference.api.outputs import ErrorGroup
-from batchinference.api.progress import JobProgress
+from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
 from batchinference.pipeline.html_report.samples import cell
-from batchinference.spec.report import RowsOverTime
+from batchinference.spec.progress import Progress, RowsOverTime
 from batchinference.ui import pages
 from batchinference.ui.pages import FoundRow, JobDetails, JobEntry, SearchPage
 from batchinference.ui.site import SCRIPT, Answer
@@ -41,8 +41,10 @@ class GrowingJob:
         state = "complete" if ended else "running"
         ready = self.rows // 10
         workers = [] if ended else [Workers("cpu", ready, 3), Workers("g" * MAX_LABEL, 0, 1)]
-        progress = JobProgress(state, self.rows, 40, 2, ended, message=LONG, workers=workers)
-        return Answer(self._page(path, JobEntry("0", LONG, progress, 10.0)).encode())
+        progress = Progress.of(self.rows, 40, rate=10.0)
+        seen = Observation(state, progress, 2, ended, message=LONG, workers=workers,
+                           facts=[("Output", LONG)])  # fmt: skip
+        return Answer(self._page(path, JobEntry("0", LONG, seen)).encode())
 
     def _page(self, path: str, entry: JobEntry) -> str:
         history = RowsOverTime(seconds=[0, 2, 4], rows=[0, 10, 20])
@@ -52,8 +54,7 @@ class GrowingJob:
             case "":
                 return pages.jobs_page([entry, JobEntry("1", "./b", problem=LONG)], LONG)
             case "jobs/0":
-                facts = [("Output", LONG)]
-                return pages.job_page(JobDetails(entry, history, facts, [group], LONG, True, True))
+                return pages.job_page(JobDetails(entry, history, [group], LONG, True, True))
         row = FoundRow(1, 0.5, {"image": picture, "path": cell("path", LONG)})
         return pages.search_page(SearchPage(entry, text="a", problem=LONG, rows=[row] * 3))
 

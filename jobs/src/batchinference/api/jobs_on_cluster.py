@@ -13,6 +13,7 @@ from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError, parse
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.phases import ENDED_PHASES
+from batchinference.spec.progress import Progress
 from batchinference.spec.warnings import WarningCount
 
 
@@ -24,11 +25,7 @@ class JobStatus:
     namespace: str
     phase: str
     message: str
-    rows: int
-    total: int | None
-    percent: int | None
-    rate: float | None
-    eta: str
+    progress: Progress
     stage: str
     failed: int
     attempt: int | None
@@ -44,7 +41,7 @@ class JobStatus:
     def of(cls, job: dict[str, Any]) -> JobStatus:
         """Return the state of a job from its BatchInference resource."""
         status = job.get("status") or {}
-        progress, counts = status.get("progress") or {}, status.get("counts") or {}
+        progress, counts = status.get("progress") or {"rows": 0}, status.get("counts") or {}
         ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
         metadata = job["metadata"]
         return cls(
@@ -52,11 +49,7 @@ class JobStatus:
             metadata.get("namespace", "default"),
             status.get("phase", "Pending"),
             ready[0]["message"] if ready else "the operator has not seen the job yet",
-            progress.get("rows", 0),
-            progress.get("total"),
-            progress.get("percent"),
-            progress.get("rowsPerSecond"),
-            progress.get("eta", "unknown"),
+            Progress.model_validate(progress, extra="ignore"),
             status.get("stage", ""),
             counts.get("failed", 0),
             status.get("attempt"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount
 
@@ -38,16 +39,13 @@ class ErrorGroup:
 
 @dataclass(frozen=True)
 class OutputStatus:
-    """The state of an output. `rows` is the number of finished input rows."""
+    """The state of an output."""
 
     output: str
     state: str
     """`complete`, `running` or `unfinished`."""
-    rows: int
-    total: int | None
-    written: int
-    failed: int
-    filtered: int
+    progress: Progress
+    counts: Counts
     attempt: int
     job: str
     """The job that wrote last, and the place where it ran."""
@@ -57,10 +55,6 @@ class OutputStatus:
     logs: list[str] = field(default_factory=list)
     warnings: list[WarningCount] = field(default_factory=list)
     """Differences between the input and the output, according to the last report."""
-
-    @property
-    def percent(self) -> int | None:
-        return min(100, 100 * self.rows // self.total) if self.total else None
 
 
 def works_at(output: str) -> list[Work]:
@@ -81,7 +75,9 @@ def status_of(output: str) -> list[OutputStatus]:
 
 
 def _status(output: str, work: Work) -> OutputStatus:
-    counts, report = _counts(work), _report_of(work)
+    from batchinference.pipeline.report.stored import reported_counts
+
+    counts, report = reported_counts(_counts(work)), _report_of(work)
     age = None if work.finished else _heartbeat_age(work)
     running = age is not None and age < HEARTBEAT_SECONDS and not _has_ended(work, report)
     ended = "complete" if work.finished else "unfinished"
@@ -89,11 +85,8 @@ def _status(output: str, work: Work) -> OutputStatus:
     return OutputStatus(
         output,
         "running" if running else ended,
-        counts.read,
-        counts.read if work.finished else _total(work, report),
-        counts.written,
-        counts.failed,
-        counts.filtered,
+        _progress(work, counts.read, report),
+        counts,
         work.lease.attempt,
         work.lease.job,
         age,
@@ -122,13 +115,21 @@ def _counts(work: Work) -> Any:
     return start.counts + Attempt(work.layout, work.lease).counts()
 
 
-def _total(work: Work, report: Report | None) -> int | None:
-    """Return the number of input rows from a report or file statistics, or None if unknown."""
+def _progress(work: Work, rows: int, report: Report | None) -> Progress:
+    """Return the progress of an output with these rows. Its total is that of the report or of the
+    file statistics."""
+    if work.finished:
+        return Progress.of(rows, rows)
+    if report is not None and (last := report.progress) is not None and last.total:
+        return Progress.of(rows, last.total, estimated=bool(last.estimated))
+    return Progress.of(rows, _total(work))
+
+
+def _total(work: Work) -> int | None:
+    """Return the number of input rows from the statistics of files; None if it is unknown."""
     from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.input.snapshot import read_snapshot
 
-    if report is not None and report.progress is not None and report.progress.total:
-        return report.progress.total
     try:
         frozen = read_snapshot(work.layout.input, work.storage_of_input)
     except (JobFailure, OSError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from batchinference.api.display import named_lines
 from batchinference.api.jobs_on_cluster import JobStatus
@@ -11,6 +12,7 @@ from batchinference.api.targets import Target
 from batchinference.api.workers import Workers, read_job
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
+from batchinference.spec.durations import duration_text
 from batchinference.spec.times import time_of
 
 
@@ -22,7 +24,7 @@ def show_status(target: Target, form: Format) -> None:
         return
     found: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
-        print_data([as_data(each) | {"percent": each.percent} for each in found], form)
+        print_data([_data_of_output(each) for each in found], form)
         return
     for each in found:
         print_table(_lines_of_output(each))
@@ -34,11 +36,11 @@ def _show_job(job: JobStatus, workers: Sequence[Workers], form: Format) -> None:
         return
     lines = [("job", f"{job.namespace}/{job.name}"), ("phase", job.phase)]
     lines += [("", job.message)] if job.message else []
-    lines += [("rows", rows_text(job.rows, job.total, job.percent))]
+    lines += [("rows", job.progress.rows_text)]
     lines += [("failed rows", str(job.failed))] if job.failed else []
     lines += named_lines("warnings", job.warnings)
-    if job.rate and not job.ended:
-        lines += [("speed", f"{job.rate:g} rows/s, ETA {job.eta}")]
+    if (pace := job.progress.pace) and not job.ended:
+        lines += [("speed", ", ".join(pace))]
     lines += [("stage", job.stage)] if job.stage else []
     lines += [("workers", ", ".join(map(str, workers)))] if workers else []
     lines += [("attempt", str(job.attempt))] if job.attempt else []
@@ -54,16 +56,17 @@ def _times_of(job: JobStatus) -> list[tuple[str, str]]:
     start, end = (job.raw.get(name, "") for name in ("startTime", "completionTime"))
     began, ended = time_of(start), time_of(end) if job.ended else None
     lines = [("started", start)] if began else []
-    took = f" (after {ended - began})" if began and ended else ""
+    took = f" (after {duration_text((ended - began).total_seconds())})" if began and ended else ""
     return [*lines, ("ended", f"{end}{took}")] if ended else lines
 
 
 def _lines_of_output(status: OutputStatus) -> list[tuple[str, str]]:
+    counts = status.counts
     lines = [
         ("output", status.output),
         ("state", status.state),
-        ("rows", rows_text(status.rows, status.total, status.percent)),
-        ("", f"{status.written} written, {status.failed} failed, {status.filtered} filtered"),
+        ("rows", status.progress.rows_text),
+        ("", f"{counts.written} written, {counts.failed} failed, {counts.filtered} filtered"),
         *named_lines("warnings", status.warnings),
         ("attempt", str(status.attempt)),
         ("job", status.job),
@@ -77,7 +80,8 @@ def _lines_of_output(status: OutputStatus) -> list[tuple[str, str]]:
     return lines
 
 
-def rows_text(rows: int, total: int | None, percent: int | None) -> str:
-    """Return finished rows as text, with the total and the percentage if they are known."""
-    of = f" of {total}" if total is not None else ""
-    return f"{rows}{of}" + (f" ({percent} %)" if percent is not None else "")
+def _data_of_output(status: OutputStatus) -> dict[str, Any]:
+    data, progress, counts = as_data(status), status.progress, status.counts
+    del data["progress"], data["counts"]
+    rows = {"rows": progress.rows, "total": progress.total, "percent": progress.percent}
+    return data | rows | counts.model_dump(include={"written", "failed", "filtered"})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from batchinference.api.display import named_lines
 from batchinference.cli.printing import echo
-from batchinference.pipeline.report import sum_warnings
+from batchinference.pipeline.report.merge import sum_warnings
 from batchinference.pipeline.verify.findings import (
     Finding,
     JobReport,

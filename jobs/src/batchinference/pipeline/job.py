@@ -38,12 +38,9 @@ from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.ray_compat import read_note
-from batchinference.pipeline.report import (
-    ProgressTracker,
-    ReportBuilder,
-    collect_notes,
-    merge_reports,
-)
+from batchinference.pipeline.report.builder import ReportBuilder
+from batchinference.pipeline.report.merge import merge_reports
+from batchinference.pipeline.report.notes import collect_notes
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.prices import PodPrices
@@ -143,7 +140,7 @@ class JobRun:
             with keep_heartbeat(run.attempt.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
-        self._reports.begin_rows(ProgressTracker(run.count, run.start.counts.read))
+        self._reports.begin_rows(run.count, run.start.counts)
         self._finished.append(self._run_attempts(run, self._plan))
         return self._finished[-1]
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from batchinference.pipeline.report import duration
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
+from batchinference.spec.durations import duration_text
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report, StepTimes
 from batchinference.spec.steps import Step
@@ -217,7 +217,7 @@ def _of_tasks(load: Load) -> Iterator[str]:
         yield (
             f"The CPUs limit: {_percent(load.cpu_share)} of their time is taken. With "
             f"{2 * load.cpus:g} CPUs instead of {load.cpus:g}, the job would run for about "
-            f"{duration(round(rest))} instead of {duration(load.seconds)}."
+            f"{duration_text(round(rest))} instead of {duration_text(load.seconds)}."
         )
         yield _largest_part(load)
 

@@ -20,9 +20,9 @@ from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.samples import Row
-from batchinference.pipeline.report import duration
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import duration_text
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import without_secrets
@@ -85,7 +85,7 @@ def page_environment(package: str) -> Environment:
         lstrip_blocks=True,
         finalize=_safe,
     )
-    found.filters |= {"duration": duration, "bytes": byte_size, "line": in_one_line}
+    found.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
     return found
 
 

@@ -240,16 +240,10 @@ def test_thumbnail_is_small() -> None:
 @pytest.mark.parametrize(
     ("report", "steps", "expected"),
     [
-        ({}, None, "The step 'decode' limits the job: 86% of the time of all steps. It computes"),
         (
-            {"steps": {"decode": STEPS["decode"] | {"seconds": 60, "cpuSeconds": 3}}},
-            None,
-            "busy for 5% of the time",
-        ),
-        (
-            {"steps": {"ask": STEPS["decode"]}},
+            {"steps": {"ask": STEPS["decode"], "slim": STEPS["classify"]}},
             [{"name": "ask", "model": CHAT}],
-            "It waits for the server",
+            "The server limits: 86 % of the measured time are requests of the step 'ask'.",
         ),
         ({"steps": {"decode": STEPS["classify"]}}, None, "Reading, steps and writing took 5 s"),
         ({"seconds": {"preparing": 90, "running": 30}}, None, "Preparing took longer"),

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchinference.api.outputs import ErrorGroup
 from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
 from batchinference.pipeline.html_report.samples import cell
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.progress import Progress, RowsOverTime
 from batchinference.ui import pages
 from batchinference.ui.pages import FoundRow, JobDetails, JobEntry, SearchPage
@@ -48,7 +48,7 @@ class GrowingJob:
 
     def _page(self, path: str, entry: JobEntry) -> str:
         history = RowsOverTime(seconds=[0, 2, 4], rows=[0, 10, 20])
-        group = ErrorGroup("own", "ValueError: " + LONG, 2, {"path": LONG, "row": 1})
+        group = ErrorGroup("own", "ValueError: " + LONG, 2, [{"path": LONG, "row": 1}])
         picture = cell("image", np.full((64, 64, 3), 90, np.uint8))
         match path:
             case "":

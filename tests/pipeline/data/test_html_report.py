@@ -16,9 +16,9 @@ from PIL import Image
 from batchinference.credentials import MASK
 from batchinference.pipeline import html_report
 from batchinference.pipeline.html_report.advice import advice
-from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.page import render
 from batchinference.pipeline.html_report.samples import THUMBNAIL, Cell, cell
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec import parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
@@ -43,8 +43,8 @@ TRUNCATED = {
     "values": '{"n": 1}',
 }
 ERRORS = [
-    ErrorSample("decode", 57, [TRUNCATED]),
-    ErrorSample("classify", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]),
+    ErrorGroup("decode", "", 57, [TRUNCATED]),
+    ErrorGroup("classify", "", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]),
 ]
 
 CHAT = {
@@ -174,7 +174,7 @@ def test_hostile_values_are_shown_as_text() -> None:
     html = render(
         page_data(
             report,
-            errors=[ErrorSample(HOSTILE, 1, [record])],
+            errors=[ErrorGroup(HOSTILE, HOSTILE, 1, [record])],
             sample=[{HOSTILE: Cell(HOSTILE)}],
             steps=[{"name": "f", "filter": "contains(text, '</pre><script>')"}],
         )

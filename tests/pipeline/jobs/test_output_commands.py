@@ -11,6 +11,7 @@ import yaml
 
 from batchinference.api import outputs
 from batchinference.pipeline.execution import cost
+from batchinference.pipeline.output import error_groups
 from batchinference.pipeline.ray_compat import NodeLifetime
 from batchinference.pipeline.storage import stored_texts
 from batchinference.plan.groups import GROUP_LABEL
@@ -61,7 +62,7 @@ def test_number_of_causes_and_length_of_values_are_limited(
     output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outputs, "MAX_VALUE", 10)
-    monkeypatch.setattr(outputs, "MAX_GROUPS", 0)
+    monkeypatch.setattr(error_groups, "MAX_CAUSES", 0)
     (group,) = json.loads(invoke_without_ray("errors", output, "-o", "json").stdout)
     assert (group["rows"], group["cause"]) == (2, "other causes")
     example = group["example"]

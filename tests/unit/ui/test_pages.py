@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.outputs import ErrorGroup
 from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
 from batchinference.pipeline.html_report.samples import Cell
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.progress import Progress, RowsOverTime
 from batchinference.ui.pages import (
     FoundRow,
@@ -73,7 +73,7 @@ def test_all_values_are_escaped() -> None:
         message=SCRIPT, stage=SCRIPT, facts=[(SCRIPT, SCRIPT)], workers=[Workers(SCRIPT, 1, 1)]
     )
     entry = JobEntry("0", SCRIPT, state)
-    group = ErrorGroup(SCRIPT, SCRIPT, 1, {"path": SCRIPT, "row": 1})
+    group = ErrorGroup(SCRIPT, SCRIPT, 1, [{"path": SCRIPT, "row": 1}])
     row = FoundRow(1, 0.5, {SCRIPT: Cell(SCRIPT)})
     given = {"text": SCRIPT, "image": SCRIPT, "row": SCRIPT, "where": SCRIPT, "problem": SCRIPT}
     pages = [

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from batchinference.pipeline.output.error_groups import ErrorGroup, group_errors
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount
@@ -19,22 +20,10 @@ if TYPE_CHECKING:
 
 _SHOWN = ("path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
-MAX_GROUPS, MAX_VALUE = 500, 50_000
-"""Maximum number of causes, and characters of a value of an example. Others may have written the
-error records."""
-OTHER_CAUSES = "other causes"
+MAX_VALUE = 50_000
+"""Maximum characters of a value of an error record. Others may have written it."""
 HEARTBEAT_SECONDS = 30.0
 """Age of the last heartbeat after which a run counts as dead."""
-
-
-@dataclass(frozen=True)
-class ErrorGroup:
-    """Failed rows with the same step and cause. `example` is one of them."""
-
-    step: str
-    cause: str
-    rows: int
-    example: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -192,39 +181,15 @@ def last_log(output: str) -> str:
 
 def error_tables(output: str) -> Iterator[pa.Table]:
     """Yield tables with the error records of an output. Raises JobFailure."""
-    import pyarrow as pa
-
-    from batchinference.pipeline.errors import BadOutput
-    from batchinference.pipeline.storage.arrow_files import read_tables
+    from batchinference.pipeline.output.error_records import read_error_records
 
     for work in works_at(output):
-        for entry in work.committed().entries:
-            if entry.errors is None:
-                continue
-            place = work.layout.errors / entry.errors.name
-            try:
-                with place.open_input_file() as source:
-                    yield from read_tables(source)
-            except pa.ArrowInvalid as error:
-                raise BadOutput(f"'{place.uri}' is damaged: {error}") from None
+        yield from read_error_records(work.layout, work.committed().entries)
 
 
 def error_groups(output: str) -> list[ErrorGroup]:
-    """Group the failed rows of an output by step and cause, most frequent first.
-
-    Rows with further causes than MAX_GROUPS are in the group OTHER_CAUSES."""
-    from batchinference.pipeline.output.error_records import cause_of
-
-    counts: dict[tuple[str, str], int] = {}
-    examples: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in _error_rows(output):
-        key = (row.pop("step") or "read", cause_of(str(row["error"])))
-        if key not in counts and len(counts) >= MAX_GROUPS:
-            key = ("any", OTHER_CAUSES)
-        counts[key] = counts.get(key, 0) + 1
-        examples.setdefault(key, row)
-    found = [ErrorGroup(*key, count, examples[key]) for key, count in counts.items()]
-    return sorted(found, key=lambda group: (-group.rows, group.step, group.cause))
+    """Return the failed rows of an output by step and cause. Raises JobFailure."""
+    return group_errors(_error_rows(output))
 
 
 def _error_rows(output: str) -> Iterator[dict[str, Any]]:

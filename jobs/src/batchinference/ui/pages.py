@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from batchinference.api.outputs import ErrorGroup
 from batchinference.api.progress import Observation
 from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.page import page_environment
 from batchinference.pipeline.html_report.samples import Cell
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.progress import RowsOverTime
 
 REFRESH_SECONDS = 2

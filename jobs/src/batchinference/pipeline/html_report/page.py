@@ -18,8 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from batchinference.credentials import without_credentials
 from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.samples import Row
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import duration_text
@@ -39,7 +39,7 @@ class PageData:
 
     report: Report
     spec: BatchInferenceSpec
-    errors: Sequence[ErrorSample] = ()
+    errors: Sequence[ErrorGroup] = ()
     sample: Sequence[Row] = field(default=())
 
 

@@ -12,7 +12,7 @@ from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
 from batchinference.pipeline.html_report.samples import cell
 from batchinference.pipeline.output.error_groups import ErrorGroup
-from batchinference.spec.progress import Progress, RowsOverTime
+from batchinference.spec.progress import Counts, Progress, RowsOverTime
 from batchinference.ui import pages
 from batchinference.ui.pages import FoundRow, JobDetails, JobEntry, SearchPage
 from batchinference.ui.site import SCRIPT, Answer
@@ -42,8 +42,9 @@ class GrowingJob:
         ready = self.rows // 10
         workers = [] if ended else [Workers("cpu", ready, 3), Workers("g" * MAX_LABEL, 0, 1)]
         progress = Progress.of(self.rows, 40, rate=10.0)
-        seen = Observation(state, progress, 2, ended, message=LONG, workers=workers,
-                           facts=[("Output", LONG)])  # fmt: skip
+        counts = Counts(read=self.rows, written=self.rows - 2, failed=2)
+        seen = Observation(("output", LONG), state, progress, counts, ended, message=LONG,
+                           workers=workers, facts=[("log", LONG)])  # fmt: skip
         return Answer(self._page(path, JobEntry("0", LONG, seen)).encode())
 
     def _page(self, path: str, entry: JobEntry) -> str:

@@ -11,7 +11,9 @@ from batchinference.spec.progress import Counts, History, Progress
 
 
 def seen(rows: int, rate: float | None = None, *, ended: bool = False) -> Observation:
-    return Observation("running", Progress.of(rows, 60, rate=rate), 0, ended)
+    return Observation(
+        ("output", "./out"), "running", Progress.of(rows, 60, rate=rate), None, ended
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,4 +46,5 @@ def test_jobs_of_one_output_are_added_up() -> None:
     second = OutputStatus("./out", "unfinished", rest, counts[1], 1, "a on laptop")
     found = observed_output("./out", [first, second])
     assert (found.state, found.ended, found.failed) == ("unfinished", True, True)
-    assert (found.progress, found.failed_rows) == (Progress.of(10, 18, estimated=True), 3)
+    assert found.progress == Progress.of(10, 18, estimated=True)
+    assert found.counts == Counts(read=10, written=7, failed=3)

@@ -23,14 +23,17 @@ from batchinference.ui.pages import (
 )
 
 SCRIPT = '<script>alert("x")</script>'
+TITLE = ("output", "./out")
 NO_HISTORY = RowsOverTime(seconds=[], rows=[])
 
 
 def running(rate: float | None = None, **fields: Any) -> Observation:
-    return Observation("Running", Progress.of(50, 200, rate=rate), 0, ended=False, **fields)
+    return Observation(
+        TITLE, "Running", Progress.of(50, 200, rate=rate), None, ended=False, **fields
+    )
 
 
-ENDED = Observation("complete", Progress.of(200, 200), 3, ended=True)
+ENDED = Observation(TITLE, "complete", Progress.of(200, 200), None, ended=True)
 
 
 def test_list_shows_progress_rate_and_remaining_time() -> None:

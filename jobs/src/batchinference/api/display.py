@@ -106,7 +106,7 @@ class Display:
         line = (report.state, percent // LINE_EVERY_PERCENT)
         if line != self._last_line:
             self._last_line = line
-            figures = [*progress.figures, *_troubles(report)] if progress else []
+            figures = [*progress.figures, *progress.pace, *_troubles(report)] if progress else []
             self.say(", ".join([f"{report.name}: {report.state.value}", *figures]))
 
     def summarize(

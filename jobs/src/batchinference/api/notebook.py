@@ -77,8 +77,8 @@ def _progress(report: Report) -> list[tuple[str, str]]:
     state = f"{report.state.value}: {report.stage}" if report.stage else report.state.value
     lines = [("job", report.name), ("state", state)]
     if (progress := report.progress) is not None:
-        figures = (progress.rows_text, progress.speed, progress.remaining)
-        lines += [pair for pair in zip(("rows", "speed", "ETA"), figures, strict=True) if pair[1]]
+        lines.append(("rows", progress.rows_text))
+        lines += [("speed", ", ".join(progress.pace))] if progress.pace else []
     if report.counts and report.counts.failed:
         lines.append(("failed rows", f"{report.counts.failed:,}"))
     if report.warnings:

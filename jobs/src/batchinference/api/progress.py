@@ -3,64 +3,116 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from batchinference.api.display import named_lines
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus
 from batchinference.api.workers import Workers
-from batchinference.spec.progress import History, Progress
+from batchinference.spec.durations import duration_text
+from batchinference.spec.progress import Counts, History, Progress
+from batchinference.spec.times import time_of
+from batchinference.spec.warnings import WarningCount
 
-Facts = Sequence[tuple[str, str]]
+Lines = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A job at one moment. `failed` says how an ended job has ended, and `facts` are further names
-    and values."""
+    """A job at one moment. `title` is its kind and its name, `failed` says how an ended job has
+    ended, and `facts` are further names and values."""
 
+    title: tuple[str, str]
     state: str
     progress: Progress
-    failed_rows: int
+    counts: Counts | None
     ended: bool
     failed: bool = False
     stage: str = ""
     message: str = ""
     workers: Sequence[Workers] = ()
+    warnings: Sequence[WarningCount] = ()
     output: str = ""
-    facts: Facts = ()
+    facts: Sequence[tuple[str, str]] = ()
+
+    @property
+    def failed_rows(self) -> int:
+        """Number of failed rows."""
+        return self.counts.failed if self.counts else 0
+
+    @property
+    def pace(self) -> list[str]:
+        """The speed and the remaining time of a job that has not ended, if they are known."""
+        return [] if self.ended else self.progress.pace
+
+    @property
+    def lines(self) -> Lines:
+        """Everything that is known, as names and values."""
+        lines = [
+            self.title,
+            ("state", self.state),
+            ("", self.message),
+            ("rows", self.progress.rows_text),
+            ("failed rows", str(self.failed_rows or "")),
+            *named_lines("warnings", self.warnings),
+            ("speed", ", ".join(self.pace)),
+            ("stage", self.stage),
+            ("workers", ", ".join(map(str, self.workers))),
+            *self.facts,
+        ]
+        return [(name, value) for name, value in lines if value]
 
 
 def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation:
     """Return what is known of a job on a cluster."""
-    facts = [("Namespace", job.namespace), ("Output", job.output)]
-    named = (("Attempt", job.attempt), ("GPUs", job.gpus), ("Cost", job.cost))
-    facts += [(name, str(value)) for name, value in named if value]
+    named = (("attempt", job.attempt), ("GPUs", job.gpus), ("cost", job.cost))
+    facts = [(name, str(value)) for name, value in named if value]
     return Observation(
-        job.phase, job.progress, job.failed, job.ended, job.phase == "Failed",
-        job.stage, job.message, workers, job.output, facts,
+        ("job", f"{job.namespace}/{job.name}"), job.phase, job.progress, job.counts, job.ended,
+        job.phase == "Failed", job.stage, job.message, workers, job.warnings, job.output,
+        [*facts, *_times(job), ("output", job.output)],
     )  # fmt: skip
+
+
+def _times(job: JobStatus) -> Iterator[tuple[str, str]]:
+    """Yield when a job was started and has ended, and how long it took."""
+    start, end = (job.raw.get(name, "") for name in ("startTime", "completionTime"))
+    began, ended = time_of(start), time_of(end) if job.ended else None
+    if began:
+        yield "started", start
+    if ended:
+        took = duration_text((ended - began).total_seconds()) if began else ""
+        yield "ended", f"{end} (after {took})" if took else end
 
 
 def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
     """Return what is known of an output: the sum over all jobs that have written to it."""
     states = {each.state for each in found}
     running = "running" in states
-    facts = [("Output", output)]
-    for each in found:
-        facts += [("Written by", each.job), ("Attempt", str(each.attempt))]
-        if each.heartbeat_age is not None:
-            facts.append(("Last heartbeat", f"{each.heartbeat_age:.0f} s ago"))
     return Observation(
+        ("output", output),
         "running" if running else "unfinished" if "unfinished" in states else "complete",
         Progress.sum(each.progress for each in found),
-        sum(each.counts.failed for each in found),
+        Counts.sum(each.counts for each in found),
         ended=not running,
         failed="unfinished" in states,
         message=next((each.last_error for each in found if each.last_error), ""),
+        warnings=[warning for each in found for warning in each.warnings],
         output=output,
-        facts=facts,
+        facts=[fact for each in found for fact in _facts(each)],
     )
+
+
+def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
+    yield "written", str(status.counts.written)
+    yield "filtered", str(status.counts.filtered or "")
+    yield "attempt", str(status.attempt)
+    yield "job", status.job
+    if status.heartbeat_age is not None:
+        yield "heartbeat", f"{status.heartbeat_age:.0f} s ago"
+    if status.logs:
+        yield "log", status.logs[-1]
 
 
 @dataclass

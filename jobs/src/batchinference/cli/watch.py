@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from batchinference.api.outputs import OutputStatus, status_of
-from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
+from batchinference.api.progress import (
+    Observation,
+    SpeedMeter,
+    observed_job,
+    observed_output,
+)
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.cli import exits
@@ -35,7 +40,7 @@ def watch_status(
     """Show the progress until the job has ended, and return the exit code."""
     meter = SpeedMeter()
     table = form is Format.TEXT and sys.stdout.isatty()
-    with _table_view(target.text) if table else _line_view(form) as show:
+    with _table_view() if table else _line_view(form) as show:
         while True:
             seen = meter.measured(_observe(target))
             if seen.ended or not is_quiet():
@@ -71,43 +76,28 @@ def _line_view(form: Format) -> Iterator[View]:
 
 
 @contextmanager
-def _table_view(name: str) -> Iterator[View]:
+def _table_view() -> Iterator[View]:
     """Yield a function that updates a table on the terminal."""
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(), auto_refresh=False) as live:
-        yield lambda seen: live.update(_table(name, seen), refresh=True)
+        yield lambda seen: live.update(_table(seen), refresh=True)
 
 
-def _table(name: str, seen: Observation) -> Table:
+def _table(seen: Observation) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    for field, value in [("job", name), *fields_of(seen)]:
-        table.add_row(field, Text(in_one_line(value)))
+    for name, value in seen.lines:
+        table.add_row(name, Text(in_one_line(value)))
     return table
-
-
-def fields_of(seen: Observation) -> list[tuple[str, str]]:
-    """Return the names and values of the table. Values that are unknown are left out."""
-    fields = [
-        ("state", seen.state),
-        ("rows", seen.progress.rows_text),
-        ("speed", seen.progress.speed),
-        ("ETA", "" if seen.ended else seen.progress.remaining),
-        ("stages", seen.stage),
-        ("workers", ", ".join(map(str, seen.workers))),
-        ("errors", f"{seen.failed_rows} failed row(s)"),
-        ("message", seen.message),
-    ]
-    return [(name, value) for name, value in fields if value]
 
 
 def line_of(seen: Observation) -> str:
     """Return what is known of a job as one line."""
-    parts = [seen.state, *seen.progress.figures]
+    parts = [seen.state, *seen.progress.figures, *seen.pace]
     if seen.failed_rows:
         parts.append(f"{seen.failed_rows} failed")
     if seen.stage:

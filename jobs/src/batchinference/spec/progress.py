@@ -92,12 +92,15 @@ class Progress(SpecModel):
         return Progress.of(self.rows, self.total, estimated=bool(self.estimated), rate=rate)
 
     @property
+    def count(self) -> str:
+        """The rows such as `30 of 260`, or of about as many if the total is an estimate."""
+        about = "about " if self.estimated else ""
+        return f"{self.rows:,}" + ("" if self.total is None else f" of {about}{self.total:,}")
+
+    @property
     def rows_text(self) -> str:
         """The rows such as `30 of 260 (11 %)`, as far as they are known."""
-        total = f" of {self.total:,}" if self.total is not None else ""
-        return f"{self.rows:,}{total}" + (
-            f" ({self.percent} %)" if self.percent is not None else ""
-        )
+        return self.count + (f" ({self.percent} %)" if self.percent is not None else "")
 
     @property
     def speed(self) -> str:
@@ -117,9 +120,9 @@ class Progress(SpecModel):
 
     @property
     def figures(self) -> list[str]:
-        """The known figures for one line: the rows, the percentage and the pace."""
+        """The rows and the percentage, if it is known, for one line."""
         percent = [f"{self.percent} %"] if self.percent is not None else []
-        return [counted(self.rows, "row"), *percent, *self.pace]
+        return [counted(self.rows, "row"), *percent]
 
 
 class Counts(SpecModel):
@@ -136,6 +139,13 @@ class Counts(SpecModel):
     warned: Annotated[Rows, Field(ge=1)] | None = None
     """Warnings about rows that have not failed. A row may have several. Absent if there are
     none."""
+
+    @classmethod
+    def sum(cls, parts: Iterable[Counts]) -> Counts:
+        """Return the sum of counts."""
+        known = list(parts)
+        sums = {name: sum(getattr(each, name) or 0 for each in known) for name in cls.model_fields}
+        return cls(**sums | {"warned": sums["warned"] or None})
 
 
 class RowsOverTime(SpecModel):

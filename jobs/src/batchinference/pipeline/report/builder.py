@@ -14,10 +14,10 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.report.merge import sum_counts, sum_warnings
+from batchinference.pipeline.report.merge import sum_warnings
 from batchinference.pipeline.report.notes import RunNotes
 from batchinference.pipeline.report.stored import load_report, now, reported_counts
-from batchinference.spec.progress import History, Progress
+from batchinference.spec.progress import Counts, History, Progress
 from batchinference.spec.report import MAX_WARNINGS, Capacity, JobState, Memory, Report, RunCost
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import counted
@@ -178,7 +178,7 @@ class ReportBuilder:
         rows of the output are unknown."""
         self.enter(JobState.SUCCEEDED)
         found = [load_report(part) for part in parts]
-        counts = sum_counts(report.counts for report in found)
+        counts = Counts.sum(report.counts for report in found if report.counts)
         fields: dict[str, object] = {
             "message": f"0 new rows: {remark}; the output has {counted(counts.written, 'row')}",
             "counts": counts,

@@ -19,7 +19,7 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
     parts = [item.progress for item in reports if item.progress]
     return report.model_copy(
         update={
-            "counts": sum_counts(item.counts for item in reports),
+            "counts": Counts.sum(item.counts for item in reports if item.counts),
             "progress": Progress.sum(parts) if parts else None,
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
@@ -28,13 +28,6 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "warnings": sum_warnings(warning for item in reports for warning in item.warnings),
         }
     )
-
-
-def sum_counts(found: Iterable[Counts | None]) -> Counts:
-    """Return the sums of the counts that are known."""
-    known = [counts for counts in found if counts]
-    sums = {name: sum(getattr(each, name) or 0 for each in known) for name in Counts.model_fields}
-    return Counts(**sums | {"warned": sums["warned"] or None})
 
 
 def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:

@@ -87,9 +87,9 @@ def test_report_has_the_notes_of_all_attempts(tmp_path: Path) -> None:
     run._reports = ReportBuilder("job", layout_of(tmp_path))
     for note in ({"retries": 3, "task": 1}, {"peak_bytes": 1}):
         run._add_notes([("write", json.dumps(note))])
-    notes = run._reports.notes
-    assert notes is not None
-    assert (notes.retries, notes.peak_bytes) == (3, 1)
+    found = run._reports.build()
+    assert found.memory is not None
+    assert (found.retries, found.memory.peak_worker_bytes) == (3, 1)
 
 
 def test_each_output_has_its_own_rows_over_time(tmp_path: Path) -> None:

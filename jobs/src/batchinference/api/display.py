@@ -88,15 +88,13 @@ class Display:
             self._print_line(report)
 
     def _move_bar(self, report: Report) -> None:
-        progress = report.progress
+        progress, troubles = report.progress, report.counts.troubles if report.counts else []
         self._bar.update(
             self._task,
             description=report.state.value,
             completed=progress.rows if progress else 0,
             total=progress.total if progress else None,
-            details=", ".join(
-                [progress.rows_text, *progress.pace, *_troubles(report)] if progress else []
-            ),
+            details=", ".join([progress.rows_text, *progress.pace, *troubles] if progress else []),
         )
 
     def _print_line(self, report: Report) -> None:
@@ -106,7 +104,8 @@ class Display:
         line = (report.state, percent // LINE_EVERY_PERCENT)
         if line != self._last_line:
             self._last_line = line
-            figures = [*progress.figures, *progress.pace, *_troubles(report)] if progress else []
+            troubles = report.counts.troubles if report.counts else []
+            figures = [*progress.figures, *progress.pace, *troubles] if progress else []
             self.say(", ".join([f"{report.name}: {report.state.value}", *figures]))
 
     def summarize(
@@ -128,13 +127,6 @@ class Display:
 
         for line in lines_of_rows(first_rows(job.spec.write, rows)):
             self._print(line)
-
-
-def _troubles(report: Report) -> list[str]:
-    """Return the numbers of failed rows and of warnings, if there are any."""
-    counts = report.counts
-    failed = [f"{counts.failed} failed"] if counts and counts.failed else []
-    return [*failed, f"{counts.warned} with warnings"] if counts and counts.warned else failed
 
 
 def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:

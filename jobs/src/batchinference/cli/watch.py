@@ -98,8 +98,7 @@ def _table(seen: Observation) -> Table:
 def line_of(seen: Observation) -> str:
     """Return what is known of a job as one line."""
     parts = [seen.state, *seen.progress.figures, *seen.pace]
-    if seen.failed_rows:
-        parts.append(f"{seen.failed_rows} failed")
+    parts += seen.counts.troubles if seen.counts else []
     if seen.stage:
         parts.append(f"in {seen.stage.replace(', ', ' + ')}")
     if seen.workers:

@@ -140,6 +140,12 @@ class Counts(SpecModel):
     """Warnings about rows that have not failed. A row may have several. Absent if there are
     none."""
 
+    @property
+    def troubles(self) -> list[str]:
+        """The numbers of failed rows and of warnings as text, if there are any."""
+        failed = [f"{self.failed} failed"] if self.failed else []
+        return [*failed, f"{self.warned} with warnings"] if self.warned else failed
+
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:
         """Return the sum of counts."""

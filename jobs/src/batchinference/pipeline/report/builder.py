@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
@@ -30,22 +31,18 @@ NO_ROWS = "the input has no rows"
 
 @dataclass
 class ReportBuilder:
-    """The state of a run, as its reports show it. `layout` is the layout of the current output,
-    `notes` summarizes the last attempt that has ended, and `cost` covers the whole run. `warnings`
-    are those about the files of the input and the committed rows. `may_be_empty` is whether the
-    input may have no rows."""
+    """The state of a run, as its reports show it. `layout` is the layout of the current output, and
+    `cost` covers the whole run. `warnings` are those about the files of the input and the committed
+    rows. `may_be_empty` is whether the input may have no rows."""
 
     name: str
     layout: Layout
     may_be_empty: bool = False
-    notes: RunNotes | None = field(default=None, init=False)
     cost: RunCost | None = field(default=None, init=False)
     output_bytes: int | None = field(default=None, init=False)
     warnings: list[WarningCount] = field(default_factory=list, init=False)
-    _spilled_bytes: int | None = field(default=None, init=False)
-    _capacity: Capacity | None = field(default=None, init=False)
-    _attempt: int | None = field(default=None, init=False)
-    _stage: str | None = field(default=None, init=False)
+    _fields: dict[str, Any] = field(default_factory=dict, init=False)
+    """The fields of the report that the attempts at the current output have set."""
     _total: RowCount | None = field(default=None, init=False)
     _before: int = field(default=0, init=False)
     """Rows that earlier attempts have finished."""
@@ -63,9 +60,8 @@ class ReportBuilder:
         """Report on this output from now on, and forget the previous one."""
         self.enter(JobState.PREPARING)
         self.layout = layout
-        self._attempt = self.notes = self._capacity = self.output_bytes = None
-        self._counts = self._progress = None
-        self.warnings = []
+        self.output_bytes = self._counts = self._progress = None
+        self.warnings, self._fields = [], {}
         self._history = History(self._history.start)
 
     def begin_rows(self, total: RowCount | None, before: RowCounts) -> None:
@@ -76,16 +72,22 @@ class ReportBuilder:
         self.read(before)
 
     def begin_attempt(self, number: int) -> None:
-        self._attempt, self._stage, self._capacity = number, None, None
+        self._fields |= {"attempt": number, "stage": None, "capacity": None}
 
     def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
         """Report the notes of all attempts that have ended, and the bytes that Ray has spilled."""
-        self.notes, self._spilled_bytes = notes, spilled_bytes
+        self._fields |= {
+            "batchSizes": notes.batch_sizes,
+            "steps": notes.steps,
+            "retries": notes.retries,
+            "notes": notes.notes,
+            "memory": Memory(peakWorkerBytes=notes.peak_bytes, spilledBytes=spilled_bytes),
+        }
 
     def add_capacity(self, capacity: Capacity | None) -> None:
         """Report the most that Ray had during the attempt. It has `capacity` now."""
         if capacity is not None:
-            self._capacity = capacity.highest(self._capacity)
+            self._fields["capacity"] = capacity.highest(self._fields.get("capacity"))
 
     def enter(self, state: JobState) -> None:
         """Enter a state, and stop the clock of the previous one."""
@@ -98,7 +100,7 @@ class ReportBuilder:
     def read(self, counts: RowCounts, stage: str | None = None) -> None:
         """Update the progress, which never decreases: `counts` rows are committed, and `stage` is
         the last stage that has work."""
-        self._stage = stage
+        self._fields["stage"] = stage
         if self._counts is None:
             return
         if counts.read > self._counts.read:
@@ -122,8 +124,11 @@ class ReportBuilder:
 
     def build(self, failure: JobFailure | None = None) -> Report:
         """Return the report of the run as it is now. `failure` is the reason for a failed run."""
-        counts = self._counts
+        counts, fields = self._counts, dict(self._fields)
+        if self._state is not JobState.RUNNING:
+            fields["stage"] = None
         return Report(
+            **fields,
             name=self.name,
             state=self._state,
             reason=failure.reason if failure else None,
@@ -133,20 +138,10 @@ class ReportBuilder:
             output=self.layout.output.uri,
             outputBytes=self.output_bytes,
             errors=self.layout.errors.uri if counts and counts.failed else None,
-            stage=self._stage if self._state == JobState.RUNNING else None,
-            attempt=self._attempt,
             startedAt=self._started_at,
             updatedAt=now(),
             seconds=dict(self._seconds),
-            batchSizes=self.notes.batch_sizes if self.notes else {},
-            steps=self.notes.steps if self.notes else {},
-            retries=self.notes.retries if self.notes else 0,
-            memory=Memory(peakWorkerBytes=self.notes.peak_bytes, spilledBytes=self._spilled_bytes)
-            if self.notes
-            else None,
-            capacity=self._capacity,
             cost=self.cost,
-            notes=self.notes.notes if self.notes else [],
             warnings=self.warnings[:MAX_WARNINGS],
             rowsOverTime=self._history.over_time if counts else None,
             versions=dict(versions()),

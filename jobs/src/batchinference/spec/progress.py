@@ -202,12 +202,13 @@ class History:
     @property
     def rate(self) -> float | None:
         """The rows per second in the second half of the time since the first new rows, or in the
-        last MIN_WINDOW_SECONDS if that is longer; None if there were none."""
+        last MIN_WINDOW_SECONDS if that is longer; None if there were none. If no rows are new since
+        then, the time is longer: rows count when they are committed, which may be rare."""
         if not self.points:
             return None
         end, rows = self.points[-1]
         window = max(MIN_WINDOW_SECONDS, (end - self._base[0]) / 2)
-        points = [self._base, *(point for point in self.points if point[1] > self._base[1])]
+        points = [self._base, *(one for one in self.points if self._base[1] < one[1] < rows)]
         old = [point for point in points if end - point[0] >= window]
         start, before = old[-1] if old else self._base
         return (rows - before) / (end - start) if rows > before and end > start else None

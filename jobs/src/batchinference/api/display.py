@@ -18,7 +18,7 @@ from rich.progress import (
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import byte_size, in_one_line, without_controls
+from batchinference.text import byte_size, in_one_line, named_lines, without_controls
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
@@ -161,11 +161,6 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     if report.errors:
         lines.append(("errors", report.errors))
     return lines
-
-
-def named_lines(name: str, values: Sequence[object]) -> list[tuple[str, str]]:
-    """Return a line for each value. Only the first one has the name."""
-    return [("" if number else name, str(value)) for number, value in enumerate(values)]
 
 
 def _result(report: Report, *, resumes: bool) -> str:

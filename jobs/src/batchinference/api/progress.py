@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from batchinference.api.display import named_lines
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus
 from batchinference.api.workers import Workers
@@ -14,6 +13,7 @@ from batchinference.spec.durations import duration_text
 from batchinference.spec.progress import Counts, History, Progress
 from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
+from batchinference.text import named_lines
 
 Lines = list[tuple[str, str]]
 

@@ -162,9 +162,9 @@ class Pool:
 
 def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
     """Return what limits the job and what to add; None if the report does not show it."""
-    pools = [step for step in spec.steps if _has_pool(step, report)]
     if found := _limited_by_server(report, spec):
         return found
+    pools = [step for step in spec.steps if _has_pool(step, report)]
     load = load_of(report, spec)
     if load is None or len(pools) > 1:
         return None
@@ -182,13 +182,11 @@ def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
     if slowest is None or slowest.model is None or slowest.model.runtime != "http" or not total:
         return None
     share = report.steps[slowest.name].seconds / total
+    if share < ACTIVE:
+        return None
     return (
-        None
-        if share < ACTIVE
-        else (
-            f"The server limits: {_percent(share)} of the measured time are requests of the step "
-            f"'{slowest.name}'. Increase its concurrency, or the capacity of the server."
-        )
+        f"The server limits: {_percent(share)} of the measured time are requests of the step "
+        f"'{slowest.name}'. Increase its concurrency, or the capacity of the server."
     )
 
 

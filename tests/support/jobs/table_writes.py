@@ -32,7 +32,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_for
-from batchinference.pipeline.report import finished_report
+from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -17,17 +16,17 @@ from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
-from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_limits import check_errors, check_warnings
 from batchinference.pipeline.errors import (
     BadOutput,
     Incomplete,
     JobFailure,
     OutOfMemory,
     OutputInUse,
-    TooManyErrors,
     WorkerCrashed,
 )
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
@@ -42,28 +41,21 @@ from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.report import (
-    ProgressTracker,
-    ReportBuilder,
-    collect_notes,
-    merge_reports,
-)
+from batchinference.pipeline.report.builder import ReportBuilder
+from batchinference.pipeline.report.merge import merge_reports
+from batchinference.pipeline.report.notes import collect_notes
 from batchinference.pipeline.row_batch import WRITE_STEP, unpack_ids
 from batchinference.plan import Plan
-from batchinference.spec.job import BatchInference, ErrorPolicy
+from batchinference.spec.job import BatchInference
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteTable
 
 MAX_PASSES, MAX_STALLED = 50, 4
 """Maximum number of passes over missing rows, and of consecutive passes that commit nothing and in
 which no process dies at a row. If rows are still missing afterwards, the job fails."""
-ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
-"""How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
-An estimate can end a job only after ESTIMATE_FROM rows have been read."""
 Publish = Callable[[Report], None]
 RayContext = Callable[[], AbstractContextManager[Plan]]
 """Starts Ray or connects to it, and yields the plan that fits it."""
@@ -144,7 +136,7 @@ class JobRun:
             with keep_heartbeat(run.attempt.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
-        self._reports.begin_rows(ProgressTracker(run.count, run.start.counts.read))
+        self._reports.begin_rows(run.count, run.start.counts)
         self._finished.append(self._run_passes(run, self._plan))
         return self._finished[-1]
 
@@ -310,94 +302,3 @@ class JobRun:
         with suppress(OSError):
             self.publish(merged)
         return merged
-
-
-def check_errors(
-    policy: ErrorPolicy,
-    counts: RowCounts,
-    total: RowCount | None,
-    example: Callable[[], str],
-    *,
-    resumes: bool = False,
-) -> None:
-    """Raise TooManyErrors if more rows have failed than the policy allows.
-
-    A percentage refers to the whole input. It is only checked if the number of rows is known or
-    estimated. `example` returns a description of one failed row. `resumes` is whether the next run
-    keeps the rows of this one.
-    """
-    if counts.failed == 0:
-        return
-    if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:
-        limit = f"errors.maxRows ({max_rows})"
-    elif limit_text := _exceeded_percentage(policy.max_percent, counts.failed, counts, total):
-        limit = f"errors.maxPercent ({limit_text})"
-    elif not policy.tolerant:
-        limit = "0, because spec.errors allows none"
-    else:
-        return
-    message = f"{counts.failed} row(s) failed, limit: {limit}"
-    if limits := _sufficient_limits(policy, counts, total):
-        kept = ": it resumes, and keeps the error records" if resumes else ""
-        message += f". To allow them, set {limits}, and run the job again{kept}"
-    with suppress(Exception):  # storage that cannot be read must not replace the cause
-        message += f". One of them: {example()}"
-    raise TooManyErrors(message)
-
-
-def _sufficient_limits(policy: ErrorPolicy, counts: RowCounts, total: RowCount | None) -> str:
-    """Return the smallest limits that allow the failed rows, as text. Empty if most rows have
-    failed: then the job must be corrected."""
-    if 2 * counts.failed > counts.read:
-        return ""
-    limits = []
-    most = 0 if policy.max_rows is None and policy.max_percent is None else policy.max_rows
-    if most is not None and counts.failed > most:
-        limits.append(f"errors.maxRows to at least {counts.failed}")
-    if _exceeded_percentage(policy.max_percent, counts.failed, counts, total) and total:
-        percent = math.ceil(10_000 * counts.failed / max(total.rows, counts.read)) / 100
-        limits.append(f"errors.maxPercent to at least {percent:g}")
-    return " and ".join(limits)
-
-
-def check_warnings(
-    policy: ErrorPolicy,
-    warnings: Sequence[WarningCount],
-    counts: RowCounts,
-    total: RowCount | None,
-) -> None:
-    """Raise TooManyErrors if a step has more warnings than the policy allows. Percentages are
-    checked like those of `check_errors`."""
-    for index, limits in enumerate(policy.warnings):
-        of_name = [warning for warning in warnings if warning.name == limits.name]
-        most = max(of_name, key=lambda warning: warning.count, default=None)
-        count = most.count if most else 0
-        percentage = _exceeded_percentage(limits.max_percent, count, counts, total)
-        if limits.max_rows is not None and count > limits.max_rows:
-            limit = f"maxRows ({limits.max_rows})"
-        elif percentage is not None:
-            limit = f"maxPercent ({percentage})"
-        else:
-            continue
-        raise TooManyErrors(
-            f"{count} {limits.name.unit}(s) have the warning {limits.name.value}, limit: "
-            f"errors.warnings[{index}].{limit}. {limits.name.message}. One of them: "
-            f"{most.example if most else None}"
-        )
-
-
-def _exceeded_percentage(
-    max_percent: float | None, count: int, counts: RowCounts, total: RowCount | None
-) -> str | None:
-    """Return the percentage limit as text if `count` rows exceed it; None if they do not.
-
-    If the row count is an estimate, the input may have many more rows."""
-    if max_percent is None or total is None:
-        return None
-    if total.estimated and counts.read < ESTIMATE_FROM:
-        return None
-    rows = max(total.rows, counts.read) if total.estimated else max(total.rows, 1)
-    margin = ESTIMATE_MARGIN if total.estimated else 1
-    if 100 * count <= max_percent * rows * margin:
-        return None
-    return f"{max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"

@@ -50,7 +50,7 @@ from batchinference.pipeline.input.snapshot import (
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
-from batchinference.pipeline.report import finished_report
+from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.model_files import check

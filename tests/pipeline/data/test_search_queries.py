@@ -13,7 +13,7 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
-from batchinference.pipeline.input.readers.whole_file import ImageReader
+from batchinference.pipeline.input.readers.images import ImageReader
 from batchinference.pipeline.query import of_image, of_text
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.search.index import Index, open_index

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.columns import check_columns, input_columns, replaced_columns
+from batchinference.plan.columns import check_columns, replaced_columns
 from batchinference.spec import SpecError
 from batchinference.spec.steps import Step
 from support.documents.minimal import Document, model_step, python_step
@@ -52,7 +52,7 @@ def problems(*steps: Document, columns: list[str] | None, **spec: Any) -> list[s
     ids=str,
 )
 def test_columns_of_the_input(given: Document, columns: list[str] | None) -> None:
-    assert input_columns(spec_of(**given)) == columns
+    assert spec_of(**given).read.columns == columns
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_replaced_columns_are_noted(
 ) -> None:
     parsed = [Step.model_validate(step) for step in steps]  # also with the same names
     spec = spec_of(**given).model_copy(update={"steps": parsed})
-    found = [note.partition(".")[0] for note in replaced_columns(spec, input_columns(spec))]
+    found = [note.partition(".")[0] for note in replaced_columns(spec, spec.read.columns)]
     assert found == notes
 
 

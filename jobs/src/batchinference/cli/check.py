@@ -26,7 +26,7 @@ from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.columns import input_columns, replaced_columns
+from batchinference.plan.columns import replaced_columns
 from batchinference.rendering import Names, attempt_objects, effective, token_secret
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadows import shadowing
@@ -130,7 +130,7 @@ def _check_document(
     plan_for_cluster(job.spec)
     remarks = [] if directory is None else _check_deep(job, directory)
     return f"{job.metadata.name} is valid", [
-        *replaced_columns(job.spec, input_columns(job.spec)),
+        *replaced_columns(job.spec, job.spec.read.columns),
         *map(str, remarks),
     ]
 

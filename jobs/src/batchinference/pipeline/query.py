@@ -166,7 +166,7 @@ def _refuse_preprocessed_input(index: Index, embed: Step) -> None:
 
 def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     from batchinference.pipeline.input.readers import BadRow
-    from batchinference.pipeline.input.readers.whole_file import ImageReader
+    from batchinference.pipeline.input.readers.images import ImageReader
 
     sources = [spec.read.options, *(step.decode for step in spec.steps)]
     fields = next((one for one in reversed(sources) if isinstance(one, ImageFields)), ImageFields())

@@ -12,15 +12,6 @@ from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
 from batchinference.spec.expression import names_compared_in, written
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
-from batchinference.spec.read import (
-    CsvOptions,
-    FileOptions,
-    ImageOptions,
-    LanceOptions,
-    ParquetOptions,
-    ReadItems,
-    VideoOptions,
-)
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteOrdered
@@ -28,33 +19,6 @@ from batchinference.spec.write import Write, WriteOrdered
 CASELESS = ("delta", "iceberg", "sql")
 """Formats of tables whose engines ignore the case of column names."""
 _CONSTANTS = {"true": "True", "false": "False", "null": "None", "none": "None"}
-_FORMAT_COLUMNS = {
-    "images": ["image"],
-    "text": ["text"],
-    "binary": ["bytes"],
-    "audio": ["amplitude", "sample_rate"],
-    "video": ["frame", "frame_index"],
-}
-
-
-def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
-    """Return the columns of the input, or None if they depend on the files."""
-    options = spec.read.options
-    columns = None
-    if spec.read.format in _FORMAT_COLUMNS:
-        stamped = isinstance(options, VideoOptions) and options.include_timestamps
-        paged = isinstance(options, ImageOptions) and options.pages == "all"
-        further = ["frame_timestamp"] * stamped + ["page_index"] * paged
-        columns = _FORMAT_COLUMNS[spec.read.format] + further
-    elif isinstance(options, ParquetOptions | LanceOptions):
-        columns = options.columns
-    elif isinstance(spec.read, ReadItems):
-        columns = list(dict.fromkeys(name for item in spec.read.items for name in item))
-    elif isinstance(options, CsvOptions):
-        columns = options.column_names
-    if columns is None or (isinstance(options, FileOptions) and options.partitioning):
-        return None
-    return [*columns, *filter(None, [spec.read.path_name])]
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:

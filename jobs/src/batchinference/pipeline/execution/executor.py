@@ -42,7 +42,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
 from batchinference.pipeline.input import JobInput, ReadRows
 from batchinference.pipeline.input.files import FileInput
-from batchinference.pipeline.input.planning import Sizing, row_bytes
+from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
 from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
@@ -53,9 +53,6 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
 from batchinference.spec.write import Write, WriteOrdered
-
-_WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
-"""Formats whose rows have no column of texts."""
 
 
 class Executor:
@@ -89,7 +86,7 @@ class Executor:
         read, job_input, count = self._spec.read, self._prepared.input, self._prepared.count
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
-        texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
+        texts = read.HAS_TEXTS and columns_of_first_model(self._spec.steps)
         merged = _merges(self._spec.write)
         prefer_large = bool(texts) or not merged
         divisible = job_input.divisible(self._at_once)
@@ -135,7 +132,7 @@ class Executor:
         job_input, count = self._prepared.input, self._prepared.count
         if count is None:
             return None
-        size = row_bytes(job_input.size, count.rows, self._spec.read)
+        size = self._spec.read.row_bytes(job_input.size, count.rows)
         return WindowLimits(int(share * count.rows), size)
 
     def _staged(

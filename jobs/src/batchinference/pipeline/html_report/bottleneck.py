@@ -248,8 +248,8 @@ def _of_reading(load: Load, report: Report, spec: BatchInferenceSpec) -> Iterato
     if read.cpu_seconds <= IDLE * read.seconds:
         waits = 1 - read.cpu_seconds / read.seconds
         yield f"Reading waits for data {_percent(waits)} of its time."
-    elif spec.read.format == "images":
-        yield "Smaller images (read.options.size) take less time."
+    elif spec.read.SPEEDUP:
+        yield spec.read.SPEEDUP
 
 
 def _rounded(seconds: float) -> float:

@@ -19,8 +19,9 @@ from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, si
 from batchinference.pipeline.input.path_files import PathFiles
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
-from batchinference.pipeline.storage.location import COMPRESSIONS, Location, is_hidden
+from batchinference.pipeline.storage.location import Location, is_hidden
 from batchinference.spec.addresses import scheme_of, unexpanded_variable
+from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import FileOptions, ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -36,7 +37,7 @@ def snapshot_input(
     extensions: list[str] | None,
     storage: Storage = FROM_ENVIRONMENT,
     *,
-    file_format: str = "",
+    kind: type[ReadFiles] = ReadFiles,
     ignore_missing: bool = False,
     allow_empty: bool = False,
 ) -> InputSnapshot:
@@ -48,7 +49,7 @@ def snapshot_input(
     files to read or belongs to a table. With `ignore_missing`, raises BadInput only if all paths
     have no files. With `allow_empty`, directories and globs may have no files."""
     _check_one_store(paths)
-    rule = FileRule.of(extensions, file_format)
+    rule = FileRule.of(extensions, kind)
     found: dict[str, list[pafs.FileInfo]] = {}
     ignored: dict[str, Reason] = {}
     for path, times in Counter(paths).items():
@@ -78,7 +79,7 @@ def list_input(read: ReadFiles) -> InputSnapshot:
         read.paths,
         options.file_extensions,
         read.storage,
-        file_format=read.format,  # type: ignore[attr-defined]
+        kind=type(read),
         ignore_missing=options.ignore_missing_paths,
         allow_empty=read.allow_empty,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -65,7 +65,19 @@ Read = Annotated[
     Field(discriminator="format"),
 ]
 
+
+def format_of(kind: type[ReadModel]) -> str:
+    """Return the format of a class."""
+    return str(get_args(kind.model_fields["format"].annotation)[0])
+
+
+FILE_FORMATS: dict[str, type[ReadFiles]] = {
+    format_of(kind): kind for kind in get_args(get_args(Read)[0]) if issubclass(kind, ReadFiles)
+}
+"""The class of each format of files."""
+
 __all__ = [
+    "FILE_FORMATS",
     "AudioOptions",
     "BinaryOptions",
     "CsvOptions",
@@ -103,4 +115,5 @@ __all__ = [
     "TfrecordsOptions",
     "VideoOptions",
     "WebdatasetOptions",
+    "format_of",
 ]

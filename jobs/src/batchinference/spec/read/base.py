@@ -124,6 +124,29 @@ class ReadModel(SpecModel):
 
     LOCATION_FIELDS: ClassVar[tuple[str, ...]] = ()
     """Fields with a path or URI, or a list of them."""
+    HAS_TEXTS: ClassVar[bool] = True
+    """Whether the rows may have a column of texts."""
+    TASK_ROWS: ClassVar[int | None] = None
+    """Rows per read task, if tasks can share a file; None if a task reads whole files."""
+    INFLATION: ClassVar[int] = 4
+    """How many times larger rows are in memory than in files."""
+    SPEEDUP: ClassVar[str] = ""
+    """What makes reading faster, as a sentence."""
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        """Return the columns of the source; None if they are unknown until it is opened."""
+        return None
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Return the columns of the rows; None if they are unknown until the source is opened."""
+        return self.own_columns
+
+    def row_bytes(self, size: int, rows: int) -> int:
+        """Return the approximate bytes of a row in memory, for `rows` rows in files of `size`
+        bytes."""
+        return max(64, self.INFLATION * size // max(1, rows))
 
     @property
     def path_name(self) -> str | None:
@@ -174,6 +197,14 @@ class ReadFiles(ReadModel):
     """Files of one format."""
 
     LOCATION_FIELDS = ("paths",)
+    EXTENSIONS: ClassVar[tuple[str, ...]] = ()
+    """The extensions of the files to read from directories; empty for all files."""
+    PACKAGED: ClassVar[tuple[str, ...]] = ()
+    """Further extensions, of files that only an optional package can decode."""
+    AMBIGUOUS: ClassVar[tuple[str, ...]] = ()
+    """Extensions of other formats with which a file may also be of this one."""
+    READS_TABLES: ClassVar[bool] = False
+    """Whether the data files of a table, such as a Delta table, are files of the format."""
 
     paths: Paths
     """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. If
@@ -186,6 +217,17 @@ class ReadFiles(ReadModel):
     path must exist, unless `ignore_missing_paths` is set: a directory or a glob may be empty."""
 
     @property
-    def path_name(self) -> str | None:
+    def file_options(self) -> FileOptions:
+        """Return the options of the format."""
         options: FileOptions = getattr(self, "options")  # noqa: B009 - defined by each format
-        return options.path_name
+        return options
+
+    @property
+    def path_name(self) -> str | None:
+        return self.file_options.path_name
+
+    @property
+    def columns(self) -> list[str] | None:
+        if self.own_columns is None or self.file_options.partitioning:
+            return None
+        return [*self.own_columns, *filter(None, [self.path_name])]

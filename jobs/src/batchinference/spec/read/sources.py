@@ -150,6 +150,10 @@ class ReadLance(ReadModel):
     options: LanceOptions = LanceOptions()
     """Options of the source."""
 
+    @property
+    def own_columns(self) -> list[str] | None:
+        return self.options.columns
+
 
 class ItemsOptions(ReadOptions):
     limit: Limit | None = None
@@ -167,3 +171,7 @@ class ReadItems(ReadModel):
     as JSON. Store larger inputs in a file."""
     options: ItemsOptions = ItemsOptions()
     """Options of the source."""
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        return list(dict.fromkeys(name for item in self.items for name in item))

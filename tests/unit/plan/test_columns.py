@@ -340,8 +340,7 @@ def test_sampling_rate_of_an_earlier_step_is_not_replaced() -> None:
     rename = {"name": "rename", "renameColumns": {"sample_rate": "rate_of_a"}}
     for columns in (["a", "b"], None):
         assert problems(first, second, columns=columns) == [
-            "spec.steps[1].decode.format: step 'b' decodes audio and would replace column "
-            "'sample_rate' of an earlier step (audio). Rename that column before this step with "
-            "renameColumns"
+            "spec.steps[1].decode: step 'b' adds column 'sample_rate', and there is one already. "
+            "Rename it before this step with renameColumns"
         ]
         assert problems(first, rename, second, columns=columns) == []

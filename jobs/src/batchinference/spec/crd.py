@@ -244,7 +244,7 @@ def _equal(name: str, *, required: bool = False) -> str:
 
 
 def _step_rules() -> list[Schema]:
-    kinds = [to_alias(kind) for kind in Step.KINDS]
+    kinds = [to_alias(kind) for kind in Step.kinds()]
     given = ", ".join(f"has(self.{kind})" for kind in kinds)
     return [
         {

@@ -77,7 +77,7 @@ def _change(step: Step, times: StepTimes) -> str:
     """Return advice on how to make a step faster."""
     busy = times.cpu_seconds / times.seconds if times.seconds else 0.0
     gpus = step.resources.gpu if step.resources else 0
-    if step.model is not None and step.model.runtime == "http":
+    if step.model is not None and step.model.REMOTE:
         return "It waits for the server: increase its concurrency, or the capacity of the server."
     if gpus:
         return (

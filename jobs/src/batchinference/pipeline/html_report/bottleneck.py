@@ -118,7 +118,7 @@ def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
 def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
     """Return the load of a job; None if a part of it was not measured."""
     seconds, capacity = report.seconds.get(JobState.RUNNING, 0.0), report.capacity
-    loaded = [step for step in spec.steps if step.model or step.python]
+    loaded = [step for step in spec.steps if step.facts.tunable]
     measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)
     if not (measured and capacity and seconds > 0 and capacity.cpus > 0 and capacity.writers > 0):
         return None
@@ -131,7 +131,7 @@ def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, floa
     """Yield the CPU seconds of reading and of each step in tasks. A task has as many CPUs as the
     largest model or class that runs in it."""
     tasks = [step for step in spec.steps if not _has_pool(step, report)]
-    wide = [_cpus(step) for step in tasks if step.model or (step.python and step.python.is_class)]
+    wide = [_cpus(step) for step in tasks if step.facts.in_actors]
     width = max([1.0, *wide])
     yield READ_STEP, width * report.steps[READ_STEP].seconds
     for step in tasks:
@@ -156,7 +156,7 @@ def _pool(step: Step, report: Report) -> Pool | None:
     or for devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
     busy = _rounded(times.seconds) if times else 0.0
-    remote = step.model is not None and step.model.runtime == "http"
+    remote = step.model is not None and step.model.REMOTE
     if times is None or times.wait_seconds is None or busy <= 0 or remote:
         return None
     gpus = report.capacity.gpus if report.capacity else 0

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import PIPELINE_EXTRA, JobFailure, ModelLoad, require_package
-from batchinference.pipeline.runtimes.model_files import WEIGHTS, resolve, resolve_place
+from batchinference.pipeline.runtimes.model_files import WEIGHTS, check, resolve, resolve_place
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
+    Transform,
     TransformResult,
     all_failed,
     bytes_to_repeat,
@@ -21,13 +23,22 @@ from batchinference.pipeline.text_spans import Span, Splitter, Units, characters
 from batchinference.spec.addresses import is_local
 from batchinference.spec.chunk import END, INDEX, START, Chunk
 
+if TYPE_CHECKING:
+    from batchinference.spec.steps import Step
+
 _NULL = Span(0, 0, 0)
 
 
-class ChunkText:
+class ChunkText(Transform):
     """Makes a row of each chunk of a text. Raises ModelLoad if the tokenizer cannot be used.
 
     If the rows of a batch would take too much memory, the result covers only its first rows."""
+
+    @classmethod
+    def check(cls, step: Step) -> None:
+        if step.chunk is not None and step.chunk.tokenizer is not None:
+            files = ("tokenizer.json", "tokenizer_config.json")
+            check(step.chunk.tokenizer, files, step.chunk.revision, step.chunk.storage)
 
     def __init__(self, step: str, chunk: Chunk) -> None:
         self._step, self._column = step, chunk.column

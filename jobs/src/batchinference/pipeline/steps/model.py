@@ -11,28 +11,58 @@ from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_rows
 from batchinference.pipeline.row_warnings import collect_warnings, warn
-from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
+from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.runtimes.prompts import values_for_texts
-from batchinference.pipeline.steps import TransformResult, as_result, with_failed
+from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
+from batchinference.pipeline.steps.expression import UnsuitableTypes
 from batchinference.pipeline.steps.result_columns import ResultColumns
-from batchinference.spec.models import HttpModel, Model
-from batchinference.spec.models.transformers_tasks import GENERATION
+from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
 
 
-class ModelTransform:
+class ModelTransform(Transform):
     """Runs a model on each batch. The constructor loads the model."""
 
+    NEEDS_VALUES = True
+
+    @classmethod
+    def check(cls, step: Step) -> None:
+        model = _model_of(step)
+        check_runtime(model)
+        storage = model.storage_of_source
+        for place in model.other_locations:
+            check(place, storage=storage)
+        if model.source_or_none is not None:
+            check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
+        if model.factory_or_none is not None:
+            from batchinference.pipeline.steps.user_modules import check_callable
+
+            check_callable(step.name, model.factory_or_none)
+
+    @classmethod
+    def load(cls, step: Step, device: Device) -> Transform:
+        return cls(step, device)
+
+    @classmethod
+    def check_types(cls, step: Step, known: pa.Table) -> None:
+        model = _model_of(step)
+        for name, column in model.inputs.items():
+            kind = known.schema.field(column).type if column in known.column_names else None
+            if kind in (pa.string(), pa.large_string()) and (fix := model.MEDIA.get(name)):
+                raise UnsuitableTypes(
+                    f"step '{step.name}': the input '{name}' is column '{column}', which holds "
+                    f"texts. Use a column of {fix}"
+                )
+
     def __init__(self, step: Step, device: Device) -> None:
-        if step.model is None:
-            raise ValueError(f"step '{step.name}' has no model")
         self._step = step.name
-        self._model = step.model
+        self._model = _model_of(step)
         self._made = ResultColumns(step.name)
-        self._runtime = _load(step.name, step.model, device)
+        self._runtime = _load(step.name, self._model, device)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._step, list(self._model.inputs.values()), batch)
@@ -67,9 +97,15 @@ class ModelTransform:
         return [result for row, result in pairs if row not in failed], failed
 
 
+def _model_of(step: Step) -> Model:
+    if step.model is None:
+        raise ValueError(f"step '{step.name}' has no model")
+    return step.model
+
+
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
     """Return the values of each input of the model."""
-    if isinstance(model, HttpModel) or getattr(model, "task", None) in GENERATION:
+    if model.uses_texts:
         return dict(values_for_texts(model.inputs, table))
     columns = to_batch(table)
     return {name: columns[column] for name, column in model.inputs.items()}

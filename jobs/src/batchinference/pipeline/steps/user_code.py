@@ -32,7 +32,9 @@ from batchinference.spec.python_step import DEVICE
 from batchinference.text import counted, with_article
 
 if TYPE_CHECKING:
+    from batchinference.pipeline.runtimes.device import Device
     from batchinference.spec.python_step import PredictBatch, PythonStep
+    from batchinference.spec.steps import Step
 
 Row = dict[str, Any]
 _ARRAY_AS_VALUE = (
@@ -45,7 +47,29 @@ _ARRAY_AS_VALUE = (
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 
-class _UserFunction:
+class UserCode(Transform):
+    """Calls code of the user."""
+
+    NEEDS_VALUES = True
+
+    @classmethod
+    def check(cls, step: Step) -> None:
+        from batchinference.pipeline.steps.signatures import signature_problem
+        from batchinference.pipeline.steps.user_modules import check_callable
+
+        python = step.python
+        module = check_callable(step.name, python.callable) if python else None
+        if python and module and (problem := signature_problem(python, module)) is not None:
+            raise ModelLoad(f"step '{step.name}': {problem}")
+
+    @classmethod
+    def load(cls, step: Step, device: Device) -> Transform:
+        if step.python is None:
+            raise ValueError(f"step '{step.name}' has no code")
+        return python_transform(step.name, step.python, device.assigned_name)
+
+
+class _UserFunction(UserCode):
     """A function of the user with its arguments, and the columns of its results."""
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
@@ -173,7 +197,7 @@ class FlatMap(MapRows):
         return [self._checked(result) for result in made]
 
 
-class PredictBatchTransform:
+class PredictBatchTransform(UserCode):
     """Passes one column to the method as a list, and adds its results as a new column."""
 
     def __init__(

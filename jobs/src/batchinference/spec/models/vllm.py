@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel, matches, rules
+from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
     REVISION_RULE,
     Inputs,
@@ -171,6 +172,10 @@ class VllmModel(TextModel):
     max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 8
     """Maximum number of concurrent batches of a replica. Together they should have at least
     `max_num_seqs` rows, the maximum number of concurrent sequences of the engine."""
+
+    @property
+    def output_type(self) -> ColumnType:
+        return ["float32"] if self.task == "embed" else "string"
 
     @property
     def is_chat(self) -> bool:

@@ -124,6 +124,8 @@ class ReadModel(SpecModel):
 
     LOCATION_FIELDS: ClassVar[tuple[str, ...]] = ()
     """Fields with a path or URI, or a list of them."""
+    COLUMNS: ClassVar[tuple[str, ...]] = ()
+    """The columns of the source, if they are always the same."""
     HAS_TEXTS: ClassVar[bool] = True
     """Whether the rows may have a column of texts."""
     TASK_ROWS: ClassVar[int | None] = None
@@ -136,7 +138,7 @@ class ReadModel(SpecModel):
     @property
     def own_columns(self) -> list[str] | None:
         """Return the columns of the source; None if they are unknown until it is opened."""
-        return None
+        return list(self.COLUMNS) or None
 
     @property
     def columns(self) -> list[str] | None:

@@ -55,15 +55,12 @@ class ReadText(ReadFiles):
     """Text files, one row per line, in a column `text`."""
 
     EXTENSIONS = packed("txt", "text", "md", "rst", "log")
+    COLUMNS = ("text",)
 
     format: Literal["text"]
     """The format of the files."""
     options: TextOptions = TextOptions()
     """Options of the format."""
-
-    @property
-    def own_columns(self) -> list[str] | None:
-        return ["text"]
 
 
 class BinaryOptions(RowOptions):
@@ -74,15 +71,12 @@ class ReadBinary(ReadFiles):
     """Files of any kind, one row per file, in a column `bytes`."""
 
     HAS_TEXTS = False
+    COLUMNS = ("bytes",)
 
     format: Literal["binary"]
     """The format of the files."""
     options: BinaryOptions = BinaryOptions()
     """Options of the format."""
-
-    @property
-    def own_columns(self) -> list[str] | None:
-        return ["bytes"]
 
 
 class ParquetOptions(TableOptions):
@@ -263,15 +257,12 @@ class ReadAudio(ReadFiles):
     AMBIGUOUS = ("mp4", "3gp")
     HAS_TEXTS = False
     INFLATION = 10
+    COLUMNS = ("amplitude", "sample_rate")
 
     format: Literal["audio"]
     """The format of the files."""
     options: AudioOptions = AudioOptions()
     """Options of the format."""
-
-    @property
-    def own_columns(self) -> list[str] | None:
-        return ["amplitude", "sample_rate"]
 
 
 class ReadVideo(ReadFiles):

@@ -30,7 +30,7 @@ from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan import Plan, Stage
 from batchinference.plan.columns import replaced_columns
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import Read, ReadSql
+from batchinference.spec.read import Read
 from batchinference.spec.secrets import secret_variables
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningCount
@@ -145,7 +145,7 @@ class Preview:
 
 def check_query(read: Read, source: JobInput) -> None:
     """Raise BadInput if the input is an SQL query with many rows."""
-    count = source.count() if isinstance(read, ReadSql) else None
+    count = None if read.has_limit else source.count()
     if count is not None and count.rows > MAX_QUERY_ROWS:
         raise BadInput(
             f"read.query: a preview reads all rows of the query ({count.rows} rows). Preview a "

@@ -13,8 +13,6 @@ from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteOrdered
 
-CASELESS = ("delta", "iceberg", "sql")
-"""Formats of tables whose engines ignore the case of column names."""
 _CONSTANTS = {"true": "True", "false": "False", "null": "None", "none": "None"}
 
 
@@ -130,7 +128,7 @@ def _scalar_of(expression: str, kind: ColumnType) -> str:
 def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:
     """Yield the columns that a table whose names have no case cannot tell apart."""
     known: dict[str, str] = {}
-    for column in columns if write.format in CASELESS else ():
+    for column in columns if write.CASELESS else ():
         other = known.setdefault(column.lower(), column)
         if other != column:
             message = (

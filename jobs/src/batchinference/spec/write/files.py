@@ -85,6 +85,8 @@ class WriteOrdered(WriteRows, WriteDirectories):
 class WriteParquet(WriteOrdered):
     """Parquet files. Tensors are written as lists."""
 
+    READ_IN_PARTS = True
+
     format: Literal["parquet"]
     """The format of the output."""
     compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = "snappy"
@@ -93,6 +95,8 @@ class WriteParquet(WriteOrdered):
 
 class WriteJson(WriteOrdered):
     """JSON Lines files."""
+
+    STORES_COLUMNS = False
 
     format: Literal["json"]
     """The format of the output."""
@@ -125,6 +129,8 @@ class WriteWebdataset(WriteRows, WriteDirectories):
     encoding. Otherwise the type does: png for pixels, npy for other tensors, txt for text, cls for
     integers, json for other values."""
 
+    STORES_COLUMNS = False
+
     format: Literal["webdataset"]
     """The format of the output."""
     key_column: ColumnName | None = None
@@ -146,6 +152,8 @@ class WriteWebdataset(WriteRows, WriteDirectories):
 
 class WriteImages(WriteDirectories):
     """Image files, one per row. A row without an image has no file."""
+
+    FILE_PER_ROW = True
 
     format: Literal["images"]
     """The format of the output."""

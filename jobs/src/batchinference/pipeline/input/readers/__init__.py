@@ -127,6 +127,11 @@ class Reader(Protocol):
 
         None if it is unknown."""
 
+    def count_listed(self, file: Location) -> int | None:
+        """Return the number of rows of a file whose rows are addresses, without fetching them; None
+        for other files."""
+        return None
+
     def columns(self) -> list[str] | None:
         """Return the columns that `read` yields; None if they are not known before reading.
 

@@ -50,7 +50,6 @@ class Nearest(SpecModel):
             reads={self.column},
             adds={self.output: None},
             result=self.output,
-            tunable=True,
             why_in_tasks="a nearest step runs wherever a CPU is free",
             places={"path": Place(self.path, escaped=True)},
         )

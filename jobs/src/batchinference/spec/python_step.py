@@ -81,7 +81,6 @@ class PythonStep(SpecModel):
             result=self.predict_batch.output if self.predict_batch else None,
             summary=self.callable,
             user_code=True,
-            tunable=True,
             in_actors=self.is_class,
             why_in_tasks=f"'{self.callable}' is a function, which runs wherever a CPU is free (a "
             "class has a name in CapWords)",

@@ -46,8 +46,6 @@ class StepFacts:
     """The model, the code or the expression that it runs; None for all of its settings."""
     user_code: bool = False
     """Whether it calls code of the user for each row, which may read and return any columns."""
-    tunable: bool = False
-    """Whether the step may have a batch size and resources."""
     in_actors: bool = False
     """Whether it runs in actors, which keep what they load. Otherwise, it has no replicas."""
     why_in_tasks: str = ""

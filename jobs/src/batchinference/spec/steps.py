@@ -23,7 +23,7 @@ from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
 from batchinference.spec.fixes import above_max
-from batchinference.spec.models import Model
+from batchinference.spec.models import RUNTIMES, Model
 from batchinference.spec.nearest import Nearest
 from batchinference.spec.python_step import CLASS, PythonStep
 from batchinference.spec.reserved import RESERVED_STEPS
@@ -153,36 +153,22 @@ _TASKS = (
     "(has(self.resources.gpu) && self.resources.gpu > 0) || "
     "(has(self.resources.custom) && size(self.resources.custom) > 0)))"
 )
-_GPUS = "(has(self.resources) && has(self.resources.gpu) ? self.resources.gpu : 0)"
-_NEEDED = " * ".join(
-    f"(has(self.model.parallelism) && has(self.model.parallelism.{name}) ? "
-    f"self.model.parallelism.{name} : 1)"
-    for name in ("tensor", "pipeline")
-)
-_CUSTOM = "(has(self.resources) && has(self.resources.custom) && size(self.resources.custom) > 0)"
-_NO_VLLM = "!has(self.model) || self.model.runtime != 'vllm'"
 _RULES = (
     (f"!(self.name in {list(RESERVED_STEPS)})", "this name of a step is reserved: choose another"),
     (f"!has(self.nearest) || ({_TASKS})", _CLASSES_ONLY),
     (f"!has(self.python) || self.python.callable.matches('{CLASS}') || ({_TASKS})", _CLASSES_ONLY),
-    (
-        f"{_NO_VLLM} || {_GPUS} == {_NEEDED}",
-        "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this",
-    ),
-    (f"{_NO_VLLM} || !{_CUSTOM}", "vllm takes GPUs: leave out resources.custom"),
-    (
-        f"{_NO_VLLM} || !has(self.batchSize) || self.batchSize != 'auto'",
-        "vllm makes its batches itself: batchSize is a number",
-    ),
-    (
-        f"!has(self.model) || self.model.runtime != 'http' || ({_GPUS} == 0 && !{_CUSTOM})",
-        "the endpoint computes elsewhere: leave out resources.gpu and custom",
+    *(
+        (f"!has(self.model) || self.model.runtime != '{runtime}' || {rule}", message)
+        for runtime, model in RUNTIMES.items()
+        for rule, message in model.STEP_RULES
     ),
 )
 
 
 _SETTINGS = ("name", "batch_size", "replicas", "resources")
 """The fields of a step that are no action."""
+TUNABLE = ("model", "python", "nearest")
+"""The kinds of steps that may have a batch size and resources."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
     "filter": lambda condition: StepFacts(
         reads=columns_read_by(condition), expressions=[condition], summary=str(condition)
@@ -282,7 +268,7 @@ class Step(SpecModel):
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
             raise PydanticCustomError("step_kind", "{message}", {"message": message})
-        if not self.facts.tunable:
+        if self.kind not in TUNABLE:
             self._check_no_pool(given[0])
         elif not self.facts.in_actors:
             self._check_tasks(self.facts.why_in_tasks)

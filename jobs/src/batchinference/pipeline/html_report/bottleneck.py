@@ -14,7 +14,7 @@ from batchinference.pipeline.report import duration
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report, StepTimes
-from batchinference.spec.steps import Step
+from batchinference.spec.steps import TUNABLE, Step
 from batchinference.text import counted
 
 BUSY = 0.7
@@ -118,7 +118,7 @@ def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
 def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
     """Return the load of a job; None if a part of it was not measured."""
     seconds, capacity = report.seconds.get(JobState.RUNNING, 0.0), report.capacity
-    loaded = [step for step in spec.steps if step.facts.tunable]
+    loaded = [step for step in spec.steps if step.kind in TUNABLE]
     measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)
     if not (measured and capacity and seconds > 0 and capacity.cpus > 0 and capacity.writers > 0):
         return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field
 
-from batchinference.spec.models.base import Source
+from batchinference.spec.models.base import RuntimeModel, Source
 from batchinference.spec.models.http import HttpModel
 from batchinference.spec.models.keras import KerasModel
 from batchinference.spec.models.onnx import OnnxModel
@@ -28,7 +28,14 @@ Model = Annotated[
     Field(discriminator="runtime"),
 ]
 
+RUNTIMES: dict[str, type[RuntimeModel]] = {
+    get_args(model.model_fields["runtime"].annotation)[0]: model
+    for model in get_args(get_args(Model)[0])
+}
+"""The class of each runtime."""
+
 __all__ = [
+    "RUNTIMES",
     "HttpModel",
     "KerasModel",
     "Model",

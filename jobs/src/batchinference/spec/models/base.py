@@ -27,12 +27,19 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 MODEL_BATCH_SIZE = 32
 
 
+GPUS = "(has(self.resources) && has(self.resources.gpu) ? self.resources.gpu : 0)"
+CUSTOM = "(has(self.resources) && has(self.resources.custom) && size(self.resources.custom) > 0)"
+"""CEL expressions about a step: its GPUs, and whether it has custom resources."""
+
+
 class RuntimeModel(SpecModel):
     """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
     """Files of which a model of the Hub has at least one. If empty, `source` cannot be an id of the
     Hub."""
+    STEP_RULES: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """CEL rules of the step with the model, and their messages."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""
     REMOTE: ClassVar[bool] = False
@@ -72,7 +79,6 @@ class RuntimeModel(SpecModel):
             adds={output: self.output_type},
             result=output,
             summary=", ".join(filter(None, [runtime, task, source or factory, *others])),
-            tunable=True,
             in_actors=True,
             modules=[factory] if factory else [],
             places={"source": Place(source, may_be_of_hub=bool(self.HUB_FILES))} if source else {},

@@ -14,7 +14,7 @@ from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
 from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, all_keys, matches, rules
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.base import Inputs, only_for
+from batchinference.spec.models.base import CUSTOM, GPUS, Inputs, only_for
 from batchinference.spec.models.prompts import (
     IMAGES_RULE,
     Images,
@@ -146,6 +146,12 @@ class HttpModel(TextModel):
 
     IN_PROCESS: ClassVar[bool] = False
     REMOTE: ClassVar[bool] = True
+    STEP_RULES = (
+        (
+            f"({GPUS} == 0 && !{CUSTOM})",
+            "the endpoint computes elsewhere: leave out resources.gpu and custom",
+        ),
+    )
 
     runtime: Literal["http"]
     """The library that runs the model."""

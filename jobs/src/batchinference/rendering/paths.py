@@ -10,7 +10,7 @@ from batchinference.spec.cluster import Volume
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 from batchinference.spec.step_facts import Place
-from batchinference.spec.steps import Step, path_of, to_alias
+from batchinference.spec.steps import Step, to_alias
 
 _FIX = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 
@@ -42,7 +42,7 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
 def _relative_places(step: Step) -> dict[str, str]:
     """Return the relative paths in a step, by field."""
     return {
-        f"{to_alias(step.kind)}.{path_of(field)}": place.uri
+        f"{to_alias(step.kind)}.{to_alias(field)}": place.uri
         for field, place in step.facts.places.items()
         if _is_relative(place)
     }

@@ -317,13 +317,7 @@ def _check_new_names(new_names: dict[str, str]) -> None:
         )
 
 
-def path_of(field: str) -> str:
-    """Return the YAML path of a field such as `constructor_args.key`."""
+def to_alias(field: str) -> str:
+    """Return the YAML name of a field, or of a key in it, such as `constructor_args.key`."""
     name, dot, key = field.partition(".")
     return f"{to_camel(name)}{dot}{key}"
-
-
-def to_alias(field: str) -> str:
-    """Return the YAML name of a field of a step."""
-    alias = Step.model_fields[field].alias
-    return alias or field

@@ -26,7 +26,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.step_facts import StepFacts
-from batchinference.spec.steps import path_of, to_alias
+from batchinference.spec.steps import to_alias
 from batchinference.spec.storage import Storage
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
@@ -41,7 +41,7 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
         found |= {f"{where}: {name}": value for name, value in _hashes_of(step.facts)}
         for field, argument in step.facts.file_arguments.items():
             files = _hashes_of_argument(argument).items()
-            found |= {f"{where}.{path_of(field)}: {file}": value for file, value in files}
+            found |= {f"{where}.{to_alias(field)}: {file}": value for file, value in files}
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, chunk, load_step
+from batchinference.pipeline.steps import TransformResult, check_step, chunk, load_step
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.spec.steps import Step
 
@@ -89,7 +89,7 @@ def test_existing_column_is_not_replaced() -> None:
 
 def test_tokenizer_that_does_not_exist_is_refused() -> None:
     missing = step(unit="tokens", tokenizer="./nowhere/model")
-    for check in (chunk.ChunkText.check, lambda one: load_step(one, Device())):
+    for check in (check_step, lambda one: load_step(one, Device())):
         with pytest.raises(ModelLoad, match=r"'\./nowhere/model' not found"):
             check(missing)
 

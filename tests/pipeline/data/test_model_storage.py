@@ -13,7 +13,7 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
-from batchinference.pipeline.steps import class_of
+from batchinference.pipeline.steps import check_step
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from support.documents.vllm_models import vllm
@@ -57,7 +57,7 @@ def test_missing_model_is_rejected_at_check_and_load(runtime: str, storage: dict
     assert asked.model is not None
     reason = re.escape(f"'{FILES[runtime]['source']}' not found: nothing there")
     with pytest.raises(ModelLoad, match=reason):
-        class_of(asked).check(asked)
+        check_step(asked)
     with pytest.raises(ModelLoad, match=reason):
         load_runtime(asked.model, Device())
 

@@ -12,8 +12,7 @@ import pytest
 from batchinference.pipeline.arrow import to_table
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, load_step
-from batchinference.pipeline.steps.nearest import NearestRows
+from batchinference.pipeline.steps import TransformResult, check_step, load_step
 from batchinference.spec.steps import Step
 from support.outputs.builders import embedded, finished_output, vectors
 
@@ -129,7 +128,7 @@ def test_column_without_embeddings_ends_the_job(index: str) -> None:
 
 
 def test_unsearchable_output_is_rejected_at_check(index: str, tmp_path: Path) -> None:
-    NearestRows.check(step(index))
+    check_step(step(index))
     similar = finished_output(tmp_path / "similar", embedded(INDEX[:2], similarity=[1, 2]))
     nulls = pa.table({"embedding": pa.array([None], pa.list_(pa.float32()))})
     empty = finished_output(tmp_path / "empty", nulls)
@@ -145,4 +144,4 @@ def test_unsearchable_output_is_rejected_at_check(index: str, tmp_path: Path) ->
         (empty, {}, r"no row of '.*empty' has an embedding"),
     ):
         with pytest.raises(BadInput, match=reason):
-            NearestRows.check(step(path, **fields))
+            check_step(step(path, **fields))

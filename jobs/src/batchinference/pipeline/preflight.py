@@ -25,7 +25,7 @@ from batchinference.pipeline.prepare import (
     request_of,
 )
 from batchinference.pipeline.runtimes.model_files import weight_bytes
-from batchinference.pipeline.steps import class_of
+from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Plan
 from batchinference.spec.file_extensions import COMPRESSIONS
@@ -44,7 +44,7 @@ def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
     steps = [
         Problem(f"spec.steps[{index}].{to_alias(step.kind)}", failure.message)
         for index, step in enumerate(spec.steps)
-        if (failure := _failure_of(partial(class_of(step).check, step)))
+        if (failure := _failure_of(partial(check_step, step)))
     ]
     about_input = _failure_of(lambda: _check_input(spec))
     # the code hashes need all modules, and input files in the output are no content of others

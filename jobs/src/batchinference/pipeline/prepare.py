@@ -51,7 +51,7 @@ from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report import finished_report
 from batchinference.pipeline.row_batch import MissingRows
-from batchinference.pipeline.steps import class_of
+from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.storage.arrow_files import read_table
@@ -86,7 +86,7 @@ def prepare(
     the job must not change the output."""
     table = table_of(spec.write)
     for step in spec.steps:
-        class_of(step).check(step)
+        check_step(step)
     check_errors_path(target.layout)
     check_paths(spec.read, target.layout)
     request = request_of(spec, job, own_only=own_only)

@@ -25,7 +25,7 @@ from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.prepare import check_input
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
-from batchinference.pipeline.steps import class_of
+from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan import Plan, Stage
 from batchinference.plan.columns import replaced_columns
@@ -76,7 +76,7 @@ class Preview:
         before a step if no row is left. Raises JobFailure, and errors of storage and libraries."""
         secret_variables(self.spec)  # masks their values from now on
         for step in self.spec.steps:
-            class_of(step).check(step)
+            check_step(step)
         yield self._read()
         for step in self.spec.steps:
             if len(self._batch.ids) and step.facts.rows_per_block is None:

@@ -25,7 +25,7 @@ from batchinference.spec.read import ImageOptions
 from batchinference.spec.steps import Step
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.steps.model import ModelTransform
+    from batchinference.pipeline.steps import Transform
 
 _SHARED_FIELDS = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
 """Model fields that also apply to the other kind of input."""
@@ -49,16 +49,16 @@ class LoadedModels:
     """Models that embed queries. Each of them is loaded once."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, ModelTransform] = {}
+        self._loaded: dict[str, Transform] = {}
 
-    def of(self, step: Step) -> ModelTransform:
+    def of(self, step: Step) -> Transform:
         """Return the model of a step."""
-        from batchinference.pipeline.steps.model import ModelTransform
+        from batchinference.pipeline.steps import load_step
 
         key = step.model_dump_json()
         if key not in self._loaded:
             device = device_of(cpus=os.cpu_count() or 1, gpus=0)
-            self._loaded[key] = ModelTransform(step, device)
+            self._loaded[key] = load_step(step, device)
         return self._loaded[key]
 
 

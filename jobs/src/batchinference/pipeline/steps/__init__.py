@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -104,17 +104,17 @@ class Transform:
         raise NotImplementedError
 
     @classmethod
-    def check(cls, step: Step) -> None:
-        """Raise ModelLoad if the model or the code of a step does not exist, and BadInput if the
-        output that it searches does not exist. Nothing is loaded."""
+    def check(cls, step: str, settings: Any) -> None:
+        """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
+        kind of step."""
 
     @classmethod
-    def load(cls, step: Step, device: Device) -> Transform:  # noqa: ARG003 - for subclasses
+    def load(cls, step: str, settings: Any, device: Device) -> Transform:  # noqa: ARG003
         """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
-        return cls(step.name, getattr(step, step.kind))  # type: ignore[call-arg]
+        return cls(step, settings)  # type: ignore[call-arg]
 
     @classmethod
-    def check_types(cls, step: Step, known: pa.Table) -> pa.Table | None:  # noqa: ARG003
+    def check_types(cls, step: str, settings: Any, known: pa.Table) -> pa.Table | None:  # noqa: ARG003
         """Return the columns of known type after a step; None if `result_without_rows` finds them.
         `known` has those before the step, without rows. Raises UnsuitableTypes."""
         return None
@@ -146,9 +146,12 @@ def class_of(step: Step) -> type[Transform]:
     return cast(type[Transform], getattr(importlib.import_module(f"{__name__}.{module}"), name))
 
 
+def check_step(step: Step) -> None:
+    """Raise ModelLoad if a step's model or code does not exist, and BadInput if the output that it
+    searches does not exist. Nothing is loaded."""
+    class_of(step).check(step.name, getattr(step, step.kind))
+
+
 def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
-    return class_of(step).load(step, device)
-
-
-__all__ = ["Transform", "TransformResult", "class_of", "load_step"]
+    return class_of(step).load(step.name, getattr(step, step.kind), device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +22,6 @@ from batchinference.pipeline.text_spans import Span, Splitter, Units, characters
 from batchinference.spec.addresses import is_local
 from batchinference.spec.chunk import END, INDEX, START, Chunk
 
-if TYPE_CHECKING:
-    from batchinference.spec.steps import Step
-
 _NULL = Span(0, 0, 0)
 
 
@@ -35,10 +31,10 @@ class ChunkText(Transform):
     If the rows of a batch would take too much memory, the result covers only its first rows."""
 
     @classmethod
-    def check(cls, step: Step) -> None:
-        if step.chunk is not None and step.chunk.tokenizer is not None:
+    def check(cls, step: str, settings: Chunk) -> None:  # noqa: ARG003
+        if settings.tokenizer is not None:
             files = ("tokenizer.json", "tokenizer_config.json")
-            check(step.chunk.tokenizer, files, step.chunk.revision, step.chunk.storage)
+            check(settings.tokenizer, files, settings.revision, settings.storage)
 
     def __init__(self, step: str, chunk: Chunk) -> None:
         self._step, self._column = step, chunk.column

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,6 @@ from batchinference.pipeline.encoded_texts import decode_text
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.row_warnings import warnings_of_row
-from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import RESULT_BYTES, Transform, TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.column_types import ColumnType, parse_types
@@ -27,9 +26,6 @@ from batchinference.spec.decode import (
     DecodeText,
 )
 from batchinference.spec.read import AudioOptions
-
-if TYPE_CHECKING:
-    from batchinference.spec.steps import Step
 
 MAX_CELLS = 1 << 23
 """Maximum number of values of a JSON document, including missing values. An empty object has a null
@@ -93,8 +89,8 @@ class DecodeColumn(Transform):
     NEEDS_VALUES = True
 
     @classmethod
-    def check(cls, step: Step) -> None:
-        cls.load(step, Device())
+    def check(cls, step: str, settings: Decode) -> None:
+        cls(step, settings)
 
     def __init__(self, step: str, decode: Decode) -> None:
         self._step, self._spec = step, decode

@@ -20,7 +20,6 @@ from batchinference.pipeline.steps import Transform, TransformResult, as_result,
 from batchinference.pipeline.steps.expression import UnsuitableTypes
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
-from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
 
 
@@ -30,39 +29,37 @@ class ModelTransform(Transform):
     NEEDS_VALUES = True
 
     @classmethod
-    def check(cls, step: Step) -> None:
-        model = _model_of(step)
-        check_runtime(model)
-        storage = model.storage_of_source
-        for place in model.other_locations:
+    def check(cls, step: str, settings: Model) -> None:
+        check_runtime(settings)
+        storage = settings.storage_of_source
+        for place in settings.other_locations:
             check(place, storage=storage)
-        if model.source_or_none is not None:
-            check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
-        if model.factory_or_none is not None:
+        if settings.source_or_none is not None:
+            check(settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage)
+        if settings.factory_or_none is not None:
             from batchinference.pipeline.steps.user_modules import check_callable
 
-            check_callable(step.name, model.factory_or_none)
+            check_callable(step, settings.factory_or_none)
 
     @classmethod
-    def load(cls, step: Step, device: Device) -> Transform:
-        return cls(step, device)
+    def load(cls, step: str, settings: Model, device: Device) -> Transform:
+        return cls(step, settings, device)
 
     @classmethod
-    def check_types(cls, step: Step, known: pa.Table) -> None:
-        model = _model_of(step)
-        for name, column in model.inputs.items():
+    def check_types(cls, step: str, settings: Model, known: pa.Table) -> None:
+        for name, column in settings.inputs.items():
             kind = known.schema.field(column).type if column in known.column_names else None
-            if kind in (pa.string(), pa.large_string()) and (fix := model.MEDIA.get(name)):
+            if kind in (pa.string(), pa.large_string()) and (fix := settings.MEDIA.get(name)):
                 raise UnsuitableTypes(
-                    f"step '{step.name}': the input '{name}' is column '{column}', which holds "
+                    f"step '{step}': the input '{name}' is column '{column}', which holds "
                     f"texts. Use a column of {fix}"
                 )
 
-    def __init__(self, step: Step, device: Device) -> None:
-        self._step = step.name
-        self._model = _model_of(step)
-        self._made = ResultColumns(step.name)
-        self._runtime = _load(step.name, self._model, device)
+    def __init__(self, step: str, model: Model, device: Device) -> None:
+        self._step = step
+        self._model = model
+        self._made = ResultColumns(step)
+        self._runtime = _load(step, model, device)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._step, list(self._model.inputs.values()), batch)
@@ -95,12 +92,6 @@ class ModelTransform(Transform):
         pairs = list(zip(rows.tolist(), results, strict=True))
         failed = {row: result for row, result in pairs if isinstance(result, Exception)}
         return [result for row, result in pairs if row not in failed], failed
-
-
-def _model_of(step: Step) -> Model:
-    if step.model is None:
-        raise ValueError(f"step '{step.name}' has no model")
-    return step.model
 
 
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:

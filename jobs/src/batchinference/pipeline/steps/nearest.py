@@ -5,31 +5,25 @@ Each batch scans that output once. At most a few blocks of it are in memory at a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import require_columns, tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.search.index import Index, is_embedding, is_for_machines, open_index
 from batchinference.pipeline.search.search import NO_ROW, is_usable, lengths_of, matrix_of, search
 from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.nearest import SIMILARITY, Nearest
 
-if TYPE_CHECKING:
-    from batchinference.spec.steps import Step
-
 
 class NearestRows(Transform):
     """Adds the column of matches. Raises BadInput if there is nothing to search."""
 
     @classmethod
-    def check(cls, step: Step) -> None:
-        cls.load(step, Device())
+    def check(cls, step: str, settings: Nearest) -> None:
+        cls(step, settings)
 
     def __init__(self, step: str, nearest: Nearest) -> None:
         self._step = step

@@ -23,7 +23,7 @@ from batchinference.pipeline.steps import (
 from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
 if TYPE_CHECKING:
-    from batchinference.spec.steps import Explode, LabelFromPath, Step
+    from batchinference.spec.steps import Explode, LabelFromPath
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class AddColumns(Transform):
         return result
 
     @classmethod
-    def check_types(cls, step: Step, known: pa.Table) -> pa.Table:
+    def check_types(cls, step: str, settings: dict[str, str], known: pa.Table) -> pa.Table:
         result = known
-        for name, expression in cls(step.name, step.add_columns or {})._columns.items():
+        for name, expression in cls(step, settings)._columns.items():
             if expression.is_known(known):
                 result = with_column(result, name, expression(known))
             elif name in result.column_names:
@@ -133,8 +133,8 @@ class Filter(Transform):
         return batch if len(stay) == batch.num_rows else TransformResult(batch.filter(mask), stay)
 
     @classmethod
-    def check_types(cls, step: Step, known: pa.Table) -> pa.Table:
-        loaded = cls(step.name, str(step.filter))
+    def check_types(cls, step: str, settings: str, known: pa.Table) -> pa.Table:
+        loaded = cls(step, settings)
         if loaded._expression.is_known(known):
             loaded.mask(known)
         return known

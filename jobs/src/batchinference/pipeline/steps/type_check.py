@@ -48,7 +48,8 @@ def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
 def _after(step: Step, known: pa.Table) -> pa.Table:
     """Return the columns of known type after a step, without rows. Raises UnsuitableTypes."""
     kind = class_of(step)
-    if (checked := kind.check_types(step, known)) is not None:
+    checked = kind.check_types(step.name, getattr(step, step.kind), known)
+    if checked is not None:
         return checked
     loaded = load_step(step, Device()) if kind.LOADS_NOTHING else None
     after = result_without_rows(step, known, loaded)

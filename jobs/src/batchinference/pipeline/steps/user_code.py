@@ -34,7 +34,6 @@ from batchinference.text import counted, with_article
 if TYPE_CHECKING:
     from batchinference.pipeline.runtimes.device import Device
     from batchinference.spec.python_step import PredictBatch, PythonStep
-    from batchinference.spec.steps import Step
 
 Row = dict[str, Any]
 _ARRAY_AS_VALUE = (
@@ -53,20 +52,17 @@ class UserCode(Transform):
     NEEDS_VALUES = True
 
     @classmethod
-    def check(cls, step: Step) -> None:
+    def check(cls, step: str, settings: PythonStep) -> None:
         from batchinference.pipeline.steps.signatures import signature_problem
         from batchinference.pipeline.steps.user_modules import check_callable
 
-        python = step.python
-        module = check_callable(step.name, python.callable) if python else None
-        if python and module and (problem := signature_problem(python, module)) is not None:
-            raise ModelLoad(f"step '{step.name}': {problem}")
+        module = check_callable(step, settings.callable)
+        if module is not None and (problem := signature_problem(settings, module)) is not None:
+            raise ModelLoad(f"step '{step}': {problem}")
 
     @classmethod
-    def load(cls, step: Step, device: Device) -> Transform:
-        if step.python is None:
-            raise ValueError(f"step '{step.name}' has no code")
-        return python_transform(step.name, step.python, device.assigned_name)
+    def load(cls, step: str, settings: PythonStep, device: Device) -> Transform:
+        return python_transform(step, settings, device.assigned_name)
 
 
 class _UserFunction(UserCode):

@@ -33,17 +33,3 @@ RUNTIMES: dict[str, type[RuntimeModel]] = {
     for model in get_args(get_args(Model)[0])
 }
 """The class of each runtime."""
-
-__all__ = [
-    "RUNTIMES",
-    "HttpModel",
-    "KerasModel",
-    "Model",
-    "OnnxModel",
-    "SentenceTransformersModel",
-    "Source",
-    "TorchModel",
-    "TorchvisionModel",
-    "TransformersModel",
-    "VllmModel",
-]

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from batchinference import __version__
 from batchinference.api.files import (
     directory_of,
     parameter_values,
@@ -43,6 +42,7 @@ from batchinference.spec import (
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.parameters import Values
+from batchinference.version import __version__
 
 
 def pipeline_is_installed() -> bool:

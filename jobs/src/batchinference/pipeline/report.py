@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts, warnings_of
 from batchinference.pipeline.commit.row_coverage import RowSet
@@ -37,6 +36,7 @@ from batchinference.spec.report import (
 from batchinference.spec.status import Counts, Progress
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import counted
+from batchinference.version import __version__
 
 MAX_NOTES = 20
 MAX_POINTS = 60

@@ -132,6 +132,10 @@ CLASSIFIER = {
         **{"inputs": {"text": "text"}, "output": "o"},
     },
 }
+DECODED = {
+    "name": "d",
+    "decode": {"column": "text", "format": "json", "fields": {"n": "int64"}, "output": "o"},
+}
 TOP_LABELS = {**CLASSIFIER, "model": {**CLASSIFIER["model"], "topK": 2}}
 RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
 
@@ -146,6 +150,7 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
         ),
         ([TOP_LABELS], "o", ["a list", "{value: o[0].label}"]),
         ([CLASSIFIER, RENAMED], "p q", ["a struct", "{value: col('p q').label}"]),
+        ([DECODED], "o", ["a struct of n", "{value: o.n}"]),
         ([CLASSIFIER], "o.label", ["addColumns, such as {value: o.label}, and name it"]),
     ],
 )

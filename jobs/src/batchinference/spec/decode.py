@@ -22,6 +22,8 @@ _NOT_THE_RATE = (
 class DecodeModel(SpecModel):
     """The fields that all formats share."""
 
+    format: str
+    """The format of the bytes."""
     column: ColumnName
     """The column with bytes, or with structs with a field `bytes` as in Hugging Face data sets.
     Null values stay null."""
@@ -51,7 +53,6 @@ class DecodeImage(ImageFields, DecodeModel):
     first one."""
 
     format: Literal["image"]
-    """The format of the bytes."""
 
     @property
     def types(self) -> dict[str, ColumnType]:
@@ -72,7 +73,6 @@ class DecodeAudio(SoundFields, DecodeModel):
     )
 
     format: Literal["audio"]
-    """The format of the bytes."""
 
     @property
     def types(self) -> dict[str, ColumnType]:
@@ -90,7 +90,6 @@ class DecodeText(DecodeModel):
     """Encoded text."""
 
     format: Literal["text"]
-    """The format of the bytes."""
     encoding: Encoding = "utf-8"
     """The Python name of the encoding."""
 
@@ -103,7 +102,6 @@ class DecodeJson(DecodeModel):
     """JSON objects, as bytes or text."""
 
     format: Literal["json"]
-    """The format of the bytes."""
     fields: ColumnTypes
     """The fields to keep, and the type of each, such as `int64`, `list<string>` or `json`
     (docs/formats.md lists all types). Other fields are dropped, and missing fields are null. If a

@@ -23,7 +23,7 @@ from batchinference.pipeline.storage.location import Location, is_hidden
 from batchinference.spec.addresses import scheme_of, unexpanded_variable
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.problems import did_you_mean
-from batchinference.spec.read import FileOptions, ReadFiles
+from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
 
@@ -74,7 +74,7 @@ def _not_read(found: Collection[str], ignored: Mapping[str, Reason]) -> IgnoredF
 
 def list_input(read: ReadFiles) -> InputSnapshot:
     """Return the files that a job reads. Raises BadInput as `snapshot_input` does."""
-    options: FileOptions = read.options  # type: ignore[attr-defined]
+    options = read.options
     return snapshot_input(
         read.paths,
         options.file_extensions,

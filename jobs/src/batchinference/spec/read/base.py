@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -135,6 +135,17 @@ class ReadModel(SpecModel):
     SPEEDUP: ClassVar[str] = ""
     """What makes reading faster, as a sentence."""
 
+    format: str
+    """The kind of source."""
+    options: ReadOptions
+    """Options of the source."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Put the options last, as in documentation."""
+        cls.__pydantic_fields__["options"] = cls.__pydantic_fields__.pop("options")
+        cls.model_rebuild(force=True)
+
     @property
     def own_columns(self) -> list[str] | None:
         """Return the columns of the source; None if they are unknown until it is opened."""
@@ -178,21 +189,14 @@ class ReadModel(SpecModel):
     @property
     def has_limit(self) -> bool:
         """Return whether the format has the option `limit`."""
-        return "limit" in type(self._options).model_fields
+        return "limit" in type(self.options).model_fields
 
     def limited(self, rows: int) -> Self:
         """Return a copy that reads at most `rows` rows; unchanged without the option `limit`."""
         if not self.has_limit:
             return self
-        limit = min(rows, getattr(self._options, "limit", None) or rows)
-        return self.model_copy(
-            update={"options": self._options.model_copy(update={"limit": limit})}
-        )
-
-    @property
-    def _options(self) -> ReadOptions:
-        options: ReadOptions = getattr(self, "options")  # noqa: B009 - defined by each format
-        return options
+        limit = min(rows, getattr(self.options, "limit", None) or rows)
+        return self.model_copy(update={"options": self.options.model_copy(update={"limit": limit})})
 
 
 class ReadFiles(ReadModel):
@@ -208,6 +212,10 @@ class ReadFiles(ReadModel):
     READS_TABLES: ClassVar[bool] = False
     """Whether the data files of a table, such as a Delta table, are files of the format."""
 
+    format: str
+    """The format of the files."""
+    options: FileOptions
+    """Options of the format."""
     paths: Paths
     """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. If
     the same path is listed twice, it is read twice. A file that matches several different paths is
@@ -219,17 +227,11 @@ class ReadFiles(ReadModel):
     path must exist, unless `ignore_missing_paths` is set: a directory or a glob may be empty."""
 
     @property
-    def file_options(self) -> FileOptions:
-        """Return the options of the format."""
-        options: FileOptions = getattr(self, "options")  # noqa: B009 - defined by each format
-        return options
-
-    @property
     def path_name(self) -> str | None:
-        return self.file_options.path_name
+        return self.options.path_name
 
     @property
     def columns(self) -> list[str] | None:
-        if self.own_columns is None or self.file_options.partitioning:
+        if self.own_columns is None or self.options.partitioning:
             return None
         return [*self.own_columns, *filter(None, [self.path_name])]

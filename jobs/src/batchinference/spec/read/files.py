@@ -58,9 +58,7 @@ class ReadText(ReadFiles):
     COLUMNS = ("text",)
 
     format: Literal["text"]
-    """The format of the files."""
     options: TextOptions = TextOptions()
-    """Options of the format."""
 
 
 class BinaryOptions(RowOptions):
@@ -74,9 +72,7 @@ class ReadBinary(ReadFiles):
     COLUMNS = ("bytes",)
 
     format: Literal["binary"]
-    """The format of the files."""
     options: BinaryOptions = BinaryOptions()
-    """Options of the format."""
 
 
 class ParquetOptions(TableOptions):
@@ -99,9 +95,7 @@ class ReadParquet(ReadFiles):
     TASK_ROWS = 1000
 
     format: Literal["parquet"]
-    """The format of the files."""
     options: ParquetOptions = ParquetOptions()
-    """Options of the format."""
 
     @property
     def own_columns(self) -> list[str] | None:
@@ -120,9 +114,7 @@ class ReadJson(ReadFiles):
     EXTENSIONS = packed("json", "jsonl", "ndjson")
 
     format: Literal["json"]
-    """The format of the files."""
     options: JsonOptions = JsonOptions()
-    """Options of the format."""
 
 
 class CsvOptions(TableOptions, RowOptions):
@@ -170,9 +162,7 @@ class ReadCsv(ReadFiles):
     EXTENSIONS = packed("csv", "tsv")
 
     format: Literal["csv"]
-    """The format of the files."""
     options: CsvOptions = CsvOptions()
-    """Options of the format."""
 
     @property
     def own_columns(self) -> list[str] | None:
@@ -191,9 +181,7 @@ class ReadNumpy(ReadFiles):
     HAS_TEXTS = False
 
     format: Literal["numpy"]
-    """The format of the files."""
     options: NumpyOptions = NumpyOptions()
-    """Options of the format."""
 
 
 class PictureOptions(ImageFields, FileOptions):
@@ -233,9 +221,7 @@ class ReadImages(ReadFiles):
     SPEEDUP = "Smaller images (read.options.size) take less time."
 
     format: Literal["images"]
-    """The format of the files."""
     options: ImageOptions = ImageOptions()
-    """Options of the format."""
 
     @property
     def own_columns(self) -> list[str] | None:
@@ -260,9 +246,7 @@ class ReadAudio(ReadFiles):
     COLUMNS = ("amplitude", "sample_rate")
 
     format: Literal["audio"]
-    """The format of the files."""
     options: AudioOptions = AudioOptions()
-    """Options of the format."""
 
 
 class ReadVideo(ReadFiles):
@@ -275,9 +259,7 @@ class ReadVideo(ReadFiles):
     HAS_TEXTS = False
 
     format: Literal["video"]
-    """The format of the files."""
     options: VideoOptions = VideoOptions()
-    """Options of the format."""
 
     @property
     def own_columns(self) -> list[str]:
@@ -304,9 +286,7 @@ class ReadTfrecords(ReadFiles):
     AMBIGUOUS = ("gz",)
 
     format: Literal["tfrecords"]
-    """The format of the files."""
     options: TfrecordsOptions = TfrecordsOptions()
-    """Options of the format."""
 
 
 class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
@@ -336,9 +316,7 @@ class ReadWebdataset(ReadFiles):
     INFLATION = 10
 
     format: Literal["webdataset"]
-    """The format of the files."""
     options: WebdatasetOptions = WebdatasetOptions()
-    """Options of the format."""
 
 
 class ManifestOptions(PictureOptions):
@@ -367,9 +345,7 @@ class ReadManifest(ReadFiles):
     TASK_ROWS = 256
 
     format: Literal["manifest"]
-    """The format of the files."""
     options: ManifestOptions = ManifestOptions()
-    """Options of the format."""
 
     def row_bytes(self, size: int, rows: int) -> int:
         options = self.options

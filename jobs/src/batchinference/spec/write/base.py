@@ -26,6 +26,8 @@ class WriteModel(SpecModel):
     FILE_PER_ROW: ClassVar[bool] = False
     """Whether a file holds one row, and a row may have no file."""
 
+    format: str
+    """The format of the output."""
     path: Uri
     """The directory or s3://, gs:// or az:// prefix of the output. No other job may use it."""
     mode: Literal["error", "append", "overwrite", "ignore"] = "error"

@@ -88,7 +88,6 @@ class WriteParquet(WriteOrdered):
     READ_IN_PARTS = True
 
     format: Literal["parquet"]
-    """The format of the output."""
     compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = "snappy"
     """Compression of the files."""
 
@@ -99,7 +98,6 @@ class WriteJson(WriteOrdered):
     STORES_COLUMNS = False
 
     format: Literal["json"]
-    """The format of the output."""
     compression: Literal["gzip", "none"] = "none"
     """Compression of the files."""
 
@@ -108,7 +106,6 @@ class WriteCsv(WriteOrdered):
     """Files of delimiter-separated values with a header line. Lists and tensors become JSON."""
 
     format: Literal["csv"]
-    """The format of the output."""
     compression: Literal["gzip", "none"] = "none"
     """Compression of the files."""
     delimiter: Annotated[str, Field(pattern=WRITTEN_DELIMITER, max_length=1)] = ","
@@ -120,7 +117,6 @@ class WriteNumpy(WriteRows, WriteDirectories):
     several columns."""
 
     format: Literal["numpy"]
-    """The format of the output."""
 
 
 class WriteWebdataset(WriteRows, WriteDirectories):
@@ -132,7 +128,6 @@ class WriteWebdataset(WriteRows, WriteDirectories):
     STORES_COLUMNS = False
 
     format: Literal["webdataset"]
-    """The format of the output."""
     key_column: ColumnName | None = None
     """The column with the key of each row, which is the prefix of the names of its members. The key
     is a number by default."""
@@ -156,7 +151,6 @@ class WriteImages(WriteDirectories):
     FILE_PER_ROW = True
 
     format: Literal["images"]
-    """The format of the output."""
     column: ColumnName = "image"
     """The column with pixels (height x width, with 1, 3 or 4 channels) or encoded images."""
     file_format: Literal["png", "jpeg", "webp"] = "png"

@@ -31,7 +31,6 @@ class WriteLance(WriteSized):
     """A Lance dataset at the path. Its vectors have a fixed size, so that they can be indexed."""
 
     format: Literal["lance"]
-    """The format of the output."""
 
 
 class WriteDelta(WriteRows):
@@ -40,7 +39,6 @@ class WriteDelta(WriteRows):
     CASELESS = True
 
     format: Literal["delta"]
-    """The format of the output."""
 
 
 class WriteIceberg(WriteRows):
@@ -61,7 +59,6 @@ class WriteIceberg(WriteRows):
     CASELESS = True
 
     format: Literal["iceberg"]
-    """The format of the output."""
     table: TableName
     """The table, with its namespace or schema before a dot. It is created if it does not exist."""
     catalog: Catalog = Catalog()
@@ -113,7 +110,6 @@ class WriteSql(WriteColumns, Database):
     CASELESS = True
 
     format: Literal["sql"]
-    """The format of the output."""
     table: TableName
     """The table, with its namespace or schema before a dot. It is created if it does not exist."""
 

@@ -139,7 +139,7 @@ def test_output_that_is_being_written_is_not_replaced(
 
     def retry() -> None:
         layout.success.delete()
-        lease.write(layout)
+        lease.put(layout, read_lease(layout))
         read = leases._read_heartbeat
         monkeypatch.setattr(
             leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
@@ -171,7 +171,7 @@ def test_rows_of_a_running_append_are_not_deleted(
         fail_after_tasks(monkeypatch, append)
         lease, beats, read = read_lease(layout), itertools.count(), leases._read_heartbeat
         assert lease is not None
-        replace(lease, process="").write(layout)  # of another machine
+        replace(lease, process="").put(layout, lease)  # of another machine
         monkeypatch.setattr(
             leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
         )

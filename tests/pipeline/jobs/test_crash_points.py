@@ -76,9 +76,9 @@ STEPS = """
     write _batchinference/input.parquet
     write _batchinference/code.json
     write _batchinference/spec.json
-    delete _SUCCESS
     write _batchinference/attempts/*/start.json
     write _batchinference/job.json
+    delete _SUCCESS
     TASKS
     write _batchinference/attempts/*/closed
     write part-*.parquet

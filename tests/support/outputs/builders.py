@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     Range,
@@ -62,7 +62,9 @@ def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
     """Begin an attempt over the files of a directory."""
     content = snapshot_input([str(source)], []).serialized()
     layout.input.write(content)
-    return Attempt.open(layout, number, Snapshot(layout.key, digest(content)))
+    before = Lease.new(layout, number - 1, begun=False)
+    before.put(layout, read_lease(layout))
+    return Attempt.begin(layout, before, Snapshot(layout.key, digest(content)))
 
 
 def committing(

@@ -48,26 +48,18 @@ class Attempt:
     lease: Lease
 
     @classmethod
-    def begin(cls, layout: Layout, before: Lease, start: Snapshot, job: str = "") -> Attempt:
-        """Begin the attempt after the one of the lease `before`, and return it. Rows that `start`
-        does not name do not count.
+    def begin(cls, layout: Layout, before: Lease | None, start: Snapshot, job: str = "") -> Attempt:
+        """Begin the attempt after the one of the lease `before`, and return it. From now on the
+        output belongs to this attempt: commits of other attempts do not count, and their files are
+        deleted unless `start` names them. `job` identifies this job among others that want the
+        output.
 
         Raises BadOutput if another run has begun in the output."""
-        check_unchanged(layout, before)
-        layout.success.delete()
-        return cls.open(layout, before.attempt + 1, start, job, before.series)
-
-    @classmethod
-    def open(
-        cls, layout: Layout, number: int, start: Snapshot, job: str = "", series: str = ""
-    ) -> Attempt:
-        """Begin an attempt and return it. From now on the output belongs to this attempt: commits
-        of other attempts do not count, and their files are deleted unless `start` names them. `job`
-        identifies this job among others that want the output. `series` is shared by all attempts
-        that would put the same rows into a table."""
+        number, series = (before.attempt + 1, before.series) if before else (1, "")
         lease = Lease.new(layout, number, job=job, series=series)
         start_of(layout, lease).write(replace(start, attempt=number).serialized())
-        lease.write(layout)
+        lease.put(layout, before)
+        layout.success.delete()  # not earlier: another run may have written it
         attempt = cls(layout, lease)
         with keep_heartbeat(attempt.heartbeat):
             attempt.remove_orphans(start.entries)
@@ -250,15 +242,6 @@ class Attempt:
 def start_of(layout: Layout, lease: Lease) -> Location:
     """Return the location of the snapshot with which an attempt began."""
     return lease.place(layout) / "start.json"
-
-
-def check_unchanged(layout: Layout, lease: Lease | None) -> None:
-    """Raise BadOutput if an output does not have this lease any more."""
-    if read_lease(layout) != lease:
-        raise BadOutput(
-            f"another run has begun in write.path '{layout.output.uri}' while this one was being "
-            "prepared: choose another path, or wait until that has ended"
-        )
 
 
 def parts_in(place: Location, key: str, excluded: Collection[str] = ()) -> list[Location]:

@@ -83,11 +83,22 @@ class Lease:
         """Return the directory of this attempt."""
         return layout.attempts / f"{self.attempt:04d}-{self.run[:8]}"
 
-    def write(self, layout: Layout) -> None:
-        """Write the lease, so that the output belongs to this run."""
+    def put(self, layout: Layout, before: Lease | None) -> None:
+        """Write the lease, so that the output belongs to this run.
+
+        Raises BadOutput if the output does not have the lease `before` any more: of two runs that
+        write at the same time, only one succeeds."""
         fields = asdict(self)
         stored = {"work": fields.pop("key"), **fields, "version": __version__}
-        layout.job.write((json.dumps(stored, indent=2) + "\n").encode())
+        new = (json.dumps(stored, indent=2) + "\n").encode()
+
+        def replace_lease(content: bytes | None) -> bytes:
+            # after a lost response, the content is this lease
+            if content != new and _parse_lease(layout, content) != before:
+                raise another_run_has_begun(layout)
+            return new
+
+        layout.job.update(replace_lease)
 
     def complete(self, layout: Layout) -> None:
         """Write the completion marker."""
@@ -96,10 +107,7 @@ class Lease:
     def is_complete(self, layout: Layout) -> bool:
         """Return whether this run has written the completion marker. The marker may also come from
         a run that was considered dead when this one began."""
-        try:
-            return layout.success.read() == self.run.encode()
-        except FileNotFoundError:
-            return False
+        return layout.success.read_if_exists() == self.run.encode()
 
     def errors_in(self, output: Location, job_errors: Location) -> Location | None:
         """Return the location of the error records if another job may delete them; None otherwise.
@@ -120,18 +128,36 @@ _STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 def read_lease(layout: Layout) -> Lease | None:
     """Return the lease of an output; None if there is none. Raises BadOutput if it is damaged."""
+    # one request: each commit reads the lease
+    return _parse_lease(layout, layout.job.read_if_exists())
+
+
+def _parse_lease(layout: Layout, content: bytes | None) -> Lease | None:
+    if content is None:
+        return None
     try:
-        stored = load_json(layout.job.read())  # one request: each commit reads the lease
+        stored = load_json(content)
         fields = {name: stored[name] for name in _STORED}
         process = stored.get("process", "")  # earlier versions do not write it
         return _LEASE.validate_python({"key": stored["work"], **fields, "process": process})
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
             f"'{layout.job.uri}' is damaged, so the job of this output is unknown. Choose "
             "another write.path, or remove this one"
         ) from None
+
+
+def check_unchanged(layout: Layout, lease: Lease | None) -> None:
+    """Raise BadOutput if an output does not have this lease any more."""
+    if read_lease(layout) != lease:
+        raise another_run_has_begun(layout)
+
+
+def another_run_has_begun(layout: Layout) -> BadOutput:
+    return BadOutput(
+        f"another run has begun in write.path '{layout.output.uri}' while this one was being "
+        "prepared: choose another path, or wait until that has ended"
+    )
 
 
 def is_complete(layout: Layout) -> bool:
@@ -271,7 +297,4 @@ def _has_ended(lease: Lease, identity: str) -> bool:
 
 
 def _read_heartbeat(file: Location) -> bytes:
-    try:
-        return file.read()
-    except FileNotFoundError:
-        return b""
+    return file.read_if_exists() or b""

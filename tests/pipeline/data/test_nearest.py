@@ -11,9 +11,9 @@ import pytest
 
 from batchinference.pipeline.arrow import to_table
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import TransformResult, load_step
+from batchinference.pipeline.steps.checks import check_step
 from batchinference.spec.steps import Step
 from support.outputs.builders import embedded, finished_output, vectors
 

@@ -78,7 +78,6 @@ STEPS = """
     write _batchinference/spec.json
     write _batchinference/attempts/*/start.json
     write _batchinference/job.json
-    delete _SUCCESS
     TASKS
     write _batchinference/attempts/*/closed
     write part-*.parquet

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.append import plan_outputs
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import check_errors_path
 from batchinference.pipeline.errors import (
     BadInput,
     BadOutput,
@@ -21,12 +23,8 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.prepare import (
-    NothingToDo,
-    _hashes_of_parts,
-    check_errors_path,
-    prepare,
-)
+from batchinference.pipeline.input.opening import _hashes_of_parts
+from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
@@ -40,7 +38,7 @@ def source(tmp_path: Path) -> Path:
 
 def prepare_job(job: Document) -> AttemptRun | NothingToDo:
     spec = parse(job).spec
-    return prepare(spec, next(plan_outputs(spec)))
+    return prepare(spec, next(plan_outputs(spec, Layout.of(spec))))
 
 
 def local_model(folder: Path) -> Document:

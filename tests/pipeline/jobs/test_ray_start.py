@@ -16,7 +16,8 @@ from batchinference.api.runner import Runner
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.commit import lease
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import is_complete, keep_heartbeat
+from batchinference.pipeline.commit.lease import keep_heartbeat
+from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import cluster
 from batchinference.pipeline.execution.stop_signals import (
@@ -87,7 +88,7 @@ def test_a_failed_start_with_overwrite_keeps_the_old_output(
     run_without_ray(document_of(tmp_path, "a"))
     new = document_of(tmp_path, "b", mode="overwrite")
     assert run_on(new, fail(failure)).reason == failure.reason
-    assert is_complete(Layout.of(parse(document_of(tmp_path, "a")).spec))
+    assert OutputReader().is_complete(Layout.of(parse(document_of(tmp_path, "a")).spec))
     assert rows_of(tmp_path / "out") == [{"text": "a"}]
     assert run_without_ray(new).state == JobState.SUCCEEDED
     assert rows_of(tmp_path / "out") == [{"text": "b"}]

@@ -20,13 +20,13 @@ from batchinference.pipeline.commit.manifest import (
     Range,
     RowCounts,
     Share,
+    digest,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import Writer, writer_for
@@ -116,7 +116,7 @@ def succeeded_report(output: str, **fields: Any) -> Report:
 def begin_job(job: Document) -> AttemptRun:
     """Begin or resume the output of a job, as its driver does."""
     spec = parse(job).spec
-    prepared = prepare(spec, next(plan_outputs(spec)))
+    prepared = prepare(spec, next(plan_outputs(spec, Layout.of(spec))))
     assert isinstance(prepared, AttemptRun)
     return prepared
 

@@ -12,20 +12,16 @@ from pathlib import Path
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.decision import decide, load_state
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import check_errors_path, check_paths
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, OutputInUse
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES, RECOGNIZED, other_format
 from batchinference.pipeline.output.tables import table_of
-from batchinference.pipeline.prepare import (
-    check_errors_path,
-    check_input,
-    check_paths,
-    check_step,
-    request_of,
-)
+from batchinference.pipeline.prepare import check_input, request_of
 from batchinference.pipeline.runtimes.model_files import weight_bytes
+from batchinference.pipeline.steps.checks import check_step
 from batchinference.pipeline.storage.location import COMPRESSIONS, Location
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
@@ -45,13 +41,14 @@ def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
         for index, step in enumerate(spec.steps)
         if (failure := _failure_of(partial(check_step, step)))
     ]
-    about_input = _failure_of(lambda: _check_input(spec))
+    layout = Layout.of(spec)
+    about_input = _failure_of(lambda: _check_input(spec, layout))
     # the code hashes need all modules, and input files in the output are no content of others
     reads_output = not steps and not isinstance(about_input, BadOutput)
     failures = (
         about_input,
-        _failure_of(lambda: check_errors_path(Layout.of(spec))),
-        _failure_of(lambda: _check_output(spec, job, reads_content=reads_output)),
+        _failure_of(lambda: check_errors_path(layout)),
+        _failure_of(lambda: _check_output(spec, layout, job, reads_content=reads_output)),
     )
     return [*steps, *(Problem("", failure.message) for failure in failures if failure)]
 
@@ -88,8 +85,7 @@ def _failure_of(check: Callable[[], None]) -> JobFailure | None:
     return None
 
 
-def _check_input(spec: BatchInferenceSpec) -> None:
-    layout = Layout.of(spec)
+def _check_input(spec: BatchInferenceSpec, layout: Layout) -> None:
     check_paths(spec.read, layout)
     source = open_input(spec.read)
     check_input(spec, source, layout)
@@ -109,16 +105,18 @@ def _check_beginnings(source: FileInput, file_format: str) -> None:
         raise BadInput(f"read.paths: {plain[0].uri} is {found[0]}")
 
 
-def _check_output(spec: BatchInferenceSpec, job: str, *, reads_content: bool) -> None:
+def _check_output(
+    spec: BatchInferenceSpec, layout: Layout, job: str, *, reads_content: bool
+) -> None:
     """Raise BadOutput if the job cannot or must not write to its output. Existing content is
     checked only with `reads_content`."""
     check_writable(Location(spec.write.path, spec.write.storage))
     if not reads_content:
         return
-    (target, *_) = plan_outputs(spec)
+    (target, *_) = plan_outputs(spec, layout)
     request = request_of(spec, job)
     try:
-        decide(load_state(target.layout, request, table_of(spec.write)), request)
+        decide(load_state(target.layout, request, table_of(spec.write), target.reader), request)
     except OutputInUse:
         if spec.write.mode != "ignore":
             raise

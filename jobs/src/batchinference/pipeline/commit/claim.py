@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from batchinference.pipeline.commit.lease import (
     read_lease,
     this_process,
 )
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.errors import BadOutput, Incomplete
 from batchinference.pipeline.storage.json import damaged_state, load_json
@@ -184,7 +184,7 @@ def _state_files(staged: Layout, end: Snapshot) -> dict[str, bytes]:
         BatchInferenceSpec.model_validate(load_json(state["spec"]))
         Report.parse(state["report"])
         parse_code(state["code"])
-        if hashlib.sha256(state["input"]).hexdigest() == end.input:
+        if digest(state["input"]) == end.input:
             return state
     except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
         pass

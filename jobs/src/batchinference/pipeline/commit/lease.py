@@ -107,7 +107,11 @@ class Lease:
     def is_complete(self, layout: Layout) -> bool:
         """Return whether this run has written the completion marker. The marker may also come from
         a run that was considered dead when this one began."""
-        return layout.success.read_if_exists() == self.run.encode()
+        return self.is_marker(layout.success.read_if_exists())
+
+    def is_marker(self, content: bytes | None) -> bool:
+        """Return whether this run has written a completion marker with this content."""
+        return content == self.run.encode()
 
     def errors_in(self, output: Location, job_errors: Location) -> Location | None:
         """Return the location of the error records if another job may delete them; None otherwise.
@@ -158,12 +162,6 @@ def another_run_has_begun(layout: Layout) -> BadOutput:
         f"another run has begun in write.path '{layout.output.uri}' while this one was being "
         "prepared: choose another path, or wait until that has ended"
     )
-
-
-def is_complete(layout: Layout) -> bool:
-    """Return whether the work of this layout is complete, with its output at this layout."""
-    lease = read_lease(layout)
-    return lease is not None and lease.key == layout.key and lease.is_complete(layout)
 
 
 _PROC = Path("/proc")
@@ -275,7 +273,7 @@ def heartbeat_file(layout: Layout, lease: Lease) -> Location:
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> None:
     """Raise BadOutput if another run, of this job or another job, is writing to the output."""
-    if lease is None or lease.is_complete(layout) or _has_ended(lease, identity):
+    if lease is None or _has_ended(lease, identity) or lease.is_complete(layout):
         return
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
     before = _read_heartbeat(file)

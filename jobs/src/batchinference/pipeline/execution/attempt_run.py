@@ -8,7 +8,7 @@ from functools import cached_property
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import RowCounts, WarnedRows, warnings_of
-from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
+from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles, without_missing_files
 from batchinference.pipeline.commit.warning_counts import WarningTracker, counts_of_warnings
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input.planning import Sizing
@@ -21,12 +21,13 @@ from batchinference.spec.warnings import WarningCount
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """The result of an attempt: the snapshot of the output, the input rows that are missing, and
-    the notes of the steps (step, JSON)."""
+    """The result of an attempt: the snapshot of the output, the input rows that are missing, the
+    notes of the steps (step, JSON), and the files of the output, if they were listed."""
 
     snapshot: Snapshot
     missing: MissingRows
     notes: list[tuple[str, str]]
+    files: StoredFiles | None = None
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,16 @@ class AttemptRun:
         Raises BadOutput if another run has taken over the output."""
         self.attempt.close()
         manifests = self.attempt.manifests()
-        snapshot = without_missing_files(self.attempt.layout, self.start.with_commits(manifests))
+        layout = self.attempt.layout
+        committed, files = self.start.with_commits(manifests), StoredFiles.of(layout)
+        snapshot = without_missing_files(layout, committed, files)
         missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
-        return AttemptEnd(
-            snapshot, missing, [note for manifest in manifests for note in manifest.notes]
-        )
+        notes = [note for manifest in manifests for note in manifest.notes]
+        return AttemptEnd(snapshot, missing, notes, files)
 
     def next_attempt(self, end: AttemptEnd) -> AttemptRun:
         """Begin the next attempt, for the rows that are still missing, and return it. Raises
         BadOutput if another run has begun in the output."""
-        lease = self.attempt.lease
-        attempt = Attempt.begin(self.attempt.layout, lease, end.snapshot, lease.job)
+        layout, lease = self.attempt.layout, self.attempt.lease
+        attempt = Attempt.begin(layout, lease, end.snapshot, lease.job, end.files)
         return replace(self, attempt=attempt, start=end.snapshot, missing=end.missing)

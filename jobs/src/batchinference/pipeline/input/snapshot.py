@@ -6,7 +6,6 @@ created once per job, stored next to the output, and reused when the job resumes
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from functools import cached_property, lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.ignored_files import (
     NONE_IGNORED,
@@ -271,10 +271,6 @@ def _changed_file_error(
         f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now), and the "
         f"output has rows of its earlier content: {fix}"
     )
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def read_snapshot(place: Location, storage: Storage, wanted: str | None = None) -> InputSnapshot:

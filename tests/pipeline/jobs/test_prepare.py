@@ -14,7 +14,6 @@ import pytest
 
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.output_paths import check_errors_path
 from batchinference.pipeline.errors import (
     BadInput,
     BadOutput,
@@ -24,7 +23,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.opening import _hashes_of_parts
-from batchinference.pipeline.prepare import NothingToDo, prepare
+from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines

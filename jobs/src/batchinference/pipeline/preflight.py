@@ -12,14 +12,18 @@ from pathlib import Path
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.decision import decide, load_state
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.output_paths import check_errors_path, check_paths
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, OutputInUse
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES, RECOGNIZED, other_format
 from batchinference.pipeline.output.tables import table_of
-from batchinference.pipeline.prepare import check_input, request_of
+from batchinference.pipeline.prepare import (
+    check_errors_path,
+    check_input,
+    check_paths,
+    request_of,
+)
 from batchinference.pipeline.runtimes.model_files import weight_bytes
 from batchinference.pipeline.steps.checks import check_step
 from batchinference.pipeline.storage.location import COMPRESSIONS, Location

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from batchinference.pipeline.commit.append import OutputTarget
-from batchinference.pipeline.commit.begin import begin_attempt
 from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
     Request,
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
-from batchinference.pipeline.commit.look import Found, look_at_output
-from batchinference.pipeline.commit.output_paths import check_errors_path, check_paths
+from batchinference.pipeline.commit.look import Found, begin_attempt, look_at_output
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -39,8 +37,11 @@ from batchinference.pipeline.steps.checks import check_step
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns
+from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.write import WriteOrdered
 
 
@@ -90,6 +91,43 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
         check_step(step)
     check_errors_path(layout)
     check_paths(spec.read, layout)
+
+
+def check_paths(read: Read, layout: Layout) -> None:
+    """Raise BadOutput if an output path holds a path of the input: advice about the content of the
+    output, such as to append to it, would be wrong then. Also if it has a variable of a shell, so
+    that a directory with its name would be created."""
+    variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
+    if variable and not layout.output.exists():
+        raise BadOutput(
+            f"spec.write.path: '{layout.output.uri}' has the variable {variable}, and variables "
+            "are not expanded. Begin the path with ~, or use a parameter of the job"
+        )
+    if not isinstance(read, ReadFiles):
+        return
+    for path in read.paths:
+        source = Location(path, read.storage)
+        for place in (layout.output, layout.errors):
+            is_same = source.path.rstrip("/") == place.path.rstrip("/")
+            if place.holds(source) or (is_same and source.in_store_of(place)):
+                raise BadOutput(
+                    f"'{place.uri}' is an output path and contains the input '{source.uri}'. "
+                    "Choose another write.path or errors.path"
+                )
+
+
+def check_errors_path(layout: Layout) -> None:
+    """Raise BadOutput if readers of the output would read error records as output. Readers skip
+    names that begin with an underscore or a dot."""
+    output, errors = layout.output, layout.errors
+    place, within = output.path.rstrip("/") + "/", f"{errors.path}/"
+    if not (within.startswith(place) and errors.in_store_of(output)):
+        return
+    if not any(part.startswith(("_", ".")) for part in within.removeprefix(place).split("/")):
+        raise BadOutput(
+            f"spec.errors.path: '{errors.uri}' is below write.path '{output.uri}', so readers "
+            "would read error records as output. Choose another errors.path, or remove the field"
+        )
 
 
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:

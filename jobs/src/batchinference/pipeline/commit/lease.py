@@ -94,7 +94,7 @@ class Lease:
 
         def replace_lease(content: bytes | None) -> bytes:
             # after a lost response, the content is this lease
-            if content != new and _parse_lease(layout, content) != before:
+            if content != new and _parse_lease(layout.job, content) != before:
                 raise another_run_has_begun(layout)
             return new
 
@@ -132,11 +132,14 @@ _STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 def read_lease(layout: Layout) -> Lease | None:
     """Return the lease of an output; None if there is none. Raises BadOutput if it is damaged."""
-    # one request: each commit reads the lease
-    return _parse_lease(layout, layout.job.read_if_exists())
+    return lease_in(layout.job)
 
 
-def _parse_lease(layout: Layout, content: bytes | None) -> Lease | None:
+def lease_in(place: Location) -> Lease | None:
+    return _parse_lease(place, place.read_if_exists())  # one request: each commit reads the lease
+
+
+def _parse_lease(place: Location, content: bytes | None) -> Lease | None:
     if content is None:
         return None
     try:
@@ -146,8 +149,8 @@ def _parse_lease(layout: Layout, content: bytes | None) -> Lease | None:
         return _LEASE.validate_python({"key": stored["work"], **fields, "process": process})
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
-            f"'{layout.job.uri}' is damaged, so the job of this output is unknown. Choose "
-            "another write.path, or remove this one"
+            f"'{place.uri}' is damaged, so the job of this output is unknown. Choose another "
+            "write.path, or remove this one"
         ) from None
 
 

@@ -1,16 +1,18 @@
-"""Looks at the output of a job: decides what the job does about it, and loads the rows that count.
+"""Looks at the output of a job, decides what the job does about it, and begins its first attempt.
 
-An output whose driver died at its very end is finished here."""
+An output whose driver died at its very end is finished when it is looked at."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.claim import discard_replaced, publish
+from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
+from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.commit.decision import (
     Action,
     FinishReplacement,
@@ -26,12 +28,15 @@ from batchinference.pipeline.commit.decision import (
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, ensure_not_running
+from batchinference.pipeline.commit.lease import ensure_not_running
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles
 from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadInput
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.secrets import without_secrets
 
 if TYPE_CHECKING:
     from batchinference.spec.report import Report
@@ -51,20 +56,12 @@ class Found:
     start: Snapshot | None = None
     files: StoredFiles | None = None
 
-    @property
-    def layout(self) -> Layout:
-        return self.state.layout
-
-    @property
-    def lease(self) -> Lease | None:
-        return self.state.lease
-
     def without_rows(self, source: str) -> Found:
         """Return what the job does if its rows cannot be resumed: it starts over. `source` is the
         format of its input.
 
         Raises BadInput if a retry of failed rows would start a complete output over."""
-        layout, lease = self.layout, self.lease
+        layout, lease = self.state.layout, self.state.lease
         retried = layout.end.exists() and Snapshot.read(layout.end, layout.key).attempt
         if layout.success.exists() or (lease is not None and retried and retried < lease.attempt):
             raise BadInput(
@@ -134,3 +131,26 @@ def _check_not_running(state: OutputState, request: Request, reader: OutputReade
         others = [*others, layout.replacement]
     for other in others:
         ensure_not_running(other, reader.lease(other), request.job)
+
+
+def begin_attempt(
+    spec: BatchInferenceSpec, found: Found, request: Request, serialized: Callable[[], bytes]
+) -> tuple[Attempt, Snapshot]:
+    """Claim the output if it starts over, and begin the next attempt. Return the attempt, and the
+    snapshot of the rows that count. `serialized` returns the input snapshot.
+
+    Raises BadOutput if another run has begun in the output."""
+    layout, lease, start = found.state.layout, found.state.lease, found.start
+    starts_over = start is None or lease is None
+    if start is None or lease is None:
+        series = found.action.series if isinstance(found.action, Start) else ""
+        overwrite = request.write.mode == "overwrite"
+        lease = Claim(layout, lease, overwrite, request.job, series).put()
+        content = serialized()
+        layout.input.write(content)
+        start = Snapshot(layout.key, digest(content))
+    # users fix the code before they retry failed rows
+    if starts_over or isinstance(found.action, RetryFailed) or not layout.code.exists():
+        write_code(layout.code, request.code)
+    layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
+    return Attempt.begin(layout, lease, start, request.job, found.files), start

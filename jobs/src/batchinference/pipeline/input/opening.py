@@ -21,33 +21,25 @@ from batchinference.pipeline.input.snapshot import (
 )
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import Read, ReadFiles
+from batchinference.spec.read import ReadFiles
 
 PARTS_AT_ONCE = 10_000
 """Parts of an input that are Python objects at the same time."""
 
 
 def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, found: Found) -> JobInput:
-    """Return the input of the job. If the output is resumed, it has the same files.
+    """Return the input of the job: the files of the output to resume, or those whose rows are not
+    in other outputs of the work.
 
     Raises BadInput and NoNewFiles like `open_input`."""
-    earlier = _earlier_input(spec.read, target, found)
-    return open_input(spec.read, earlier, spec.errors.failing_warnings)
-
-
-def _earlier_input(
-    read: Read, target: OutputTarget, found: Found
-) -> ResumedInput | ProcessedFiles | None:
-    """Return the input snapshot of the output to resume, or the files whose rows are in other
-    outputs of the work; None if all files are read."""
-    if not isinstance(read, ReadFiles):
-        return None
-    start = found.start
-    if start is None:
-        processed = [read_snapshot(place, read.storage) for place in target.processed]
-        return ProcessedFiles(processed) if processed else None
-    frozen = read_snapshot(found.layout.input, read.storage, start.input)
-    return ResumedInput(frozen, lambda rows_each: start.missing_rows(len(frozen), rows_each))
+    read, start = spec.read, found.start
+    earlier: ResumedInput | ProcessedFiles | None = None
+    if isinstance(read, ReadFiles) and start is not None:
+        frozen = read_snapshot(found.state.layout.input, read.storage, start.input)
+        earlier = ResumedInput(frozen, lambda each: start.missing_rows(len(frozen), each))
+    elif isinstance(read, ReadFiles) and (places := target.processed):
+        earlier = ProcessedFiles([read_snapshot(place, read.storage) for place in places])
+    return open_input(read, earlier, spec.errors.failing_warnings)
 
 
 def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:

@@ -27,7 +27,7 @@ from batchinference.pipeline.execution.stop_signals import (
 )
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan import Plan, plan_for_machine
+from batchinference.plan import Plan, plan, plan_for_machine, requested_plan
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, model_step
@@ -215,6 +215,8 @@ def test_ray_has_cpus_for_write_tasks_only_if_the_machine_has_the_gpu_of_a_step(
     given = document_of(tmp_path)
     given["spec"]["steps"] = [model_step(resources={"gpu": 1})]
     runner = Runner(parse(given), tmp_path, print, print, StopSignal())
-    with runner._ray(cluster.RayFiles(str(tmp_path))) as plan:
-        assert plan.fused == (gpus == 0)
+    requested = requested_plan(runner.job.spec)
+    monkeypatch.setattr(plan, "check_columns", pytest.fail)  # checked already
+    with runner._ray(cluster.RayFiles(str(tmp_path)), requested) as fitted:
+        assert fitted.fused == (gpus == 0)
     assert started == [cpus]

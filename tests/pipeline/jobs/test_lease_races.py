@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.error_attribution import is_transient
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage import conditional_put, location
+from batchinference.pipeline.storage import conditional_put, location, object_stores
 from batchinference.pipeline.storage.conditional_put import update_object
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import store_for_conditions
 from batchinference.spec.storage import Storage
 from support.jobs.crash_points import Place
+from support.outputs.builders import succeeded_report
 
 KEY = "a" * 64
 on_all_stores = pytest.mark.parametrize("place", ["posix", "s3", "gs", "az"], indirect=True)
@@ -165,6 +168,51 @@ def test_delayed_driver_changes_nothing(layout: Layout) -> None:
     assert later.lease.is_complete(layout)
 
 
+def driver(layout: Layout, name: str, held: dict[str, Attempt]) -> Iterator[None]:
+    """Begin an attempt and complete it, in steps. Takes over whatever it finds."""
+    before = read_lease(layout)
+    yield
+    claim = Claim(layout, before, overwrite=False, job=name).put()
+    yield
+    start = Snapshot(layout.key, "0" * 64)
+    held[name] = Attempt.begin(layout, claim, start, name)
+    yield
+    held[name].complete(start, succeeded_report(layout.output.uri))
+
+
+def has_lease(attempt: Attempt) -> bool:
+    with suppress(BadOutput):
+        attempt.check_lease()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("place", ["posix"], indirect=True)
+def test_one_driver_at_most_has_the_lease_in_every_order_of_two(layout: Layout) -> None:
+    """All 35 orders of the steps of two drivers, of which `a` is the one that begins."""
+    for order in sorted({("a", *rest) for rest in permutations("aaabbbb")}):
+        layout.output.delete_directory()
+        held: dict[str, Attempt] = {}
+        drivers = {name: driver(layout, name, held) for name in "ab"}
+        refused: set[str] = set()
+        completed: set[str] = set()
+        for name in order:
+            if name not in refused:
+                try:
+                    next(drivers[name])
+                except StopIteration:
+                    completed.add(name)
+                except BadOutput:
+                    refused.add(name)
+            owners = {name for name, attempt in held.items() if has_lease(attempt)}
+            assert len(owners) <= 1, order
+            assert not owners & refused, order
+        assert completed, order
+        last = read_lease(layout)
+        assert last is not None
+        assert last.is_complete(layout) == (last.job in completed), order
+
+
 LOST: dict[str, Exception] = {
     "connection": GenericError("Generic S3 error: in 1ms, after 3 retries - HTTP error: reset"),
     "response that obstore asks for again": PreconditionError("412"),
@@ -235,17 +283,20 @@ def failing(number: int) -> Callable[..., None]:
     return fail
 
 
-class NoConditions(BaseHTTPRequestHandler):
-    """An S3 server that has no objects and does not implement conditions."""
+class OddStore(BaseHTTPRequestHandler):
+    """An S3 server that has no objects, and answers reads and conditional puts with these codes."""
+
+    read, put = 404, 501
 
     def do_GET(self) -> None:
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        self.answer(self.read)
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(501 if "If-None-Match" in self.headers else 200)
+        self.answer(self.put if "If-None-Match" in self.headers else 200)
+
+    def answer(self, status: int) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -253,14 +304,40 @@ class NoConditions(BaseHTTPRequestHandler):
         pass
 
 
-def test_store_without_conditional_puts_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def odd_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "of the tests")
-    with ThreadingHTTPServer(("127.0.0.1", 0), NoConditions) as server:
+    monkeypatch.setattr(object_stores, "CONDITIONAL_RETRIES", 0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), OddStore) as server:
         threading.Thread(target=server.serve_forever).start()
-        storage = Storage(endpoint=f"http://127.0.0.1:{server.server_port}", region="here")
-        assert not update_object("s3", "bucket/job.json", storage, lambda _: b"lease")
+        yield Storage(endpoint=f"http://127.0.0.1:{server.server_port}", region="here")
         server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("read", "put"),
+    [(404, 501), (403, 200), (404, 412)],
+    ids=["not implemented", "other credentials", "wrong ETags"],
+)
+def test_store_without_conditional_puts_is_left_to_pyarrow(
+    odd_store: Storage, monkeypatch: pytest.MonkeyPatch, read: int, put: int
+) -> None:
+    monkeypatch.setattr(OddStore, "read", read)
+    monkeypatch.setattr(OddStore, "put", put)
+    assert not update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+
+
+@pytest.mark.parametrize(("read", "put"), [(503, 200), (404, 503)])
+def test_unavailable_store_is_a_transient_error(
+    odd_store: Storage, monkeypatch: pytest.MonkeyPatch, read: int, put: int
+) -> None:
+    """Otherwise a write without a condition could follow."""
+    monkeypatch.setattr(OddStore, "read", read)
+    monkeypatch.setattr(OddStore, "put", put)
+    with pytest.raises(OSError, match="503") as caught:
+        update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+    assert is_transient(caught.value)
 
 
 @pytest.mark.parametrize("anonymous", [True, False])

@@ -6,6 +6,7 @@ exist, and the ETag or the generation of one that does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,7 @@ Raises an exception if the file must not be changed."""
 ROUNDS = 4
 """How often a refused put is repeated if the object has not changed for `Change`."""
 _NOT_IMPLEMENTED = "status code: 501"
+_UNAVAILABLE = re.compile(r"status code: (429|500|502|503|504)")
 
 
 def update_object(scheme: str, path: str, storage: Storage, change: Change) -> bool:
@@ -41,8 +43,10 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
             if store is None:
                 return False
             before, version = _read(store, key)
-        except BaseError:  # pyarrow may find other credentials, or reports the error
-            return False
+        except BaseError as error:
+            if _UNAVAILABLE.search(str(error)):
+                raise _storage_error(error) from None
+            return False  # pyarrow may find other credentials, or reports the error
         after = change(before)
         if after == before:
             return True
@@ -54,8 +58,12 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
         except BaseError as error:
             if _NOT_IMPLEMENTED in str(error):
                 return False
-            raise OSError(shown(str(error).partition("\n")[0])) from None
+            raise _storage_error(error) from None
     return False
+
+
+def _storage_error(error: Exception) -> OSError:
+    return OSError(shown(str(error).partition("\n")[0]))
 
 
 def _read(

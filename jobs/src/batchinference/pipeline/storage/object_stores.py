@@ -199,8 +199,8 @@ def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-CONDITIONAL_PATIENCE = timedelta(seconds=15)
-"""How long obstore retries. Its default is 3 minutes."""
+CONDITIONAL_RETRIES = 3
+"""How often obstore retries, within a second. The caller retries after longer waits."""
 _FILES_OF_TOOLS = {
     "s3": {
         "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
@@ -230,7 +230,7 @@ def store_for_conditions(
         bucket,
         config=options,
         client_options={"allow_http": http},
-        retry_config={"retry_timeout": CONDITIONAL_PATIENCE},
+        retry_config={"max_retries": CONDITIONAL_RETRIES},
     )
     return found
 

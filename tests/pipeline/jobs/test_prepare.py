@@ -22,7 +22,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.opening import _hashes_of_parts
+from batchinference.pipeline.input.snapshot import _hashes_of_parts
 from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step

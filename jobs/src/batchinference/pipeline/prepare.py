@@ -21,14 +21,13 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
-from batchinference.pipeline.input.files import FileInput
-from batchinference.pipeline.input.opening import (
+from batchinference.pipeline.input.files import FileInput, open_at_output
+from batchinference.pipeline.input.planning import sizing_of
+from batchinference.pipeline.input.snapshot import (
+    NoNewFiles,
     check_previous_versions,
     describe_changes,
-    open_at_output,
 )
-from batchinference.pipeline.input.planning import sizing_of
-from batchinference.pipeline.input.snapshot import NoNewFiles
 from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report import finished_report

@@ -12,7 +12,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
@@ -154,6 +154,33 @@ def test_of_drivers_that_begin_concurrently_one_has_the_lease(layout: Layout, ne
     for driver in drivers:
         driver.join()
     assert held == [read_lease(layout)]
+
+
+@pytest.mark.parametrize("place", ["posix"], indirect=True)
+def test_lock_of_a_file_that_was_replaced_does_not_count(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver replaces the file between its opening and its lock."""
+    before, lock = leased(layout, None), fcntl.flock
+    old = Path(layout.job.path).rename(layout.state.path + "/old")
+    now = leased(layout, None)
+    new = Path(layout.job.path).rename(layout.state.path + "/new")
+    old.rename(layout.job.path)
+    assert read_lease(layout) == before
+
+    def replaced(file: BinaryIO, flags: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        new.replace(layout.job.path)
+        lock(file, flags)
+
+    def third_driver(write: Callable[[], None]) -> None:
+        with pytest.raises(BlockingIOError):
+            leased(layout, now)
+        write()
+
+    monkeypatch.setattr(fcntl, "flock", replaced)
+    with next_write(monkeypatch, third_driver):
+        assert leased(layout, now).run != now.run
 
 
 @on_all_stores

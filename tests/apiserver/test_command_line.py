@@ -94,7 +94,7 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
     shown = invoke("status", "daily").stdout
     for line in ("rows         30 of 60 (50 %)", "failed rows  2", "attempt      2",
                  "stage        embed",
-                 "speed        2.5 rows/s, ETA 12s", "phase        Running"):  # fmt: skip
+                 "speed        2.5 rows/s, ETA 12s", "state        Running"):  # fmt: skip
         assert line in shown.splitlines()
     assert json.loads(invoke("status", "daily", "-o", "json").stdout)["phase"] == "Running"
     set_status(namespace, "daily", "Failed", progress=progress, stage=None)

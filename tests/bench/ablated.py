@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from batchinference.pipeline import job, row_batch
 from batchinference.pipeline.commit import attempt, committer, snapshot
-from batchinference.pipeline.execution import fused, step_runner, text_windows
+from batchinference.pipeline.execution import commit_tasks, segment, step_runner, text_windows
 from batchinference.pipeline.execution.step_runner import Part
 from batchinference.pipeline.input import scan
 from batchinference.pipeline.row_batch import NO_ROWS, RowBatch
 
 PART = "ABLATION"
-_run = fused._run
+_run = commit_tasks._run
 
 
 def without_row_ids() -> None:
@@ -42,7 +42,7 @@ def without_row_ids() -> None:
         return batch if lengths is None else batch.taken(np.argsort(-lengths))
 
     scan.consecutive_ids = same
-    fused.longest_first = longest_first
+    segment.longest_first = longest_first
     row_batch.RowBatch.derived = derived  # type: ignore[method-assign]
     row_batch.RowBatch.has_unique_ids = True  # type: ignore[assignment,method-assign]
     row_batch.RowBatch.in_order_of = lambda self, ids: self  # type: ignore[method-assign]
@@ -80,7 +80,7 @@ def without_progress() -> None:
 
 def without_bucketing() -> None:
     """Compute texts in the order of the input."""
-    fused.text_columns = lambda table, columns: []
+    segment.text_columns = lambda table, columns: []
     text_windows.text_columns = lambda table, columns: []
 
 
@@ -106,8 +106,8 @@ def switch_off() -> None:
     PARTS[os.environ[PART]]()
 
 
-def run_task(task: fused.FusedTask) -> None:
-    """Run a fused task without the part."""
+def run_task(task: commit_tasks.CommitTask) -> None:
+    """Run a task without the part."""
     switch_off()
     _run(task)
 
@@ -118,5 +118,5 @@ if __name__ == "__main__":
     from batchinference.cli.main import main
 
     ablated.switch_off()
-    fused._run = ablated.run_task
+    commit_tasks._run = ablated.run_task
     main()

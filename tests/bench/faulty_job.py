@@ -20,8 +20,8 @@ from ray.data.block import Block
 from batchinference.cli.main import app
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import parse_manifest_name
-from batchinference.pipeline.execution import executor
-from batchinference.pipeline.execution.staged import CommitSink, sink_for
+from batchinference.pipeline.execution import dataset
+from batchinference.pipeline.execution.dataset import CommitSink
 from batchinference.pipeline.storage.location import Location, base_name
 
 
@@ -39,11 +39,6 @@ def finish_task(sink: FaultySink, blocks: list[Block], ctx: Any) -> None:
     """Do the rest of a write task that has its rows."""
     inject()
     CommitSink.write(sink, blocks, ctx)
-
-
-def faulty_sink(*arguments: Any) -> CommitSink:
-    sink = sink_for(*arguments)
-    return FaultySink(sink._committer, sink._rows_per_file)
 
 
 def write(self: Location, content: bytes | memoryview) -> None:
@@ -86,5 +81,5 @@ if __name__ == "__main__":
     # workers cannot import classes of __main__
     import faulty_job
 
-    setattr(executor, "sink_for", faulty_job.faulty_sink)  # noqa: B010
+    setattr(dataset, "CommitSink", faulty_job.FaultySink)  # noqa: B010
     app(["run", *sys.argv[1:]])

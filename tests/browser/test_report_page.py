@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.page import render
 from batchinference.pipeline.html_report.samples import cell
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from support.browser import DESKTOP, PHONE, opened
 from support.documents.report_pages import page_data
 
@@ -31,7 +31,10 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     }
     data = page_data(
         FAILED if request.param == "failed" else {"notes": [LONG], "output": LONG},
-        errors=[ErrorSample("decode", 41, [RECORD, RECORD]), ErrorSample("classify", 1, [RECORD])],
+        errors=[
+            ErrorGroup("decode", "", 41, [RECORD, RECORD]),
+            ErrorGroup("classify", "", 1, [RECORD]),
+        ],
         sample=[{name: cell(name, value) for name, value in row.items()}] * 3,
     )
     path = tmp_path_factory.mktemp("page") / "report.html"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchinference.api.outputs import ErrorGroup
-from batchinference.api.progress import JobProgress
+from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
 from batchinference.pipeline.html_report.samples import cell
-from batchinference.spec.report import RowsOverTime
+from batchinference.pipeline.output.error_groups import ErrorGroup
+from batchinference.spec.progress import Counts, Progress, RowsOverTime
 from batchinference.ui import pages
 from batchinference.ui.pages import FoundRow, JobDetails, JobEntry, SearchPage
 from batchinference.ui.site import SCRIPT, Answer
@@ -41,19 +41,21 @@ class GrowingJob:
         state = "complete" if ended else "running"
         ready = self.rows // 10
         workers = [] if ended else [Workers("cpu", ready, 3), Workers("g" * MAX_LABEL, 0, 1)]
-        progress = JobProgress(state, self.rows, 40, 2, ended, message=LONG, workers=workers)
-        return Answer(self._page(path, JobEntry("0", LONG, progress, 10.0)).encode())
+        progress = Progress.of(self.rows, 40, rate=10.0)
+        counts = Counts(read=self.rows, written=self.rows - 2, failed=2)
+        seen = Observation(("output", LONG), state, progress, counts, ended, message=LONG,
+                           workers=workers, facts=[("log", LONG)])  # fmt: skip
+        return Answer(self._page(path, JobEntry("0", LONG, seen)).encode())
 
     def _page(self, path: str, entry: JobEntry) -> str:
         history = RowsOverTime(seconds=[0, 2, 4], rows=[0, 10, 20])
-        group = ErrorGroup("own", "ValueError: " + LONG, 2, {"path": LONG, "row": 1})
+        group = ErrorGroup("own", "ValueError: " + LONG, 2, [{"path": LONG, "row": 1}])
         picture = cell("image", np.full((64, 64, 3), 90, np.uint8))
         match path:
             case "":
                 return pages.jobs_page([entry, JobEntry("1", "./b", problem=LONG)], LONG)
             case "jobs/0":
-                facts = [("Output", LONG)]
-                return pages.job_page(JobDetails(entry, history, facts, [group], LONG, True, True))
+                return pages.job_page(JobDetails(entry, history, [group], LONG, True, True))
         row = FoundRow(1, 0.5, {"image": picture, "path": cell("path", LONG)})
         return pages.search_page(SearchPage(entry, text="a", problem=LONG, rows=[row] * 3))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 
 _CONTROLS = re.compile(
     "["
@@ -50,6 +51,11 @@ def byte_size(size: float) -> str:
 def counted(number: float, noun: str, form: str = "") -> str:
     """Return a number, formatted by `form`, and the noun in the form that follows the number."""
     return f"{number:{form}} {noun}{'' if number == 1 else 's'}"
+
+
+def named_lines(name: str, values: Sequence[object]) -> list[tuple[str, str]]:
+    """Return a line for each value. Only the first one has the name."""
+    return [("" if number else name, str(value)) for number, value in enumerate(values)]
 
 
 def with_article(noun: str) -> str:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.html_report.advice import advice
-from batchinference.pipeline.html_report.bottleneck import bottleneck
+from batchinference.pipeline.html_report.advice import advice, bottleneck
 from support.documents.report_pages import page_data
 
 EMBED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.pipeline.output.error_records import cause_of
+from batchinference.pipeline.output.error_groups import cause_of
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from PIL import Image
 from batchinference.credentials import MASK
 from batchinference.pipeline import html_report
 from batchinference.pipeline.html_report.advice import advice
-from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.page import render
 from batchinference.pipeline.html_report.samples import THUMBNAIL, Cell, cell
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec import parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
@@ -43,8 +43,8 @@ TRUNCATED = {
     "values": '{"n": 1}',
 }
 ERRORS = [
-    ErrorSample("decode", 57, [TRUNCATED]),
-    ErrorSample("classify", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]),
+    ErrorGroup("decode", "", 57, [TRUNCATED]),
+    ErrorGroup("classify", "", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]),
 ]
 
 CHAT = {
@@ -174,7 +174,7 @@ def test_hostile_values_are_shown_as_text() -> None:
     html = render(
         page_data(
             report,
-            errors=[ErrorSample(HOSTILE, 1, [record])],
+            errors=[ErrorGroup(HOSTILE, HOSTILE, 1, [record])],
             sample=[{HOSTILE: Cell(HOSTILE)}],
             steps=[{"name": "f", "filter": "contains(text, '</pre><script>')"}],
         )
@@ -240,16 +240,10 @@ def test_thumbnail_is_small() -> None:
 @pytest.mark.parametrize(
     ("report", "steps", "expected"),
     [
-        ({}, None, "The step 'decode' limits the job: 86% of the time of all steps. It computes"),
         (
-            {"steps": {"decode": STEPS["decode"] | {"seconds": 60, "cpuSeconds": 3}}},
-            None,
-            "busy for 5% of the time",
-        ),
-        (
-            {"steps": {"ask": STEPS["decode"]}},
+            {"steps": {"ask": STEPS["decode"], "slim": STEPS["classify"]}},
             [{"name": "ask", "model": CHAT}],
-            "It waits for the server",
+            "The server limits: 86 % of the measured time are requests of the step 'ask'.",
         ),
         ({"steps": {"decode": STEPS["classify"]}}, None, "Reading, steps and writing took 5 s"),
         ({"seconds": {"preparing": 90, "running": 30}}, None, "Preparing took longer"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from threading import Event
 
 import pytest
 
 from batchinference.pipeline.execution import task_notes
 from batchinference.pipeline.execution.block_codec import decode, encode
-from batchinference.pipeline.execution.staged import BlockReader, BlockStage
+from batchinference.pipeline.execution.dataset import BlockCalls, BlockReader
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.task_notes import peak_bytes
 from batchinference.pipeline.row_batch import RowBatch, merged
@@ -43,19 +45,25 @@ def test_peak_is_plausible() -> None:
     assert 20 << 20 < peak_bytes() < 1 << 40
 
 
+def segment_of(run: str, *stages: Stage) -> Segment:
+    return Segment.of(stages, ErrorHandling(False, Location("/none")), run)
+
+
 def test_stage_reports_once_and_after_growth(peak: Peak) -> None:
     slim = Step.model_validate({"name": "slim", "dropColumns": ["n"]})
-    stage = BlockStage(Stage("slim", (slim,)), ErrorHandling(False, Location("/none")))
+    calls = BlockCalls("slim", segment_of("slim", Stage("slim", (slim,))))
     notes = []
     for size in (100, 100, 109, 111, 90, 130):
         peak(size)
-        notes.append(reported(merged(map(decode, stage(encode(good(0, 0, [1, 2]))))).notes))
+        notes.append(
+            reported(merged(map(decode, calls.run(encode(good(0, 0, [1, 2])), Event()))).notes)
+        )
     assert notes == [[("slim", 100)], [], [], [("slim", 111)], [], [("slim", 130)]]
 
 
 def test_read_task_reports_after_its_rows(peak: Peak) -> None:
     peak(100)
-    rows, note = map(decode, BlockReader(reading, "one")())
+    rows, note = map(decode, BlockReader(reading, segment_of("one"))())
     assert plain(rows) == plain(merged(reading()))
     assert reported(note.notes) == [("read", 100)]
     assert outcomes(note) == {}
@@ -65,6 +73,6 @@ def test_read_tasks_report_growth_and_other_runs(peak: Peak) -> None:
     notes = []
     for size, run in ((100, "two"), (105, "two"), (150, "two"), (150, "three")):
         peak(size)
-        task = pickle.loads(pickle.dumps(BlockReader(reading, run)))
+        task = pickle.loads(pickle.dumps(BlockReader(reading, segment_of(run))))
         notes.append(reported(merged(map(decode, task())).notes))
     assert notes == [[("read", 100)], [], [("read", 150)], [("read", 150)]]

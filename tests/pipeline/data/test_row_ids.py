@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from batchinference.pipeline.execution.block_codec import decode
-from batchinference.pipeline.execution.staged import RowSource
+from batchinference.pipeline.execution.dataset import BlockReader, RowSource
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.files import tasks_of
 from batchinference.pipeline.input.readers.whole_file import BinaryReader
 from batchinference.pipeline.input.snapshot import InputFile
@@ -27,6 +29,7 @@ from batchinference.pipeline.row_batch import (
     pack_id,
     unpack_ids,
 )
+from batchinference.pipeline.storage.location import Location
 from support.inputs.read_files import Input, Outcome, open_input
 from support.tiers import examples
 
@@ -129,9 +132,12 @@ def test_failed_row_has_step_and_error(opened: Input) -> None:
     assert {step for found in steps for step in found} <= {READ_STEP}
 
 
+NO_STAGES = Segment.of([], ErrorHandling(tolerant=True, input=Location("/none")))
+
+
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_read_tasks_of_ray_read_everything(opened: Input, count: int) -> None:
-    source = RowSource(opened.given.read_tasks(count), "run")
+    source = RowSource([BlockReader(task, NO_STAGES) for task in opened.given.read_tasks(count)])
     tasks = source.get_read_tasks(parallelism=count)
     read = Outcome([decode(block) for task in tasks for block in task()])
     assert min(count, 5) <= len(tasks) <= count

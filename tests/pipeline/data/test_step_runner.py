@@ -24,7 +24,8 @@ from batchinference.pipeline import step_time
 from batchinference.pipeline.arrow import to_table
 from batchinference.pipeline.errors import JobFailure, ModelLoad, TooManyErrors, describe
 from batchinference.pipeline.execution import step_runner
-from batchinference.pipeline.execution.staged import BlockReader
+from batchinference.pipeline.execution.dataset import BlockReader
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
     WAITS,
@@ -34,7 +35,7 @@ from batchinference.pipeline.execution.step_runner import (
 )
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
-from batchinference.pipeline.report import collect_notes
+from batchinference.pipeline.report.notes import collect_notes
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.location import Location
@@ -458,9 +459,12 @@ def test_each_row_has_one_outcome_for_any_batches(
     ]
 
 
+NO_STAGES = Segment.of([], TOLERANT, "run")
+
+
 @pytest.mark.parametrize(
     "sent",
-    [lambda secrets: replace(TOLERANT, secrets=secrets), partial(BlockReader, None, "run")],
+    [lambda secrets: replace(TOLERANT, secrets=secrets), partial(BlockReader, None, NO_STAGES)],
     ids=["steps and commits", "reads"],
 )
 def test_secrets_are_masked_in_each_process(sent: Any, monkeypatch: pytest.MonkeyPatch) -> None:

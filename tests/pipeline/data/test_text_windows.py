@@ -1,10 +1,12 @@
 """Windows of texts: they are computed longest first, and the results are in the order of the input.
 
-For the windows of fused tasks, see test_fused_steps.py."""
+For the windows of tasks that read, see test_segments.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -14,15 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import staged, step_runner, text_windows
+from batchinference.pipeline.execution import step_runner, text_windows
 from batchinference.pipeline.execution.block_codec import decode, encode
-from batchinference.pipeline.execution.staged import BlockStage
+from batchinference.pipeline.execution.dataset import BlockCalls
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.text_windows import (
     WINDOW_ROWS,
     WindowLimits,
     columns_of_first_model,
-    computed_longest_first,
     longest_first,
     text_lengths,
 )
@@ -62,10 +64,11 @@ def test_results_are_those_of_the_input_order(window: RowBatch, batch_size: int,
     """They have the same rows, ids, order, failed and filtered rows."""
     python = {"callable": "user_code:letters", "method": "flatMap"}
     step: Document = {"name": "own", "python": python, "batchSize": batch_size}
-    run = StageRunner(Stage("own", tuple(steps_of(step))), TOLERANT)
+    stage = Stage("own", tuple(steps_of(step)), batch_size=batch_size)
+    segment = replace(Segment.of([stage], TOLERANT), texts=("text",))
     with patch.object(step_runner, "RESULT_BYTES", size):
-        found = list(computed_longest_first(run, window, ("text",)))
-    (expected,) = run(window)
+        found = list(segment.of_block(window, Event()))
+    (expected,) = StageRunner(stage, TOLERANT)(window)
     assert content(found) == content([expected])
     for result in found:
         assert np.isin(result.ids, result.source).all()
@@ -113,14 +116,8 @@ def test_rows_without_texts_keep_their_order() -> None:
 
 def test_large_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_windows, "WINDOW_BYTES", 10)
-    batch, given_ = texts(10, 20), []
-
-    def run(one: RowBatch) -> Iterator[RowBatch]:
-        given_.append(one)
-        yield one
-
-    assert list(computed_longest_first(run, batch, ("text",))) == [batch]
-    assert given_ == [batch]
+    batch = texts(10, 20)
+    assert longest_first(batch, ("text",)) is batch
 
 
 @pytest.mark.parametrize(
@@ -141,9 +138,12 @@ def test_actor_of_a_text_model_gets_the_longest_texts_first(
         given_.append(batch.table["n"].to_pylist())
         yield batch
 
-    monkeypatch.setattr(staged, "StageRunner", lambda stage, errors: run)
-    (stage,) = stages_of(steps_of(step))
-    results = [decode(block) for block in BlockStage(stage, TOLERANT)(encode(texts(2, 9, 1, 5)))]
+    def load(_: Segment) -> list[Any]:
+        return [lambda batch, stopping: run(batch)]
+
+    monkeypatch.setattr(Segment, "load", load)
+    calls = BlockCalls("own", Segment.of(stages_of(steps_of(step)), TOLERANT))
+    results = [decode(block) for block in calls.run(encode(texts(2, 9, 1, 5)), Event())]
     assert given_ == [[9, 5, 2, 1] if sorted_ else [2, 9, 1, 5]]
     assert merged(results).table.equals(texts(2, 9, 1, 5).table)
 

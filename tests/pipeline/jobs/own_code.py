@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -119,6 +120,35 @@ def exit_process(batch: Batch) -> Batch:
 class WaitFor:
     def __call__(self, batch: Batch, file: str) -> Batch:
         return wait_for(batch, file)
+
+
+class Same:
+    """Returns the rows unchanged."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch
+
+
+class Scripted:
+    """Does what the texts say: `die` kills the process, `fail` raises, and `hold` waits until the
+    file `release` exists. Lists the computed texts in files."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+
+    def __call__(self, batch: Batch) -> Batch:
+        texts = batch["text"].tolist()
+        if any(text.startswith("die") for text in texts):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if any(text.startswith("fail") for text in texts):
+            raise ValueError("a bad text")
+        while any(text.startswith("hold") for text in texts) and not self._released():
+            time.sleep(0.05)
+        (self._directory / f"computed-{uuid4().hex}").write_text("\n".join(texts))
+        return batch
+
+    def _released(self) -> bool:
+        return (self._directory / "release").exists()
 
 
 class DieOnce:
@@ -293,4 +323,9 @@ def fail_at_row(batch: Batch, directory: str, column: str, at: str, commits: int
                 raise RuntimeError("CUDA error: nobody else commits anything")
             time.sleep(0.05)
         raise RuntimeError("CUDA error: the device is gone")
+    return batch
+
+
+def same(batch: Batch) -> Batch:
+    """Return the rows unchanged."""
     return batch

@@ -15,8 +15,10 @@ import pytest
 from batchinference import credentials
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import WorkerCrashed
-from batchinference.pipeline.execution import step_runner
+from batchinference.pipeline.execution import crash_notes, segment, step_runner
+from batchinference.pipeline.execution.isolation import CrashNote
 from batchinference.pipeline.execution.stop_signals import run_monitored
+from batchinference.pipeline.row_batch import pack_id
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
@@ -212,21 +214,16 @@ def test_storage_error_is_not_attributed_to_a_row(
 def test_a_process_that_dies_is_reported_with_its_step_and_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes: dict[str, str] = {}
-
     def die(*_: Any, **__: Any) -> None:
-        if notes:
-            raise WorkerCrashed("a process died")
+        raise WorkerCrashed("a process died")
 
-    # a process that replaces a dead one records its rows
-    monkeypatch.setattr(step_runner, "replaces_dead_process", lambda: True)
-    monkeypatch.setattr(step_runner, "put_note", notes.__setitem__)
-    monkeypatch.setattr(job_module, "read_note", notes.get)
+    note = CrashNote("own", pack_id(0, 2), pack_id(0, 4), 3)
+    monkeypatch.setattr(job_module, "deaths_of", lambda run: [(note,)])
     monkeypatch.setattr(job_module, "check_errors", die)
     run = run_in_process(job(tmp_path, {"maxRows": 3}))
-    place = rf"step 'own' on rows \d+ to \d+ of {tmp_path}/in/a.txt"
+    place = f"step 'own' on rows 2 to 4 of {tmp_path}/in/a.txt"
     assert run.report.reason == "WorkerCrashed"
-    assert re.fullmatch(f"a process died. The process died in {place}", run.report.message or "")
+    assert run.report.message == f"a process died. The process died in {place}"
 
 
 def test_unreadable_or_unwritable_note_is_ignored(
@@ -240,10 +237,11 @@ def test_unreadable_or_unwritable_note_is_ignored(
     def die(*_: Any, **__: Any) -> None:
         raise WorkerCrashed("a process died")
 
-    monkeypatch.setattr(step_runner, "replaces_dead_process", lambda: True)
-    monkeypatch.setattr(step_runner, "put_note", away)
+    monkeypatch.setattr(segment, "replaces_dead_process", lambda: True)
+    monkeypatch.setattr(crash_notes, "owner_of_this_process", lambda: "task")
+    monkeypatch.setattr(crash_notes, "put_note", away)
+    monkeypatch.setattr(crash_notes, "lost_nodes", away)
     assert run_in_process(job(tmp_path, {"maxRows": 3})).report.state == JobState.SUCCEEDED
-    monkeypatch.setattr(job_module, "read_note", away)
     monkeypatch.setattr(job_module, "check_errors", die)
     again = job(tmp_path, {"maxRows": 3})
     again["spec"] |= {"resume": False, "write": {**again["spec"]["write"], "mode": "overwrite"}}

@@ -14,7 +14,7 @@ from batchinference.pipeline import prepare
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.code_hashes import parse_code
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution import fused
+from batchinference.pipeline.execution import segment
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
@@ -63,7 +63,7 @@ class Job:
     def put_code(self, text: str) -> None:
         """Replace the module. The next run loads it, as a new process does."""
         (self.directory / "changing.py").write_text(text)
-        fused._stages_of_process.cache_clear()
+        segment._LOADED.clear()
         sys.modules.pop("changing", None)
         importlib.invalidate_caches()
 

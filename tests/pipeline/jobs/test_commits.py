@@ -23,7 +23,10 @@ from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValue
 from batchinference.pipeline.execution.block_codec import decode, encode
-from batchinference.pipeline.execution.staged import CommitSink
+from batchinference.pipeline.execution.chunk_commits import CommitRules
+from batchinference.pipeline.execution.dataset import CommitSink, WriteRows
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.media.images import encode as encode_image
 from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
 from batchinference.pipeline.output.file_layout import FileLayout
@@ -506,6 +509,12 @@ class TestDividedRows:
         assert len(rows_of(Path(layout.output.path))) == 3
 
 
+def sink_of(committer: Committer) -> CommitSink:
+    """Return the sink of a job without steps after its pools."""
+    errors = ErrorHandling(tolerant=True, input=committer.attempt.layout.input)
+    return CommitSink(WriteRows(committer, 10, CommitRules(10)), Segment.of([], errors))
+
+
 class TestSink:
     """What Ray Data passes to the sink, and what the sink asks of it."""
 
@@ -513,7 +522,7 @@ class TestSink:
 
     def test_blocks_of_a_task_become_one_file(self, commit: Committer, layout: Layout) -> None:
         blocks = [encode(batch) for batch in (good(0, 0, [1]), failed(0, 1), end(0, 2))]
-        CommitSink(commit, 10).write(blocks, self.context)
+        sink_of(commit).write(blocks, self.context)
         assert manifest_names(commit.attempt) == ["00000005-0000.2.1.1.0.0"]
         notes = manifest_of(commit.attempt)["notes"]
         assert {step for step, _ in notes} == {"write"}
@@ -529,19 +538,19 @@ class TestSink:
     def test_task_without_rows_commits_nothing(
         self, commit: Committer, layout: Layout, blocks: list[pa.Table]
     ) -> None:
-        CommitSink(commit, 10).write(blocks, self.context)
+        sink_of(commit).write(blocks, self.context)
         assert manifest_names(commit.attempt) == []
 
     def test_column_that_row_numbers_would_replace_is_found_before_writing(
         self, attempt: Attempt
     ) -> None:
-        sink = CommitSink(committing(attempt, layout=FileLayout(row_number="n")), 10)
+        sink = sink_of(committing(attempt, layout=FileLayout(row_number="n")))
         with pytest.raises(JobFailure, match="rowNumber: there is a column 'n' already"):
             sink.on_write_start(encode(good(0, 0, [1])).schema)
 
     def test_types_of_blocks_are_widened(self, commit: Committer, layout: Layout) -> None:
         blocks = [encode(good(0, 0, [1])), encode(good(0, 1, [0.5]))]
-        CommitSink(commit, 10).write(blocks, self.context)
+        sink_of(commit).write(blocks, self.context)
         assert [row["n"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
 
 

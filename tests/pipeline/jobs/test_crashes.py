@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import ray
 
-from batchinference.pipeline.execution import resources, staged
-from batchinference.pipeline.execution.crashed_rows import CRASHED
+from batchinference.pipeline.execution import dataset, resources
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.on_ray import errors_of, job_document, run_job, write_lines
+from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("ray")
 LINES = {f"{n}.txt": [f"text {n} {m}" for m in range(5)] for n in range(6)}
 TEXTS = sorted(line for lines in LINES.values() for line in lines)
 POOL = {"replicas": {}}
-ANY_ROW = {"maxPercent": 100.0}
 
 
 @pytest.mark.parametrize(
@@ -64,61 +62,34 @@ def test_actor_that_replaces_no_process_finds_out_without_warnings() -> None:
     assert found == ([False] * 4, ["once"])
 
 
-@pytest.mark.parametrize(
-    ("name", "fields", "errors", "cause"),
-    [
-        ("exit_process", {}, {}, "died repeatedly (WorkerCrashedError)"),
-        ("Die", POOL, ANY_ROW, "died repeatedly (Actor"),
-        pytest.param(
-            *("DieInConstructor", POOL, ANY_ROW, "died"), marks=pytest.mark.long("crash-points")
-        ),
-    ],
-    ids=["a task that exits", "an actor", "an actor as it is made"],
-)
-def test_code_that_always_kills_its_process_fails_the_job(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    fields: Document,
-    errors: Document,
-    cause: str,
-) -> None:
+@pytest.fixture
+def few_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray retries once, so that most of what follows a death happens in later passes."""
     monkeypatch.setattr(resources, "TASK_RETRIES", 1)
-    monkeypatch.setattr(staged, "TASK_RETRIES", 1)
-    monkeypatch.setattr(staged, "ACTOR_RESTARTS", 1)
+    monkeypatch.setattr(dataset, "TASK_RETRIES", 1)
+    monkeypatch.setattr(dataset, "ACTOR_RESTARTS", 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("exit_process", {}),
+        ("Die", POOL),
+        pytest.param("DieInConstructor", POOL, marks=pytest.mark.long("crash-points")),
+    ],
+    ids=["a task", "an actor", "an actor as it is made"],
+)
+@pytest.mark.usefixtures("few_retries")
+def test_code_that_always_kills_its_process_fails_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: Document
+) -> None:
+    monkeypatch.setattr(dataset, "ACTOR_RESTARTS", 1)
     source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
     steps = [{"name": "own", "python": {"callable": f"own_code:{name}"}, **fields}]
-    job = job_document("dies", source, tmp_path / "out", steps=steps, errors=errors)
-    run = run_job(job)
+    run = run_job(job_document("dies", source, tmp_path / "out", steps=steps))
     assert run.report.state == JobState.FAILED
     message = run.report.message or ""
-    assert cause in message
-    place = f"The process died in step 'own' on rows 0 to 0 of {source}/a.txt"
+    assert "died" in message
+    place = f"step 'own' failed on row 0 of {source}/a.txt"
     assert (place in message) == (name != "DieInConstructor")
     assert not (tmp_path / "out" / "_SUCCESS").exists()
-
-
-def test_rows_that_kill_their_process_fail_if_rows_may_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of two rows kills the process that computes it. tests/pipeline/jobs/test_crashed_rows.py
-    tests the limit."""
-    monkeypatch.setattr(resources, "TASK_RETRIES", 1)
-    python = {"callable": "own_code:die_of", "callArgs": {"texts": ["text 0 4", "text 5 2"]}}
-    steps = [{"name": "own", "python": python}]
-    source = write_lines(tmp_path / "in", LINES)
-    job = job_document("dies", source, tmp_path / "out", steps=steps, errors={"maxRows": 2})
-    run = run_job(job)
-    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 28, 2, 0))
-    others = sorted({*TEXTS} - {"text 0 4", "text 5 2"})
-    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == others
-    failed = sorted(errors_of(tmp_path / "out"), key=lambda error: str(error["path"]))
-    assert [(error["path"], error["row"]) for error in failed] == [
-        (f"{source}/0.txt", 4),
-        (f"{source}/5.txt", 2),
-    ]
-    assert {(error["step"], error["error"]) for error in failed} == {
-        ("own", f"WorkerCrashed: {CRASHED}")
-    }
-    assert run.report.retries >= 2
-    assert verified(tmp_path / "out").result == "proven"

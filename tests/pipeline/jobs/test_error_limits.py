@@ -13,11 +13,11 @@ import pytest
 
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.error_limits import check_errors, check_warnings
 from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.job import check_errors, check_warnings
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.job import ErrorPolicy
 from batchinference.spec.warnings import WarningCount

@@ -1,4 +1,4 @@
-"""How a plan runs: as fused tasks, or as operators of Ray Data if it has pools or collects rows."""
+"""How a plan runs: as one segment, or as operators of Ray Data if it has pools or collects rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset
 
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.control import ExecutionControl
+from batchinference.pipeline.execution.dataset import DatasetExecution
 from batchinference.pipeline.execution.fused_sizing import MIN_LARGE_TASKS
-from batchinference.pipeline.execution.staged import StagedExecution
+from batchinference.pipeline.execution.isolation import NO_DEATHS
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input import files as input_files
@@ -75,13 +76,13 @@ CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
         20,
         [FILTER, POOL, AFTER],
         {"rowNumber": "row", "order": "input"},
-        ["ReadRows->MapBatches(filter)", "MapBatches(pool)", "MapBatches(after)", "Write"],
+        ["ReadRows", "MapBatches(pool)", "Write"],
     ),
 }
 
 
 @pytest.mark.parametrize(("files", "steps", "write", "expected"), CASES.values(), ids=CASES)
-def test_tasks_are_fused_but_pools_and_writing_are_not(
+def test_steps_around_a_pool_run_in_the_tasks_that_read_and_write(
     tmp_path: Path,
     written: list[Dataset],
     files: int,
@@ -120,14 +121,14 @@ def test_input_is_divided_among_all_cpus(
         return SimpleNamespace(run=lambda: None)
 
     monkeypatch.setattr(executor, "all_cpus", lambda plan: 96)
-    monkeypatch.setattr(executor.Executor, "_fused", fused)
+    monkeypatch.setattr(executor.Executor, "_commit_tasks", fused)
     given: Any = MagicMock(divisible=lambda tasks: divisible)
     given.__len__.return_value, given.share.return_value = parts, 1.0
     given.read_tasks = lambda wanted, gaps: [None] * (wanted if divisible else min(wanted, parts))
     spec = spec_of(steps=[FUNCTION])
     count = RowCount(20_000, estimated=False)
     prepared: Any = SimpleNamespace(
-        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None
+        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None, is_repeatable=True
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
     assert found == [tasks]
@@ -153,15 +154,13 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     step = model_step("see", resources={"custom": {"NPU": 1}})
     read = {"format": "parquet", "paths": ["s3://in/"]}
     plan = plan_for_cluster(spec_of(read=read, steps=[decode, step, AFTER]))
-    control, sink = ExecutionControl(), SimpleNamespace(run_id="run")
     errors = ErrorHandling(tolerant=False, input=Location("/in"))
-    StagedExecution(plan, [lambda: iter(())], 1, True, errors, sink, control).run()
+    rows: Any = SimpleNamespace(committer=MagicMock(), rows=1, table=None)
+    DatasetExecution(plan, [lambda: iter(())], 1, True, errors, rows, ExecutionControl()).run()
     on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
     assert places == {
         "ReadRows": on_cpus,
-        "MapBatches(decode)": on_cpus,
         "MapBatches(see)": on_device,
-        "MapBatches(after)": on_cpus,
         "Write": on_cpus,
     }
     assert DataContext.get_current().execution_options.label_selector == on_cpus
@@ -175,15 +174,16 @@ def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[s
         found.extend(logical_operators(self))
 
     monkeypatch.setattr(Dataset, "write_datasink", write)
-    monkeypatch.setattr(executor, "sink_for", lambda *_: SimpleNamespace(run_id="run"))
     rows = open_input(spec.read)
     prepared: Any = SimpleNamespace(
         input=rows,
         count=rows.count(),
         sizing=Sizing(1, 8, 1),
         missing=None,
-        attempt=SimpleNamespace(layout=SimpleNamespace(input=Location("/in"))),
+        attempt=MagicMock(layout=SimpleNamespace(input=Location("/in"))),
         first_file=0,
+        is_repeatable=True,
+        isolation=NO_DEATHS,
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
     return {operator.name: operator for operator in found}

@@ -14,9 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.execution.fused import FusedTask, Steps, StopRequest
+from batchinference.pipeline.execution.chunk_commits import CommitRules
+from batchinference.pipeline.execution.commit_tasks import CommitTask
 from batchinference.pipeline.execution.row_files import committer_for
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
@@ -42,7 +45,7 @@ UNUSED = (
 )  # fmt: skip
 
 
-def imported(task: FusedTask) -> set[str]:
+def imported(task: CommitTask) -> set[str]:
     """Return the modules that a worker imports to run a task, except the modules of Ray Data."""
     done = subprocess.run(
         [sys.executable, "-c", WORKER],
@@ -70,10 +73,10 @@ def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
     prepared = begin_job(document)
     (read,) = prepared.input.read_tasks(1)
     errors = ErrorHandling(True, prepared.attempt.layout.input)
-    steps = Steps.of(plan_for_machine(spec, gpus=0), errors)
+    steps = Segment.of_job(plan_for_machine(spec, gpus=0), errors)
     committer = committer_for(spec.write, prepared.attempt, writer_for(spec.write), errors)
     stop = StopRequest(prepared.attempt.lease.run)
-    modules = imported(FusedTask(0, read, steps, committer, 1, stop))
+    modules = imported(CommitTask(0, read, steps, committer, CommitRules(1), stop))
     assert prepared.counts().written == 3
     unused = {name for name in modules if any(f"{name}.".startswith(f"{one}.") for one in UNUSED)}
     assert sorted(unused - NEEDED) == []

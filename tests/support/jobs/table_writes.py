@@ -24,11 +24,15 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.block_codec import encode
-from batchinference.pipeline.execution.staged import CommitSink, sink_for
+from batchinference.pipeline.execution.chunk_commits import CommitRules
+from batchinference.pipeline.execution.dataset import CommitSink, WriteRows
+from batchinference.pipeline.execution.row_files import committer_for
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_for
-from batchinference.pipeline.report import finished_report
+from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
@@ -101,7 +105,11 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     layout.input.write(snapshot_input([str(source)], []).serialized())
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)
-    return TableJob(spec, attempt, sink_for(spec.write, attempt, 1, errors))
+    table: Any = table_for(spec.write)  # type: ignore[arg-type]
+    columns = FileLayout.of(spec.write).columns
+    committer = committer_for(spec.write, attempt, table, errors)
+    rows = WriteRows(committer, 1, CommitRules(1), table, columns)
+    return TableJob(spec, attempt, CommitSink(rows, Segment.of([], errors)))
 
 
 def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import IO, Any
 from unittest.mock import patch
@@ -27,10 +28,13 @@ from batchinference.pipeline.commit import claim, committer
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
-from batchinference.pipeline.execution import cluster, executor, fused
+from batchinference.pipeline.execution import chunk_commits, cluster, executor, segment
 from batchinference.pipeline.execution.block_codec import encode
+from batchinference.pipeline.execution.chunk_commits import CommitRules
+from batchinference.pipeline.execution.dataset import BlockCalls
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.staged import BlockStage, sink_for
+from batchinference.pipeline.execution.isolation import NO_DEATHS
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import open_input
@@ -107,19 +111,22 @@ class InProcessExecution(Executor):
     def run(self) -> None:
         tasks = self._prepared.input.read_tasks(3, self._prepared.missing)
         if self._plan.fused:
-            self._run_fused(tasks)
+            self._run_commit_tasks(tasks)
         else:
-            self._run_staged(tasks)
+            self._run_dataset(tasks)
 
-    def _run_fused(self, tasks: list[ReadRows]) -> None:
-        for task in self._fused(tasks).tasks:
+    def _run_commit_tasks(self, tasks: list[ReadRows]) -> None:
+        for task in self._commit_tasks(tasks).tasks:
             if self._only in (None, task.number):
-                replace(task, rows_per_commit=self.rows_per_task // 4)(retried=False)
+                replace(task, rules=CommitRules(self.rows_per_task // 4))(retried=False)
 
-    def _run_staged(self, tasks: list[ReadRows]) -> None:
+    def _run_dataset(self, tasks: list[ReadRows]) -> None:
         stages = (stage for stage in self._plan.stages if not stage.rows_per_block)
-        runners = [BlockStage(stage, self._errors) for stage in stages]
-        target = sink_for(self._spec.write, self._prepared.attempt, 1, self._errors)
+        runners = [
+            BlockCalls(stage.name, Segment.of([stage], self._errors, self._run_id))
+            for stage in stages
+        ]
+        target = self._dataset(tasks, 1, None, reads_run_steps=False).sink([])
         done = (
             block
             for read in tasks
@@ -133,9 +140,9 @@ class InProcessExecution(Executor):
                 target.write(blocks, SimpleNamespace(task_idx=task))
 
 
-def _run(blocks: Iterator[pa.Table], stage: BlockStage) -> Iterator[pa.Table]:
+def _run(blocks: Iterator[pa.Table], calls: BlockCalls) -> Iterator[pa.Table]:
     for block in blocks:
-        yield from stage(block)
+        yield from calls.run(block, Event())
 
 
 def _blocks_of_tasks(tables: Iterable[pa.Table], size: int) -> Iterator[list[pa.Table]]:
@@ -156,7 +163,13 @@ def run_task_again(given: Document, task: int) -> None:
     read = open_input(spec.read)
     sizing = Sizing(3, 3, 1)
     prepared: Any = SimpleNamespace(
-        input=read, attempt=Attempt(layout, lease), missing=None, sizing=sizing, first_file=0
+        input=read,
+        attempt=Attempt(layout, lease),
+        missing=None,
+        sizing=sizing,
+        first_file=0,
+        is_repeatable=True,
+        isolation=NO_DEATHS,
     )
     with _small_commits():
         InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()
@@ -166,8 +179,8 @@ def run_task_again(given: Document, task: int) -> None:
 def _small_commits() -> Iterator[None]:
     with (
         patch.object(committer, "PUT_THREADS", 1),
-        patch.object(fused, "BATCH_BYTES", 1),
-        patch.object(fused, "COMMIT_SECONDS", 0.0),
+        patch.object(segment, "BATCH_BYTES", 1),
+        patch.object(chunk_commits, "COMMIT_SECONDS", 0.0),
     ):
         yield
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.status import Counts, Progress
 from batchinference_operator.reconcile.config import Config
 from support.documents.minimal import document
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.spec.progress import Progress
 
 
 def status_of(**status: Any) -> JobStatus:
@@ -16,7 +17,7 @@ def status_of(**status: Any) -> JobStatus:
 
 def test_job_without_status_is_pending() -> None:
     job = JobStatus.of({"metadata": {"name": "demo"}, "spec": {"write": {"path": "s3://a/b"}}})
-    assert (job.phase, job.rows, job.output, job.cost) == ("Pending", 0, "s3://a/b", "")
+    assert (job.phase, job.progress.rows, job.output, job.cost) == ("Pending", 0, "s3://a/b", "")
     assert job.message == "the operator has not seen the job yet"
     assert not job.ended
 
@@ -35,5 +36,5 @@ def test_cost_is_shown_with_the_expected_total(cost: dict[str, Any], shown: str)
 def test_progress_and_gpus_are_those_of_the_status() -> None:
     progress = {"rows": 5, "total": 20, "percent": 25, "rowsPerSecond": 2.5, "eta": "6s"}
     job = status_of(phase="Running", progress=progress, gpus=4, stage="embed", attempt=2)
-    assert (job.rows, job.total, job.percent, job.rate, job.eta) == (5, 20, 25, 2.5, "6s")
+    assert job.progress == Progress.of(5, 20, rate=2.5)
     assert (job.gpus, job.stage, job.attempt) == (4, "embed", 2)

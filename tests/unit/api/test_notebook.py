@@ -79,8 +79,7 @@ def test_one_table_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
             "job: breeds",
             "state: running: read, classify, write",
             "rows: 1,200 of 10,000 (12 %)",
-            "speed: 33.2 rows/s",
-            "time left: 4m25s",
+            "speed: 33.2 rows/s, ETA 4m25s",
             "failed rows: 3",
         ]
         assert '<progress value="1200" max="10000"' in shown.outputs[0]["text/html"]

@@ -88,4 +88,4 @@ def test_status_has_the_times_of_a_job(
     found = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
     assert [name for name in ("started", "ended") if name in found] == lines
     if lines == ["started", "ended"]:
-        assert found["ended"] == "2026-03-01T12:05:33Z (after 0:05:33)"
+        assert found["ended"] == "2026-03-01T12:05:33Z (after 5m33s)"

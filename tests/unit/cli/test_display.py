@@ -16,8 +16,8 @@ from rich.console import Console
 
 from batchinference.api.display import Display, short
 from batchinference.spec import parse
+from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.status import Counts, Progress
 from support.documents.minimal import document
 
 STAMP = "2026-01-02T03:04:05Z"
@@ -217,15 +217,14 @@ def test_summary_shows_an_address_unchanged() -> None:
 def test_terminal_shows_a_progress_bar() -> None:
     text = on_terminal(running(0), running(500, rate=33.25))
     assert "mine: running" not in text, "the lines of a log are not for terminals"
-    frame = next(line for line in CONTROL.sub("", text).splitlines() if "500/1000" in line)
+    frame = next(line for line in CONTROL.sub("", text).splitlines() if "500 of" in line)
     assert frame.startswith("running")
-    assert "50%" in frame
-    assert "33.2 rows/s" in frame
+    assert "500 of 1,000 (50 %), 33.2 rows/s" in frame
     assert "━" in frame
 
 
 def test_terminal_shows_rows_without_a_total() -> None:
-    assert "7/?" in CONTROL.sub("", on_terminal(running(7, total=None)))
+    assert "━ 7 0:00" in CONTROL.sub("", on_terminal(running(7, total=None)))
 
 
 def test_terminal_progress_bar_is_erased_when_the_job_has_ended() -> None:
@@ -271,7 +270,7 @@ def test_labels_and_scores_are_shown() -> None:
 
 def test_terminal_shows_the_time_left_and_the_failed_rows() -> None:
     text = on_terminal(running(500, rate=33.25, eta="15s", failed=2))
-    frame = next(line for line in CONTROL.sub("", text).splitlines() if "500/1000" in line)
+    frame = next(line for line in CONTROL.sub("", text).splitlines() if "500 of" in line)
     assert "33.2 rows/s, ETA 15s, 2 failed" in frame
 
 

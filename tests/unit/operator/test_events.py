@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState
-from batchinference.spec.status import Counts
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.events import Event, events_between
 from batchinference_operator.status.pods import PodView

@@ -150,7 +150,7 @@ PARTS = {"format": "json", "path": "out"}
         ([model_step(resources={"custom": {"licence": 1}})], PARTS, False),
         ([model_step(resources={"memory": "4Gi"})], PARTS, False),
         ([model_step(model=chat())], PARTS, False),
-        ([python_step("f", "m:function", resources={"cpu": 3})], PARTS, False),
+        ([python_step("f", "m:function", resources={"cpu": 3})], PARTS, True),
         ([model_step(), filter_step()], {**PARTS, "rowsPerFile": 10}, False),
         ([model_step(), filter_step()], {"format": "lance", "path": "out"}, False),
     ],

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.spec.progress import MAX_ROWS, Counts, Progress
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.status import MAX_ROWS, Counts, Progress
 from batchinference.text import in_one_line
 from support.tiers import examples
 

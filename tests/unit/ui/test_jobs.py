@@ -10,6 +10,7 @@ from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.api.workers import Workers
 from batchinference.ui.jobs import JobsOfNamespace, ObservedJob
+from batchinference.ui.pages import JobEntry
 
 
 class FakeCluster:
@@ -22,7 +23,7 @@ class FakeCluster:
         self.jobs: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, phase: str, rows: int = 0) -> None:
-        progress = {"rows": rows, "total": 100}
+        progress = {"rows": rows, "total": 100, "percent": rows}
         status = {"phase": phase, "rayClusterName": f"{name}-1-x7kq2", "progress": progress}
         spec = {"write": {"path": "s3://absent/out"}}
         self.jobs[name] = {"metadata": {"name": name}, "spec": spec, "status": status}
@@ -62,11 +63,16 @@ def test_job_of_a_namespace_is_found_by_name_until_it_is_deleted(cluster: FakeCl
     jobs = JobsOfNamespace("research", None)
     found = jobs.find("a")
     assert found is not None
-    assert found.entry().percent == 20
+    assert shown_percent(found.entry()) == 20
     assert jobs.find("..") is None
     cluster.jobs.clear()
     jobs.entries()
     assert jobs.find("a") is None
+
+
+def shown_percent(entry: JobEntry) -> int | None:
+    assert entry.seen is not None
+    return entry.seen.progress.percent
 
 
 def found_job(cluster: FakeCluster, phase: str) -> ObservedJob:
@@ -77,17 +83,17 @@ def found_job(cluster: FakeCluster, phase: str) -> ObservedJob:
 
 
 def test_running_job_has_workers(cluster: FakeCluster) -> None:
-    progress = found_job(cluster, "Running").entry().progress
-    assert progress is not None
-    assert progress.workers == [Workers("cpu", 1, 2)]
+    seen = found_job(cluster, "Running").entry().seen
+    assert seen is not None
+    assert seen.workers == [Workers("cpu", 1, 2)]
 
 
 def test_job_is_shown_to_a_user_who_may_not_list_pods(cluster: FakeCluster) -> None:
     cluster.refuses_pods = True
     entry = found_job(cluster, "Running").entry()
-    assert (entry.problem, entry.percent) == ("", 20)
-    assert entry.progress is not None
-    assert entry.progress.workers == ()
+    assert (entry.problem, shown_percent(entry)) == ("", 20)
+    assert entry.seen is not None
+    assert entry.seen.workers == ()
 
 
 def test_pods_of_an_ended_job_are_not_listed(cluster: FakeCluster) -> None:

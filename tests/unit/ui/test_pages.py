@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from batchinference.api.outputs import ErrorGroup
-from batchinference.api.progress import JobProgress
+from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
 from batchinference.pipeline.html_report.samples import Cell
-from batchinference.spec.report import RowsOverTime
+from batchinference.pipeline.output.error_groups import ErrorGroup
+from batchinference.spec.progress import Progress, RowsOverTime
 from batchinference.ui.pages import (
     FoundRow,
     JobDetails,
@@ -21,18 +23,21 @@ from batchinference.ui.pages import (
 )
 
 SCRIPT = '<script>alert("x")</script>'
+TITLE = ("output", "./out")
 NO_HISTORY = RowsOverTime(seconds=[], rows=[])
 
 
-def progress(rows: int = 50, total: int | None = 200, **fields: object) -> JobProgress:
-    return JobProgress("Running", rows, total, 0, ended=False, **fields)  # type: ignore[arg-type]
+def running(rate: float | None = None, **fields: Any) -> Observation:
+    return Observation(
+        TITLE, "Running", Progress.of(50, 200, rate=rate), None, ended=False, **fields
+    )
 
 
-ENDED = JobProgress("complete", 200, 200, 3, ended=True)
+ENDED = Observation(TITLE, "complete", Progress.of(200, 200), None, ended=True)
 
 
 def test_list_shows_progress_rate_and_remaining_time() -> None:
-    page = jobs_page([JobEntry("0", "./out", progress(), 10.0)], "on this machine")
+    page = jobs_page([JobEntry("0", "./out", running(rate=10.0))], "on this machine")
     for shown in ("./out", "running", "25 %", "50 of 200", "10.0", "15s", 'href="jobs/0"'):
         assert shown in page
 
@@ -41,8 +46,8 @@ def test_list_of_a_namespace_without_jobs_says_how_to_submit_one() -> None:
     assert "batchinference submit FILE" in jobs_page([], "namespace default")
 
 
-@pytest.mark.parametrize(("state", "live"), [(progress(), True), (ENDED, False)])
-def test_page_is_updated_until_all_jobs_have_ended(state: JobProgress, live: bool) -> None:
+@pytest.mark.parametrize(("state", "live"), [(running(), True), (ENDED, False)])
+def test_page_is_updated_until_all_jobs_have_ended(state: Observation, live: bool) -> None:
     entry = JobEntry("0", "./out", state)
     for page in (jobs_page([entry], "jobs"), job_page(JobDetails(entry, NO_HISTORY))):
         assert ("data-refresh" in page, "live.js" in page) == (live, live)
@@ -50,31 +55,33 @@ def test_page_is_updated_until_all_jobs_have_ended(state: JobProgress, live: boo
 
 def test_page_of_a_running_job_has_a_chart() -> None:
     history = RowsOverTime(seconds=[0, 2, 4], rows=[0, 10, 50])
-    page = job_page(JobDetails(JobEntry("0", "./out", progress()), history))
+    page = job_page(JobDetails(JobEntry("0", "./out", running()), history))
     assert "<svg" in page
     assert "<svg" not in job_page(JobDetails(JobEntry("0", "./out", ENDED), history))
 
 
 def test_page_of_a_running_job_on_a_cluster_has_the_workers_of_each_group() -> None:
-    state = progress(workers=[Workers("cpu", 2, 2), Workers("embed", 1, 3)])
+    state = running(workers=[Workers("cpu", 2, 2), Workers("embed", 1, 3)])
     page = job_page(JobDetails(JobEntry("0", "daily", state), NO_HISTORY))
     assert "cpu 2/2 ready, embed 1/3 ready" in page
 
 
 def test_page_of_an_output_has_no_workers() -> None:
-    page = job_page(JobDetails(JobEntry("0", "./out", progress()), NO_HISTORY))
+    page = job_page(JobDetails(JobEntry("0", "./out", running()), NO_HISTORY))
     assert "Workers" not in page
 
 
 def test_all_values_are_escaped() -> None:
-    state = progress(message=SCRIPT, stage=SCRIPT, workers=[Workers(SCRIPT, 1, 1)])
+    state = running(
+        message=SCRIPT, stage=SCRIPT, facts=[(SCRIPT, SCRIPT)], workers=[Workers(SCRIPT, 1, 1)]
+    )
     entry = JobEntry("0", SCRIPT, state)
-    group = ErrorGroup(SCRIPT, SCRIPT, 1, {"path": SCRIPT, "row": 1})
+    group = ErrorGroup(SCRIPT, SCRIPT, 1, [{"path": SCRIPT, "row": 1}])
     row = FoundRow(1, 0.5, {SCRIPT: Cell(SCRIPT)})
     given = {"text": SCRIPT, "image": SCRIPT, "row": SCRIPT, "where": SCRIPT, "problem": SCRIPT}
     pages = [
         jobs_page([entry], SCRIPT),
-        job_page(JobDetails(entry, NO_HISTORY, [(SCRIPT, SCRIPT)], [group], SCRIPT)),
+        job_page(JobDetails(entry, NO_HISTORY, [group], SCRIPT)),
         search_page(SearchPage(entry, **given, rows=[row])),
         problem_page(SCRIPT, SCRIPT),
     ]

@@ -11,16 +11,14 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
-    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import byte_size, counted, in_one_line, without_controls
+from batchinference.text import byte_size, in_one_line, named_lines, without_controls
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
@@ -46,8 +44,6 @@ class Display:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TaskProgressColumn(),
-            MofNCompleteColumn(),
             TextColumn("{task.fields[details]}"),
             TimeElapsedColumn(),
             console=self._console,
@@ -92,13 +88,13 @@ class Display:
             self._print_line(report)
 
     def _move_bar(self, report: Report) -> None:
-        progress = report.progress
+        progress, troubles = report.progress, report.counts.troubles if report.counts else []
         self._bar.update(
             self._task,
             description=report.state.value,
             completed=progress.rows if progress else 0,
             total=progress.total if progress else None,
-            details=", ".join(_details(report)),
+            details=", ".join([progress.rows_text, *progress.pace, *troubles] if progress else []),
         )
 
     def _print_line(self, report: Report) -> None:
@@ -108,8 +104,9 @@ class Display:
         line = (report.state, percent // LINE_EVERY_PERCENT)
         if line != self._last_line:
             self._last_line = line
-            parts = [f"{report.name}: {report.state.value}", *_progress(report)]
-            self.say(", ".join(parts))
+            troubles = report.counts.troubles if report.counts else []
+            figures = [*progress.figures, *progress.pace, *troubles] if progress else []
+            self.say(", ".join([f"{report.name}: {report.state.value}", *figures]))
 
     def summarize(
         self, report: Report, *, resumes: bool = True, files: Sequence[tuple[str, str]] = ()
@@ -132,29 +129,10 @@ class Display:
             self._print(line)
 
 
-def _progress(report: Report) -> list[str]:
-    """Return the known figures of a line: the rows, the percentage and the details."""
-    progress = report.progress
-    if progress is None:
-        return []
-    percent = [f"{progress.percent} %"] if progress.percent is not None else []
-    return [counted(progress.rows, "row"), *percent, *_details(report)]
-
-
-def _details(report: Report) -> list[str]:
-    """Return the speed, the remaining time, and the numbers of failed rows and of warnings, if
-    they are known."""
-    eta = report.progress.eta if report.progress and report.state is JobState.RUNNING else None
-    counts = report.counts
-    figures = [_speed(report), f"ETA {eta}" if eta else ""]
-    figures += [f"{counts.failed} failed"] if counts and counts.failed else []
-    figures += [f"{counts.warned} with warnings"] if counts and counts.warned else []
-    return [figure for figure in figures if figure]
-
-
 def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     """Return the lines of the summary of a run, as pairs of name and value."""
     lines = [("job", report.name), ("result", _result(report, resumes=resumes))]
+    speed = report.progress.speed if report.progress else ""
     if report.message:
         reason = f"{report.reason}: " if report.reason else ""
         lines.append(("", reason + report.message))
@@ -167,7 +145,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     if report.output_bytes is not None:
         lines.append(("size", byte_size(report.output_bytes)))
     lines += named_lines("warnings", report.warnings)
-    if report.state == JobState.SUCCEEDED and (speed := _speed(report)):
+    if report.state == JobState.SUCCEEDED and speed:
         lines.append(("speed", speed))
     if report.steps:
         steps = report.steps.items()
@@ -185,11 +163,6 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     return lines
 
 
-def named_lines(name: str, values: Sequence[object]) -> list[tuple[str, str]]:
-    """Return a line for each value. Only the first one has the name."""
-    return [("" if number else name, str(value)) for number, value in enumerate(values)]
-
-
 def _result(report: Report, *, resumes: bool) -> str:
     progress = report.progress
     if report.reason != "Interrupted":
@@ -198,11 +171,6 @@ def _result(report: Report, *, resumes: bool) -> str:
         return "interrupted"
     total = f" of {progress.total}" if progress.total is not None else ""
     return f"interrupted; {progress.rows}{total} rows saved. Run the same command to resume."
-
-
-def _speed(report: Report) -> str:
-    rate = report.progress.rows_per_second if report.progress else None
-    return f"{rate:.1f} rows/s" if rate else ""
 
 
 def _shape(value: Any) -> list[int]:

@@ -13,6 +13,7 @@ from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError, parse
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.phases import ENDED_PHASES
+from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.warnings import WarningCount
 
 
@@ -24,13 +25,9 @@ class JobStatus:
     namespace: str
     phase: str
     message: str
-    rows: int
-    total: int | None
-    percent: int | None
-    rate: float | None
-    eta: str
+    progress: Progress
     stage: str
-    failed: int
+    counts: Counts | None
     attempt: int | None
     output: str
     gpus: int | None
@@ -44,7 +41,7 @@ class JobStatus:
     def of(cls, job: dict[str, Any]) -> JobStatus:
         """Return the state of a job from its BatchInference resource."""
         status = job.get("status") or {}
-        progress, counts = status.get("progress") or {}, status.get("counts") or {}
+        counts = status.get("counts")
         ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
         metadata = job["metadata"]
         return cls(
@@ -52,13 +49,9 @@ class JobStatus:
             metadata.get("namespace", "default"),
             status.get("phase", "Pending"),
             ready[0]["message"] if ready else "the operator has not seen the job yet",
-            progress.get("rows", 0),
-            progress.get("total"),
-            progress.get("percent"),
-            progress.get("rowsPerSecond"),
-            progress.get("eta", "unknown"),
+            Progress.model_validate(status.get("progress") or {"rows": 0}, extra="ignore"),
             status.get("stage", ""),
-            counts.get("failed", 0),
+            Counts.model_validate(counts, extra="ignore") if counts else None,
             status.get("attempt"),
             status.get("output") or job["spec"]["write"]["path"],
             status.get("gpus"),

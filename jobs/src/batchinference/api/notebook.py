@@ -77,13 +77,8 @@ def _progress(report: Report) -> list[tuple[str, str]]:
     state = f"{report.state.value}: {report.stage}" if report.stage else report.state.value
     lines = [("job", report.name), ("state", state)]
     if (progress := report.progress) is not None:
-        total = f" of {progress.total:,}" if progress.total is not None else ""
-        percent = f" ({progress.percent} %)" if progress.percent is not None else ""
-        lines.append(("rows", f"{progress.rows:,}{total}{percent}"))
-        if progress.rows_per_second:
-            lines.append(("speed", f"{progress.rows_per_second:,.1f} rows/s"))
-        if progress.eta:
-            lines.append(("time left", progress.eta))
+        lines.append(("rows", progress.rows_text))
+        lines += [("speed", ", ".join(progress.pace))] if progress.pace else []
     if report.counts and report.counts.failed:
         lines.append(("failed rows", f"{report.counts.failed:,}"))
     if report.warnings:

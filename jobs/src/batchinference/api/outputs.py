@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from batchinference.pipeline.output.error_groups import ErrorGroup, group_errors
+from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount
 
@@ -18,36 +20,21 @@ if TYPE_CHECKING:
 
 _SHOWN = ("path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
-MAX_GROUPS, MAX_VALUE = 500, 50_000
-"""Maximum number of causes, and characters of a value of an example. Others may have written the
-error records."""
-OTHER_CAUSES = "other causes"
+MAX_VALUE = 50_000
+"""Maximum characters of a value of an error record. Others may have written it."""
 HEARTBEAT_SECONDS = 30.0
 """Age of the last heartbeat after which a run counts as dead."""
 
 
 @dataclass(frozen=True)
-class ErrorGroup:
-    """Failed rows with the same step and cause. `example` is one of them."""
-
-    step: str
-    cause: str
-    rows: int
-    example: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class OutputStatus:
-    """The state of an output. `rows` is the number of finished input rows."""
+    """The state of an output."""
 
     output: str
     state: str
     """`complete`, `running` or `unfinished`."""
-    rows: int
-    total: int | None
-    written: int
-    failed: int
-    filtered: int
+    progress: Progress
+    counts: Counts
     attempt: int
     job: str
     """The job that wrote last, and the place where it ran."""
@@ -57,10 +44,6 @@ class OutputStatus:
     logs: list[str] = field(default_factory=list)
     warnings: list[WarningCount] = field(default_factory=list)
     """Differences between the input and the output, according to the last report."""
-
-    @property
-    def percent(self) -> int | None:
-        return min(100, 100 * self.rows // self.total) if self.total else None
 
 
 def works_at(output: str) -> list[Work]:
@@ -81,7 +64,9 @@ def status_of(output: str) -> list[OutputStatus]:
 
 
 def _status(output: str, work: Work) -> OutputStatus:
-    counts, report = _counts(work), _report_of(work)
+    from batchinference.pipeline.report.stored import reported_counts
+
+    counts, report = reported_counts(_counts(work)), _report_of(work)
     age = None if work.finished else _heartbeat_age(work)
     running = age is not None and age < HEARTBEAT_SECONDS and not _has_ended(work, report)
     ended = "complete" if work.finished else "unfinished"
@@ -89,11 +74,8 @@ def _status(output: str, work: Work) -> OutputStatus:
     return OutputStatus(
         output,
         "running" if running else ended,
-        counts.read,
-        counts.read if work.finished else _total(work, report),
-        counts.written,
-        counts.failed,
-        counts.filtered,
+        _progress(work, counts.read, report),
+        counts,
         work.lease.attempt,
         work.lease.job,
         age,
@@ -122,13 +104,21 @@ def _counts(work: Work) -> Any:
     return start.counts + Attempt(work.layout, work.lease).counts()
 
 
-def _total(work: Work, report: Report | None) -> int | None:
-    """Return the number of input rows from a report or file statistics, or None if unknown."""
+def _progress(work: Work, rows: int, report: Report | None) -> Progress:
+    """Return the progress of an output with these rows. Its total is that of the report or of the
+    file statistics."""
+    if work.finished:
+        return Progress.of(rows, rows)
+    if report is not None and (last := report.progress) is not None and last.total:
+        return Progress.of(rows, last.total, estimated=bool(last.estimated))
+    return Progress.of(rows, _total(work))
+
+
+def _total(work: Work) -> int | None:
+    """Return the number of input rows from the statistics of files; None if it is unknown."""
     from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.input.snapshot import read_snapshot
 
-    if report is not None and report.progress is not None and report.progress.total:
-        return report.progress.total
     try:
         frozen = read_snapshot(work.layout.input, work.storage_of_input)
     except (JobFailure, OSError, ValueError):
@@ -191,39 +181,15 @@ def last_log(output: str) -> str:
 
 def error_tables(output: str) -> Iterator[pa.Table]:
     """Yield tables with the error records of an output. Raises JobFailure."""
-    import pyarrow as pa
-
-    from batchinference.pipeline.errors import BadOutput
-    from batchinference.pipeline.storage.arrow_files import read_tables
+    from batchinference.pipeline.output.error_records import read_error_records
 
     for work in works_at(output):
-        for entry in work.committed().entries:
-            if entry.errors is None:
-                continue
-            place = work.layout.errors / entry.errors.name
-            try:
-                with place.open_input_file() as source:
-                    yield from read_tables(source)
-            except pa.ArrowInvalid as error:
-                raise BadOutput(f"'{place.uri}' is damaged: {error}") from None
+        yield from read_error_records(work.layout, work.committed().entries)
 
 
 def error_groups(output: str) -> list[ErrorGroup]:
-    """Group the failed rows of an output by step and cause, most frequent first.
-
-    Rows with further causes than MAX_GROUPS are in the group OTHER_CAUSES."""
-    from batchinference.pipeline.output.error_records import cause_of
-
-    counts: dict[tuple[str, str], int] = {}
-    examples: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in _error_rows(output):
-        key = (row.pop("step") or "read", cause_of(str(row["error"])))
-        if key not in counts and len(counts) >= MAX_GROUPS:
-            key = ("any", OTHER_CAUSES)
-        counts[key] = counts.get(key, 0) + 1
-        examples.setdefault(key, row)
-    found = [ErrorGroup(*key, count, examples[key]) for key, count in counts.items()]
-    return sorted(found, key=lambda group: (-group.rows, group.step, group.cause))
+    """Return the failed rows of an output by step and cause. Raises JobFailure."""
+    return group_errors(_error_rows(output))
 
 
 def _error_rows(output: str) -> Iterator[dict[str, Any]]:

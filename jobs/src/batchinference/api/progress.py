@@ -2,60 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus
 from batchinference.api.workers import Workers
+from batchinference.spec.durations import duration_text
+from batchinference.spec.progress import Counts, History, Progress
+from batchinference.spec.times import time_of
+from batchinference.spec.warnings import WarningCount
+from batchinference.text import named_lines
+
+Lines = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class JobProgress:
-    """The progress of a job at one moment. `failed` says how an ended job has ended."""
+class Observation:
+    """A job at one moment. `title` is its kind and its name, `failed` says how an ended job has
+    ended, and `facts` are further names and values."""
 
+    title: tuple[str, str]
     state: str
-    rows: int
-    total: int | None
-    errors: int
+    progress: Progress
+    counts: Counts | None
     ended: bool
     failed: bool = False
-    rate: float | None = None
     stage: str = ""
     message: str = ""
     workers: Sequence[Workers] = ()
+    warnings: Sequence[WarningCount] = ()
+    output: str = ""
+    facts: Sequence[tuple[str, str]] = ()
 
     @property
-    def percent(self) -> int | None:
-        """The finished rows in percent; None if the total is unknown."""
-        return min(100, 100 * self.rows // self.total) if self.total else None
+    def failed_rows(self) -> int:
+        """Number of failed rows."""
+        return self.counts.failed if self.counts else 0
 
-    def remaining_seconds(self, rate: float | None) -> float | None:
-        """Return the seconds until the job ends at `rate` rows per second; None if unknown."""
-        if self.ended or not self.total or not rate:
-            return None
-        return max(0, self.total - self.rows) / rate
+    @property
+    def pace(self) -> list[str]:
+        """The speed and the remaining time of a job that has not ended, if they are known."""
+        return [] if self.ended else self.progress.pace
+
+    @property
+    def lines(self) -> Lines:
+        """Everything that is known, as names and values."""
+        lines = [
+            self.title,
+            ("state", self.state),
+            ("", self.message),
+            ("rows", self.progress.rows_text),
+            ("failed rows", str(self.failed_rows or "")),
+            *named_lines("warnings", self.warnings),
+            ("speed", ", ".join(self.pace)),
+            ("stage", self.stage),
+            ("workers", ", ".join(map(str, self.workers))),
+            *self.facts,
+        ]
+        return [(name, value) for name, value in lines if value]
 
 
-def progress_of_job(job: JobStatus, workers: Sequence[Workers] = ()) -> JobProgress:
-    """Return the progress of a job on a cluster."""
-    return JobProgress(
-        job.phase, job.rows, job.total, job.failed, job.ended, job.phase == "Failed", job.rate,
-        job.stage, job.message, workers,
+def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation:
+    """Return what is known of a job on a cluster."""
+    named = (("attempt", job.attempt), ("GPUs", job.gpus), ("cost", job.cost))
+    facts = [(name, str(value)) for name, value in named if value]
+    return Observation(
+        ("job", f"{job.namespace}/{job.name}"), job.phase, job.progress, job.counts, job.ended,
+        job.phase == "Failed", job.stage, job.message, workers, job.warnings, job.output,
+        [*facts, *_times(job), ("output", job.output)],
     )  # fmt: skip
 
 
-def progress_of_output(found: Sequence[OutputStatus]) -> JobProgress:
-    """Return the progress of all jobs that have written to an output, added up."""
+def _times(job: JobStatus) -> Iterator[tuple[str, str]]:
+    """Yield when a job was started and has ended, and how long it took."""
+    start, end = (job.raw.get(name, "") for name in ("startTime", "completionTime"))
+    began, ended = time_of(start), time_of(end) if job.ended else None
+    if began:
+        yield "started", start
+    if ended:
+        took = duration_text((ended - began).total_seconds()) if began else ""
+        yield "ended", f"{end} (after {took})" if took else end
+
+
+def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
+    """Return what is known of an output: the sum over all jobs that have written to it."""
     states = {each.state for each in found}
-    totals = [each.total for each in found]
     running = "running" in states
-    return JobProgress(
+    return Observation(
+        ("output", output),
         "running" if running else "unfinished" if "unfinished" in states else "complete",
-        sum(each.rows for each in found),
-        None if None in totals else sum(total or 0 for total in totals),
-        sum(each.failed for each in found),
+        Progress.sum(each.progress for each in found),
+        Counts.sum(each.counts for each in found),
         ended=not running,
         failed="unfinished" in states,
         message=next((each.last_error for each in found if each.last_error), ""),
+        warnings=[warning for each in found for warning in each.warnings],
+        output=output,
+        facts=[fact for each in found for fact in _facts(each)],
     )
+
+
+def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
+    yield "written", str(status.counts.written)
+    yield "filtered", str(status.counts.filtered or "")
+    yield "attempt", str(status.attempt)
+    yield "job", status.job
+    if status.heartbeat_age is not None:
+        yield "heartbeat", f"{status.heartbeat_age:.0f} s ago"
+    if status.logs:
+        yield "log", status.logs[-1]
+
+
+@dataclass
+class SpeedMeter:
+    """Measures the speed of a job while it is watched, if its driver does not report it."""
+
+    history: History = field(default_factory=lambda: History(time.monotonic()))
+
+    def measured(self, seen: Observation) -> Observation:
+        """Return what was seen just now, with its speed. Fewer rows than before begin a new
+        history."""
+        rows, points, now = seen.progress.rows, self.history.points, time.monotonic()
+        if points and rows < points[-1][1]:
+            self.history = History(now)
+        self.history.add(rows, now)
+        if seen.ended or seen.progress.rows_per_second is not None:
+            return seen
+        return replace(seen, progress=seen.progress.at_rate(self.history.rate))

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from batchinference.api.driver_log import running_log
-from batchinference.api.outputs import (
-    ErrorGroup,
-    error_groups,
-    last_log,
-    logs_of,
-    report_of,
-    works_at,
-)
+from batchinference.api.outputs import error_groups, last_log, logs_of, report_of, works_at
 from batchinference.api.targets import Target
-from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
+from batchinference.cli.printing import Format, echo, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
 from batchinference.cli.verbosity import note
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.report import Report
 from batchinference.text import in_one_line
 
@@ -24,7 +19,7 @@ from batchinference.text import in_one_line
 def show_errors(target: Target, form: Format) -> None:
     groups: list[ErrorGroup] = read_output("errors", target, error_groups)
     if form is not Format.TEXT:
-        print_data([as_data(group) for group in groups], form)
+        print_data([_data_of(group) for group in groups], form)
         return
     if not groups:
         echo("no failed rows")
@@ -36,8 +31,13 @@ def show_errors(target: Target, form: Format) -> None:
     note("`retry-errors FILE` runs only these rows again.")
 
 
+def _data_of(group: ErrorGroup) -> dict[str, Any]:
+    named = {"step": group.step, "cause": group.cause, "rows": group.rows}
+    return {**named, "example": group.examples[0]}
+
+
 def _show_group(group: ErrorGroup) -> None:
-    example = group.example
+    example = group.examples[0]
     echo(f"{group.rows} row(s), step '{group.step}': {in_one_line(group.cause)}")
     echo(f"  for example row {example['row']} of {in_one_line(str(example['path']))}:")
     echo(f"  {in_one_line(str(example['error']))}")

@@ -2,82 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-from batchinference.api.display import named_lines
-from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus, status_of
+from batchinference.api.progress import observed_job, observed_output
 from batchinference.api.targets import Target
-from batchinference.api.workers import Workers, read_job
+from batchinference.api.workers import read_job
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
-from batchinference.spec.times import time_of
 
 
 def show_status(target: Target, form: Format) -> None:
     if target.is_job:
         with exit_on_cluster_error("status"):
             job, workers = read_job(target.cluster(), target.text)
-        _show_job(job, workers, form)
+        if form is Format.TEXT:
+            print_table(observed_job(job, workers).lines)
+        else:
+            print_data(job.raw, form)
         return
     found: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
-        print_data([as_data(each) | {"percent": each.percent} for each in found], form)
+        print_data([_data_of(each) for each in found], form)
         return
     for each in found:
-        print_table(_lines_of_output(each))
+        print_table(observed_output(each.output, [each]).lines)
 
 
-def _show_job(job: JobStatus, workers: Sequence[Workers], form: Format) -> None:
-    if form is not Format.TEXT:
-        print_data(job.raw, form)
-        return
-    lines = [("job", f"{job.namespace}/{job.name}"), ("phase", job.phase)]
-    lines += [("", job.message)] if job.message else []
-    lines += [("rows", rows_text(job.rows, job.total, job.percent))]
-    lines += [("failed rows", str(job.failed))] if job.failed else []
-    lines += named_lines("warnings", job.warnings)
-    if job.rate and not job.ended:
-        lines += [("speed", f"{job.rate:g} rows/s, ETA {job.eta}")]
-    lines += [("stage", job.stage)] if job.stage else []
-    lines += [("workers", ", ".join(map(str, workers)))] if workers else []
-    lines += [("attempt", str(job.attempt))] if job.attempt else []
-    lines += [("GPUs", str(job.gpus))] if job.gpus else []
-    lines += [("cost", job.cost)] if job.cost else []
-    lines += _times_of(job)
-    lines += [("output", job.output)]
-    print_table(lines)
-
-
-def _times_of(job: JobStatus) -> list[tuple[str, str]]:
-    """Return when a job was started and has ended, and how long it took."""
-    start, end = (job.raw.get(name, "") for name in ("startTime", "completionTime"))
-    began, ended = time_of(start), time_of(end) if job.ended else None
-    lines = [("started", start)] if began else []
-    took = f" (after {ended - began})" if began and ended else ""
-    return [*lines, ("ended", f"{end}{took}")] if ended else lines
-
-
-def _lines_of_output(status: OutputStatus) -> list[tuple[str, str]]:
-    lines = [
-        ("output", status.output),
-        ("state", status.state),
-        ("rows", rows_text(status.rows, status.total, status.percent)),
-        ("", f"{status.written} written, {status.failed} failed, {status.filtered} filtered"),
-        *named_lines("warnings", status.warnings),
-        ("attempt", str(status.attempt)),
-        ("job", status.job),
-    ]
-    if status.heartbeat_age is not None:
-        lines.append(("heartbeat", f"{status.heartbeat_age:.0f} s ago"))
-    if status.last_error:
-        lines.append(("last error", status.last_error))
-    if status.logs:
-        lines.append(("log", status.logs[-1]))
-    return lines
-
-
-def rows_text(rows: int, total: int | None, percent: int | None) -> str:
-    """Return finished rows as text, with the total and the percentage if they are known."""
-    of = f" of {total}" if total is not None else ""
-    return f"{rows}{of}" + (f" ({percent} %)" if percent is not None else "")
+def _data_of(status: OutputStatus) -> dict[str, Any]:
+    data, progress, counts = as_data(status), status.progress, status.counts
+    del data["progress"], data["counts"]
+    rows = {"rows": progress.rows, "total": progress.total, "percent": progress.percent}
+    return data | rows | counts.model_dump(include={"written", "failed", "filtered"})

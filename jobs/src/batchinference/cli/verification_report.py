@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from batchinference.api.display import named_lines
 from batchinference.cli.printing import echo
-from batchinference.pipeline.report import sum_warnings
+from batchinference.pipeline.report.merge import sum_warnings
 from batchinference.pipeline.verify.findings import (
     Finding,
     JobReport,
@@ -15,7 +14,7 @@ from batchinference.pipeline.verify.findings import (
     VerificationReport,
 )
 from batchinference.spec.warnings import WarningCount, summarize
-from batchinference.text import counted
+from batchinference.text import counted, named_lines
 
 SHOWN_SPOTS = 5
 WIDTH = 13

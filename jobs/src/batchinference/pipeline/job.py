@@ -2,62 +2,60 @@
 
 from __future__ import annotations
 
-import math
+import itertools
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
+
 from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
-from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_limits import check_errors, check_warnings
 from batchinference.pipeline.errors import (
     BadOutput,
     Incomplete,
     JobFailure,
     OutOfMemory,
     OutputInUse,
-    TooManyErrors,
     WorkerCrashed,
 )
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
+from batchinference.pipeline.execution.crash_notes import deaths_of
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
+from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.ray_compat import read_note
-from batchinference.pipeline.report import (
-    ProgressTracker,
-    ReportBuilder,
-    collect_notes,
-    merge_reports,
-)
+from batchinference.pipeline.report.builder import ReportBuilder
+from batchinference.pipeline.report.merge import merge_reports
+from batchinference.pipeline.report.notes import collect_notes
+from batchinference.pipeline.row_batch import WRITE_STEP, unpack_ids
 from batchinference.plan import Plan
-from batchinference.spec.job import BatchInference, ErrorPolicy
+from batchinference.spec.job import BatchInference
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteTable
 
-MAX_ATTEMPTS = 4
-"""Maximum number of attempts of a run. If rows are still missing afterwards, the job fails."""
-ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
-"""How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
-An estimate can end a job only after ESTIMATE_FROM rows have been read."""
+MAX_PASSES, MAX_STALLED = 50, 4
+"""Maximum number of passes over missing rows, and of consecutive passes that commit nothing and in
+which no process dies at a row. If rows are still missing afterwards, the job fails."""
 Publish = Callable[[Report], None]
 RayContext = Callable[[], AbstractContextManager[Plan]]
 """Starts Ray or connects to it, and yields the plan that fits it."""
@@ -143,24 +141,31 @@ class JobRun:
             with keep_heartbeat(run.attempt.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
-        self._reports.begin_rows(ProgressTracker(run.count, run.start.counts.read))
-        self._finished.append(self._run_attempts(run, self._plan))
+        self._reports.begin_rows(run.count, run.start.counts)
+        self._finished.append(self._run_passes(run, self._plan))
         return self._finished[-1]
 
-    def _run_attempts(self, run: AttemptRun, plan: Plan) -> Report:
-        """Run attempts until no rows are missing, finalize the output, and return its report.
+    def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
+        """Run passes until no rows are missing, finalize the output, and return its report.
 
-        One attempt is enough unless a node is lost: Ray recomputes its blocks and may cut them
-        differently. Raises Incomplete if rows are missing after the last attempt."""
-        for attempts_left in reversed(range(MAX_ATTEMPTS if run.is_repeatable else 1)):
+        One pass is enough unless a node is lost, or processes die at a row. Raises Incomplete if
+        rows are missing after the last pass."""
+        stalled = 0
+        for number in itertools.count(1):
             executor = Executor(self.job.spec, plan, run)
             with keep_heartbeat(run.attempt.heartbeat):
                 end = self._run_attempt(run, executor)
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
-            if attempts_left:
-                run = run.next_attempt(end)
+            deaths = deaths_of(run.attempt.lease.run)
+            advanced = deaths or len(end.snapshot.entries) > len(run.start.entries)
+            stalled = 0 if advanced else stalled + 1
+            if executor.death is not None and not advanced:
+                raise executor.death
+            if not run.is_repeatable or number == MAX_PASSES or stalled == MAX_STALLED:
+                break
+            run = run.next_pass(end, deaths)
         raise Incomplete(
             "the output does not contain each input row once. Missing: "
             f"{format_missing_rows(end.missing)}. Run the job again to compute them"
@@ -177,7 +182,8 @@ class JobRun:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
-        self._add_notes(end.notes)
+        lost = json.dumps({"retries": executor.lost, "task": run.attempt.number})
+        self._add_notes([*end.notes, (WRITE_STEP, lost)])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
@@ -272,12 +278,14 @@ class JobRun:
         process computed."""
         if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
-        location = None
-        with suppress(Exception):  # the head of Ray may have died, too
-            location = read_note(note_name(self._attempt.attempt.layout.input))
-        if not location:
+        attempt = self._attempt.attempt
+        note = next((notes[-1] for notes in reversed(deaths_of(attempt.lease.run))), None)
+        if note is None:
             return failure
-        return type(failure)(f"{failure.message}. The process died in {location}")
+        (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))
+        path = paths_of(attempt.layout.input)[int(file)].as_py()
+        place = f"step '{note.step}' on rows {first} to {last} of {path}"
+        return type(failure)(f"{failure.message}. The process died in {place}")
 
     def _publish_first(self) -> None:
         """Publish the first report. Raises PermissionError, because later reports would be refused,
@@ -297,94 +305,3 @@ class JobRun:
         with suppress(OSError):
             self.publish(merged)
         return merged
-
-
-def check_errors(
-    policy: ErrorPolicy,
-    counts: RowCounts,
-    total: RowCount | None,
-    example: Callable[[], str],
-    *,
-    resumes: bool = False,
-) -> None:
-    """Raise TooManyErrors if more rows have failed than the policy allows.
-
-    A percentage refers to the whole input. It is only checked if the number of rows is known or
-    estimated. `example` returns a description of one failed row. `resumes` is whether the next run
-    keeps the rows of this one.
-    """
-    if counts.failed == 0:
-        return
-    if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:
-        limit = f"errors.maxRows ({max_rows})"
-    elif limit_text := _exceeded_percentage(policy.max_percent, counts.failed, counts, total):
-        limit = f"errors.maxPercent ({limit_text})"
-    elif not policy.tolerant:
-        limit = "0, because spec.errors allows none"
-    else:
-        return
-    message = f"{counts.failed} row(s) failed, limit: {limit}"
-    if limits := _sufficient_limits(policy, counts, total):
-        kept = ": it resumes, and keeps the error records" if resumes else ""
-        message += f". To allow them, set {limits}, and run the job again{kept}"
-    with suppress(Exception):  # storage that cannot be read must not replace the cause
-        message += f". One of them: {example()}"
-    raise TooManyErrors(message)
-
-
-def _sufficient_limits(policy: ErrorPolicy, counts: RowCounts, total: RowCount | None) -> str:
-    """Return the smallest limits that allow the failed rows, as text. Empty if most rows have
-    failed: then the job must be corrected."""
-    if 2 * counts.failed > counts.read:
-        return ""
-    limits = []
-    most = 0 if policy.max_rows is None and policy.max_percent is None else policy.max_rows
-    if most is not None and counts.failed > most:
-        limits.append(f"errors.maxRows to at least {counts.failed}")
-    if _exceeded_percentage(policy.max_percent, counts.failed, counts, total) and total:
-        percent = math.ceil(10_000 * counts.failed / max(total.rows, counts.read)) / 100
-        limits.append(f"errors.maxPercent to at least {percent:g}")
-    return " and ".join(limits)
-
-
-def check_warnings(
-    policy: ErrorPolicy,
-    warnings: Sequence[WarningCount],
-    counts: RowCounts,
-    total: RowCount | None,
-) -> None:
-    """Raise TooManyErrors if a step has more warnings than the policy allows. Percentages are
-    checked like those of `check_errors`."""
-    for index, limits in enumerate(policy.warnings):
-        of_name = [warning for warning in warnings if warning.name == limits.name]
-        most = max(of_name, key=lambda warning: warning.count, default=None)
-        count = most.count if most else 0
-        percentage = _exceeded_percentage(limits.max_percent, count, counts, total)
-        if limits.max_rows is not None and count > limits.max_rows:
-            limit = f"maxRows ({limits.max_rows})"
-        elif percentage is not None:
-            limit = f"maxPercent ({percentage})"
-        else:
-            continue
-        raise TooManyErrors(
-            f"{count} {limits.name.unit}(s) have the warning {limits.name.value}, limit: "
-            f"errors.warnings[{index}].{limit}. {limits.name.message}. One of them: "
-            f"{most.example if most else None}"
-        )
-
-
-def _exceeded_percentage(
-    max_percent: float | None, count: int, counts: RowCounts, total: RowCount | None
-) -> str | None:
-    """Return the percentage limit as text if `count` rows exceed it; None if they do not.
-
-    If the row count is an estimate, the input may have many more rows."""
-    if max_percent is None or total is None:
-        return None
-    if total.estimated and counts.read < ESTIMATE_FROM:
-        return None
-    rows = max(total.rows, counts.read) if total.estimated else max(total.rows, 1)
-    margin = ESTIMATE_MARGIN if total.estimated else 1
-    if 100 * count <= max_percent * rows * margin:
-        return None
-    return f"{max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"

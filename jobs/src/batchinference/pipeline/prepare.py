@@ -49,7 +49,7 @@ from batchinference.pipeline.input.snapshot import (
 )
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
-from batchinference.pipeline.report import finished_report
+from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.steps.code_identity import code_of

@@ -6,13 +6,16 @@ A test checks that no other module imports them from Ray.
 from __future__ import annotations
 
 import importlib
+import logging
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import get_runtime_context
 from ray._private import auto_init_hook, ray_constants
 from ray._private.authentication.authentication_token_setup import (
@@ -26,21 +29,26 @@ from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
 from ray.data._internal.datasource.lance_datasource import LanceDatasource
 from ray.data._internal.datasource.sql_datasource import SQLDatasource
+from ray.data._internal.execution.bundle_queue.bundler import PendingBundleState, RebundlingStrategy
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.operators.base_physical_operator import (
     InternalQueueOperatorMixin,
 )
+from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_exists,
     _internal_kv_get,
     _internal_kv_initialized,
+    _internal_kv_list,
     _internal_kv_put,
 )
 
 if TYPE_CHECKING:
+    from ray.data import DataContext
     from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
+    from ray.data._internal.execution.interfaces import PhysicalOperator, RefBundle
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpState
     from ray.data._internal.issue_detection.detectors import HighMemoryIssueDetector
@@ -61,15 +69,20 @@ __all__ = [
     "StreamingExecutor",
     "accelerator_of_machine",
     "auto_init_hook",
+    "bundle_in_time",
     "concat",
+    "errors_of_blocks",
     "get_memory_info_reply",
     "get_state_from_address",
     "has_flag",
+    "lost_nodes",
     "maybe_enable_token_auth_if_token_available",
     "node_lifetimes",
+    "node_of_this_process",
+    "notes_below",
     "number_of_this_task",
+    "owner_of_this_process",
     "put_note",
-    "read_note",
     "remove_note",
     "replaces_dead_process",
     "retries_of_this_task",
@@ -182,10 +195,30 @@ def remove_note(name: str) -> None:
     _internal_kv_del(name)
 
 
-def read_note(name: str) -> str | None:
-    """Return a stored text; None if there is none."""
-    content = _internal_kv_get(name) if _internal_kv_initialized() else None
-    return None if content is None else content.decode()
+def notes_below(prefix: str) -> dict[str, str]:
+    """Return the stored texts whose names begin with a prefix, by name."""
+    names = _internal_kv_list(prefix) if _internal_kv_initialized() else []
+    texts = ((name.decode(), _internal_kv_get(name)) for name in names)
+    return {name: text.decode() for name, text in texts if text is not None}
+
+
+def owner_of_this_process() -> str:
+    """Return the id of the running actor, or else of the running task. It stays the same if its
+    process dies and another one replaces it. Empty outside of Ray."""
+    if not global_worker.connected:
+        return ""
+    context = get_runtime_context()
+    return str(context.get_actor_id() or context.get_task_id() or "")
+
+
+def node_of_this_process() -> str:
+    """Return the id of the node of this process."""
+    return str(get_runtime_context().get_node_id())
+
+
+def lost_nodes() -> set[str]:
+    """Return the ids of the nodes that the Ray cluster has lost."""
+    return {str(node["NodeID"]) for node in ray.nodes() if not node["Alive"]}
 
 
 @dataclass(frozen=True)
@@ -210,3 +243,60 @@ def node_lifetimes() -> list[NodeLifetime]:
         NodeLifetime(dict(node.labels), node.start_time_ms / 1000, node.end_time_ms / 1000 or None)
         for node in nodes
     ]
+
+
+BLOCK_ERRORS = "ray.data._internal.execution.streaming_executor_state"
+"""The logger that gets the errors of blocks."""
+
+
+@contextmanager
+def errors_of_blocks(
+    context: DataContext, record: Callable[[BaseException], None]
+) -> Iterator[None]:
+    """While the block runs, a task of Ray Data that fails does not end the execution. `record` is
+    called with its error instead."""
+    logger, limit = logging.getLogger(BLOCK_ERRORS), context.max_errored_blocks
+
+    def keep(entry: logging.LogRecord) -> bool:
+        if not (entry.exc_info and entry.exc_info[1] is not None):
+            return True
+        record(entry.exc_info[1])
+        return False
+
+    context.max_errored_blocks = -1
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+        context.max_errored_blocks = limit
+
+
+class TimedBundling(RebundlingStrategy):
+    """Bundles blocks for a task until they have enough rows, or the first one is old enough. It is
+    asked when a block arrives."""
+
+    def __init__(self, rows: int, seconds: float) -> None:
+        self._rows, self._seconds = rows, seconds
+        self._since: float | None = None
+
+    def can_build_ready_bundle(self, state: PendingBundleState) -> bool:
+        if not state.num_rows:
+            self._since = None
+            return False
+        now = time.monotonic()
+        since = now if self._since is None else self._since
+        ready = state.num_rows >= self._rows or now - since >= self._seconds
+        self._since = None if ready else since
+        return ready
+
+    def rows_needed_from_last_pending_bundle(
+        self, total_pending_rows: int, last_pending_bundle: RefBundle
+    ) -> int:
+        return last_pending_bundle.num_rows() or 0
+
+
+def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> None:
+    """Make an operator bundle its blocks with TimedBundling."""
+    if isinstance(operator, MapOperator) and operator._block_ref_bundler is not None:
+        operator._block_ref_bundler._strategy = TimedBundling(rows, seconds)

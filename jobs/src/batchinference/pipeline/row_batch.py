@@ -221,7 +221,8 @@ def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def merged(batches: Iterable[RowBatch]) -> RowBatch:
-    """Return the rows of several batches as one batch. None of them may have shares."""
+    """Return the rows of several batches as one batch. If they have shares, none of them may have
+    an input row of another."""
     batches = list(batches)
     if len(batches) == 1:
         return batches[0]
@@ -235,8 +236,17 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
         _joined(batches, "filtered"),
         tuple(end for batch in batches for end in batch.ends),
         tuple(note for batch in batches for note in batch.notes),
-        warnings=_joined_warnings(batches),
+        _joined_shares(batches),
+        _joined_warnings(batches),
     )
+
+
+def _joined_shares(batches: list[RowBatch]) -> np.ndarray | None:
+    if all(batch.shares is None for batch in batches):
+        return None
+    full = (np.full(len(batch.source), FULL_SHARE, dtype=np.int64) for batch in batches)
+    pairs = zip(batches, full, strict=True)
+    return np.concatenate([whole if one.shares is None else one.shares for one, whole in pairs])
 
 
 def _joined_warnings(batches: list[RowBatch]) -> pa.Table:

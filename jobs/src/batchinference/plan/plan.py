@@ -71,16 +71,10 @@ def plan_for_machine(
 def is_fused(stages: list[Stage], write: Write) -> bool:
     """Return whether one task can read, run all steps and write.
 
-    Pools that the job requests, and tasks that need more CPUs than a read task, require separate
-    operators. A table requires the columns of the first rows before it is written. `rowsPerFile`
-    collects the rows of several parts of the input.
+    Pools that the job requests require separate operators. A table requires the columns of the
+    first rows before it is written. `rowsPerFile` collects the rows of several parts of the input.
     """
-    operators = any(
-        stage.needs_pool
-        or stage.rows_per_block
-        or (stage.replicas is None and stage.cpus != TASK_CPUS)
-        for stage in stages
-    )
+    operators = any(stage.needs_pool or stage.rows_per_block for stage in stages)
     collects = isinstance(write, WriteSized) and write.rows_per_file is not None
     return not (operators or collects or isinstance(write, WriteTable))
 

@@ -40,7 +40,7 @@ MAX_PACKED = 96 << 10
 FILES = "batchinference-files"
 """Key of the packed files in the metadata of the Ray job."""
 _DRIVER_PACKAGES = "batchinference.pipeline.job"
-_TASK_PACKAGES = "batchinference.pipeline.execution.fused, torch, transformers"
+_TASK_PACKAGES = "batchinference.pipeline.execution.commit_tasks, torch, transformers"
 """The packages that are read from disk before a job needs them, in the head and in workers. In a
 head with little memory, torch might use too much."""
 

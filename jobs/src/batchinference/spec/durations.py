@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
@@ -20,6 +21,15 @@ def seconds_of(duration: str) -> int:
     """Return the number of seconds of a duration."""
     parts = re.findall("([0-9]+)([hms])", duration)
     return sum(int(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def duration_text(seconds: float) -> str:
+    """Return seconds, rounded up, in the form 45s, 2m30s or 3h05m."""
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 def check_not_zero(duration: str) -> str:

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batchinference.spec.base import SpecModel
-from batchinference.spec.status import Counts, Progress, Rows, Timestamp
+from batchinference.spec.progress import Counts, Progress, RowsOverTime
+from batchinference.spec.status import Timestamp
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import in_one_line
 
@@ -113,15 +114,6 @@ class Capacity(SpecModel):
             gpus=max(self.gpus, other.gpus),
             writers=max(self.writers, other.writers),
         )
-
-
-class RowsOverTime(SpecModel):
-    """The number of finished rows over time. Both lists have the same length."""
-
-    seconds: list[float]
-    """Seconds since the driver started."""
-    rows: list[Rows]
-    """Number of finished rows at each of these times, including rows of earlier runs."""
 
 
 class RunCost(SpecModel):

@@ -10,10 +10,9 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import REASON, SpecModel
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
+from batchinference.spec.progress import Counts, Progress, Rows
 from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
-
-MAX_ROWS = 10**15
 
 
 def _check_time(text: str) -> str:
@@ -25,7 +24,6 @@ def _check_time(text: str) -> str:
 Timestamp = Annotated[
     str, Field(json_schema_extra={"format": "date-time"}), AfterValidator(_check_time)
 ]
-Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
 _OPEN = WithJsonSchema({"type": "string", "maxLength": 64})
 """The schema of a name. It has no list of names: a CustomResourceDefinition may be older than the
@@ -51,40 +49,6 @@ class Condition(SpecModel):
     """When `status` last changed."""
     observed_generation: int
     """The generation of the spec that this condition describes."""
-
-
-class Progress(SpecModel):
-    """The progress of the job. It decreases only with the final report of an attempt that has
-    started over."""
-
-    rows: Rows
-    """Finished rows: written, failed or filtered rows."""
-    total: Rows | None = None
-    """Rows of the input. Absent until the number is known or can be estimated."""
-    estimated: bool | None = None
-    """Whether `total` is an estimate."""
-    percent: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Finished rows as a percentage of the total, rounded down."""
-    rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Finished rows per second since the first finished row."""
-    eta: Annotated[str, Field(max_length=32)] | None = None
-    """The remaining time at this speed, such as 2m30s."""
-
-
-class Counts(SpecModel):
-    """Rows by result."""
-
-    read: Rows
-    """Rows that were read from the input."""
-    written: Rows
-    """Rows in the output."""
-    failed: Rows
-    """Rows that have an error record."""
-    filtered: Rows = 0
-    """Filtered rows: rows that a filter or another step removed."""
-    warned: Annotated[Rows, Field(ge=1)] | None = None
-    """Warnings about rows that have not failed. A row may have several. Absent if there are
-    none."""
 
 
 class Cost(SpecModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,27 +12,19 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.api.outputs import (
-    OutputStatus,
-    error_groups,
-    last_log,
-    status_of,
-    works_at,
-)
-from batchinference.api.progress import JobProgress, progress_of_job, progress_of_output
+from batchinference.api.outputs import error_groups, last_log, status_of, works_at
+from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.targets import Target
-from batchinference.api.workers import Workers, read_job
+from batchinference.api.workers import read_job
 from batchinference.pipeline.errors import JobFailure, shown
 from batchinference.pipeline.search.index import open_index
 from batchinference.pipeline.storage.location import Location
-from batchinference.ui.history import History
 from batchinference.ui.pages import JobDetails, JobEntry
 
 PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
 """The progress of a job, and the rest of its page, are read at most once in this time, however many
 pages show them."""
 LOG_CHARACTERS = 20_000
-Facts = list[tuple[str, str]]
 memory_lock = Lock()
 """Held while an output is searched: its memory limit applies to the whole process."""
 
@@ -56,25 +48,14 @@ def readable() -> Iterator[None]:
         raise Unreadable("the memory of this process is not sufficient") from None
 
 
-@dataclass(frozen=True)
-class Observation:
-    """The state of a job at one moment. `facts` are further names and values."""
-
-    progress: JobProgress
-    output: str
-    facts: Facts
-
-
 @dataclass
 class ObservedJob:
     """A job, and its progress while the page is open. Safe for concurrent requests."""
 
     key: str
     target: Target
-    _history: History = field(default_factory=History)
+    _meter: SpeedMeter = field(default_factory=SpeedMeter)
     _entry: tuple[float, JobEntry] | None = None
-    _observed: Observation | None = None
-    """What the entry was read from; None if the job cannot be read."""
     _details: tuple[float, JobDetails] | None = None
     _lock: RLock = field(default_factory=RLock)
 
@@ -86,9 +67,9 @@ class ObservedJob:
         """Read the state of the job. Raises Unreadable."""
         with readable():
             if self.target.is_job:
-                return _of_job(*read_job(self._cluster, self.target.text))
+                return observed_job(*read_job(self._cluster, self.target.text))
             output = self.target.output()
-            return _of_output(output, status_of(output))
+            return observed_output(output, status_of(output))
 
     def output(self) -> str:
         """Return the path of the output. Raises Unreadable."""
@@ -106,18 +87,14 @@ class ObservedJob:
 
     def _read_entry(self) -> JobEntry:
         try:
-            self._observed = self.observe()
+            return self.record(self.observe())
         except Unreadable as problem:
-            self._observed = None
             return JobEntry(self.key, self.target.text, problem=str(problem))
-        return self.record(self._observed.progress)
 
-    def record(self, progress: JobProgress) -> JobEntry:
-        """Add a progress that has just been read to the history, and return its entry."""
+    def record(self, seen: Observation) -> JobEntry:
+        """Add what was seen just now to the history, and return its entry."""
         with self._lock:
-            self._history.add(monotonic(), progress.rows)
-            rate = progress.rate if progress.rate is not None else self._history.rate
-            return JobEntry(self.key, self.target.text, progress, rate)
+            return JobEntry(self.key, self.target.text, self._meter.measured(seen))
 
     def details(self) -> JobDetails:
         """Return everything that the page of this job shows. What cannot be read is left out."""
@@ -125,7 +102,7 @@ class ObservedJob:
             entry = self.entry()
             if self._details is None or self._is_outdated(self._details, entry):
                 self._details = monotonic(), self._read_details(entry)
-            return replace(self._details[1], entry=entry, history=self._history.over_time)
+            return replace(self._details[1], entry=entry, history=self._meter.history.over_time)
 
     @staticmethod
     def _is_outdated(details: tuple[float, JobDetails], entry: JobEntry) -> bool:
@@ -133,13 +110,12 @@ class ObservedJob:
         return found.entry.ended != entry.ended or monotonic() - read_at >= DETAILS_SECONDS
 
     def _read_details(self, entry: JobEntry) -> JobDetails:
-        if self._observed is None:
-            return JobDetails(entry, self._history.over_time)
-        output = self._observed.output
+        if entry.seen is None:
+            return JobDetails(entry, self._meter.history.over_time)
+        output = entry.seen.output
         return JobDetails(
             entry,
-            self._history.over_time,
-            self._observed.facts,
+            self._meter.history.over_time,
             _or_default(lambda: error_groups(output), []),
             _or_default(lambda: last_log(output)[-LOG_CHARACTERS:], ""),
             _or_default(lambda: report_page(output) is not None, default=False),
@@ -153,23 +129,6 @@ def _or_default(read: Callable[[], Any], default: Any) -> Any:
             return read()
     except Unreadable:
         return default
-
-
-def _of_job(job: JobStatus, workers: Sequence[Workers]) -> Observation:
-    facts = [("Namespace", job.namespace), ("Output", job.output)]
-    facts += [("Attempt", str(job.attempt))] if job.attempt else []
-    facts += [("GPUs", str(job.gpus))] if job.gpus else []
-    facts += [("Cost", job.cost)] if job.cost else []
-    return Observation(progress_of_job(job, workers), job.output, facts)
-
-
-def _of_output(output: str, found: Sequence[OutputStatus]) -> Observation:
-    facts: Facts = [("Output", output)]
-    for each in found:
-        facts += [("Written by", each.job), ("Attempt", str(each.attempt))]
-        if each.heartbeat_age is not None:
-            facts.append(("Last heartbeat", f"{each.heartbeat_age:.0f} s ago"))
-    return Observation(progress_of_output(found), output, facts)
 
 
 def _is_searchable(output: str) -> bool:
@@ -220,7 +179,7 @@ class JobsOfNamespace:
         with self._lock:
             self._jobs = {job.name: self._jobs.get(job.name) or self._job(job) for job in found}
             jobs = self._jobs
-        entries = [jobs[job.name].record(progress_of_job(job)) for job in found]
+        entries = [jobs[job.name].record(observed_job(job)) for job in found]
         return sorted(entries, key=lambda entry: (entry.ended, entry.target))
 
     def find(self, key: str) -> ObservedJob | None:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from batchinference.api.outputs import ErrorGroup
-from batchinference.api.progress import JobProgress
+from batchinference.api.progress import Observation
 from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.page import page_environment
 from batchinference.pipeline.html_report.samples import Cell
-from batchinference.spec.report import RowsOverTime
+from batchinference.pipeline.output.error_groups import ErrorGroup
+from batchinference.spec.progress import RowsOverTime
 
 REFRESH_SECONDS = 2
 
@@ -25,22 +25,12 @@ class JobEntry:
 
     key: str
     target: str
-    progress: JobProgress | None = None
-    rate: float | None = None
+    seen: Observation | None = None
     problem: str = ""
 
     @property
-    def percent(self) -> int | None:
-        return self.progress.percent if self.progress else None
-
-    @property
-    def eta(self) -> float | None:
-        """Seconds until the job ends at the current rate; None if they are unknown."""
-        return self.progress.remaining_seconds(self.rate) if self.progress else None
-
-    @property
     def ended(self) -> bool:
-        return self.progress is not None and self.progress.ended
+        return self.seen is not None and self.seen.ended
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,6 @@ class JobDetails:
 
     entry: JobEntry
     history: RowsOverTime
-    facts: Sequence[tuple[str, str]] = ()
     errors: Sequence[ErrorGroup] = ()
     log: str = ""
     """The last lines of the log of the last run."""

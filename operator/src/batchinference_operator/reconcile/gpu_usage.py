@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from batchinference.spec.status import MAX_ROWS
+from batchinference.spec.progress import MAX_ROWS
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import Attempt
 from batchinference_operator.status.job_status import Status, without

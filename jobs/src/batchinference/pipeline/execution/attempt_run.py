@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,6 +11,7 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import RowCounts, WarnedRows, warnings_of
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.commit.warning_counts import WarningTracker, counts_of_warnings
+from batchinference.pipeline.execution.isolation import NO_DEATHS, Death, Isolation
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.input.snapshot import paths_of
@@ -43,6 +45,8 @@ class AttemptRun:
     table: Table | None = None
     first_file: int = 0
     """The number of the first input file, for the numbers of rows."""
+    isolation: Isolation = NO_DEATHS
+    """The rows at which processes died in earlier passes."""
 
     @property
     def is_repeatable(self) -> bool:
@@ -88,9 +92,11 @@ class AttemptRun:
             snapshot, missing, [note for manifest in manifests for note in manifest.notes]
         )
 
-    def next_attempt(self, end: AttemptEnd) -> AttemptRun:
-        """Begin the next attempt, for the rows that are still missing, and return it. Raises
-        BadOutput if another run has begun in the output."""
+    def next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> AttemptRun:
+        """Begin the next pass, over the rows that are still missing after these deaths of
+        processes, and return it. Raises BadOutput if another run has begun in the output."""
         lease = self.attempt.lease
         attempt = Attempt.begin(self.attempt.layout, lease, end.snapshot, lease.job)
-        return replace(self, attempt=attempt, start=end.snapshot, missing=end.missing)
+        isolation = self.isolation.after(deaths)
+        start, missing = end.snapshot, end.missing
+        return replace(self, attempt=attempt, start=start, missing=missing, isolation=isolation)

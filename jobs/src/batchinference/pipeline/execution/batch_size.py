@@ -157,6 +157,7 @@ class BatchRows:
         rows, inputs = max(1, len(prepared.ids)), len(prepared.source)
         units = max(1, inputs) * self._unit
         simple = prepared.has_unique_ids and not prepared.errors.num_rows
+        simple = simple and prepared.shares is None
         cut = RowBatch.cut if simple else RowBatch.cut_between_inputs
         rest: RowBatch | None = prepared
         while rest is not None:

@@ -6,12 +6,17 @@ Pinned to the Ray version in pyproject.toml, like `pipeline.arrow`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.ray_compat import ExecutionCallback, InternalQueueOperatorMixin
+from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.errors import JobFailure, NodeLost, OutOfMemory, WorkerCrashed
+from batchinference.pipeline.ray_compat import (
+    ExecutionCallback,
+    InternalQueueOperatorMixin,
+    bundle_in_time,
+)
 
 if TYPE_CHECKING:
     from batchinference.pipeline.ray_compat import OpState, StreamingExecutor
@@ -20,6 +25,11 @@ INTO = "-into"
 """Name suffix of an operator that converts a step's rows for Ray's own operators."""
 _RAY_SUFFIX = "UDF"
 _OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
+
+
+MAX_LOST = 3
+"""If this many tasks are lost before any row is committed, the pass fails: the rows are not the
+cause."""
 
 
 @dataclass
@@ -31,18 +41,57 @@ class ExecutionControl:
     given_up: bool = False
     """Whether the execution is aborted from within. Shutting down Ray while it runs would end the
     whole process."""
+    recovers: bool = True
+    """Whether the rows of lost tasks can be computed in the next pass."""
+    has_commits: Callable[[], bool] = lambda: True
+    """Returns whether rows were committed in this pass."""
+    rows_per_commit: int = 1
+    """The number of rows that are enough for a task that commits."""
+    commit_seconds: float = 60.0
+    """The seconds after which a task commits fewer rows."""
+    lost: int = 0
+    """The number of lost tasks and calls of actors in this pass."""
+    death: BaseException | None = None
+    """The error of the last of them."""
+    failure: BaseException | None = None
+    """The failure of a task that ends the execution."""
+    ends: tuple[str, str] = ("read", "write")
+    """The names of the stages that the tasks that read, and the tasks that write, run."""
     stage: str | None = None
     """The last stage that had work at the last scheduling step. If the job makes no progress, it
     waits for this stage; earlier stages may only be waiting for it."""
+
+    def record_lost(self, death: BaseException) -> None:
+        """Record a task whose process died again and again, or whose node was lost. Raises `death`
+        if the pass cannot recover: the first MAX_LOST tasks are lost and no row is committed."""
+        self.lost, self.death = self.lost + 1, death
+        if not self.recovers or (self.lost >= MAX_LOST and not self.has_commits()):
+            raise death
+
+    def record_error(self, error: BaseException) -> None:
+        """Record an error of a task of Ray Data, which goes on. `on_step` raises it unless the task
+        was only lost."""
+        try:
+            if not isinstance(root_cause(error), WorkerCrashed | OutOfMemory | NodeLost):
+                raise error
+            self.record_lost(error)
+        except BaseException as failure:  # noqa: BLE001 - `check` raises it
+            self.failure = self.failure or failure
+
+    def check(self) -> None:
+        """Raise the failure of a task, if any."""
+        if self.failure is not None:
+            raise self.failure
 
     def on_step(self, states: Sequence[OpState]) -> None:
         """Update the stage, and drain if requested. Raises JobFailure if the execution is given
         up."""
         if self.given_up:
             raise JobFailure("given up")
+        self.check()
         if self.draining:
             _drain(states)
-        names = _names([state.op.name for state in states])
+        names = _names([state.op.name for state in states], *self.ends)
         busy = [
             name
             for state, name in zip(states, names, strict=True)
@@ -60,6 +109,10 @@ class ControlCallback(ExecutionCallback):
     def __init__(self) -> None:
         self._control = ControlCallback.newest
 
+    def before_execution_starts(self, executor: StreamingExecutor) -> None:
+        *_, last = executor._topology or {}
+        bundle_in_time(last, self._control.rows_per_commit, self._control.commit_seconds)
+
     def on_execution_step(self, executor: StreamingExecutor) -> None:
         self._control.on_step(list((executor._topology or {}).values()))
 
@@ -73,21 +126,21 @@ def _drain(states: Sequence[OpState]) -> None:
             state.op.clear_internal_input_queue()
 
 
-def _names(operators: Sequence[str]) -> list[str]:
+def _names(operators: Sequence[str], read: str, write: str) -> list[str]:
     """Return the names of the operators in the job.
 
     Ray's own operators belong to the step whose rows an earlier operator converted for them."""
     names: list[str] = []
     step = ""
-    for name in map(_name, operators):
+    for name in (_name(operator, read, write) for operator in operators):
         step = name.removesuffix(INTO) if name.endswith(INTO) else step
         names.append(step if name.endswith(_RAY_SUFFIX) else name)
     return names
 
 
-def _name(operator: str) -> str:
+def _name(operator: str, read: str, write: str) -> str:
     """Return the name in the job of an operator of Ray Data, which may be several fused operators.
 
     The name is empty if the operator is unknown."""
     found = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
-    return ", ".join(match[1] or match[2].lower() for match in found)
+    return ", ".join(match[1] or {"Read": read, "Write": write}[match[2]] for match in found)

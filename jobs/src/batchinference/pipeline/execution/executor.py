@@ -17,17 +17,14 @@ import pyarrow as pa
 import ray
 from ray.data import DataContext
 
+from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.chunk_commits import CommitRules
+from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
-from batchinference.pipeline.execution.crashed_rows import MAX_RUNS
-from batchinference.pipeline.execution.fused import (
-    FusedExecution,
-    FusedTask,
-    Steps,
-    StopRequest,
-)
+from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRows
 from batchinference.pipeline.execution.fused_sizing import FusedSizing, small_commit_seconds
 from batchinference.pipeline.execution.resources import (
     all_cpus,
@@ -37,22 +34,25 @@ from batchinference.pipeline.execution.resources import (
     write_task_arguments,
 )
 from batchinference.pipeline.execution.row_files import committer_for
-from batchinference.pipeline.execution.staged import StagedExecution, sink_for
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
 from batchinference.pipeline.input import JobInput, ReadRows
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
+from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.write import Write, WriteOrdered
+from batchinference.spec.write import Write, WriteOrdered, WriteTable
 
 
 class Executor:
@@ -60,7 +60,12 @@ class Executor:
 
     def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: AttemptRun) -> None:
         self._spec, self._plan, self._prepared = spec, plan, prepared
-        self._control = ExecutionControl()
+        self._control = ExecutionControl(
+            recovers=prepared.is_repeatable,
+            has_commits=lambda: prepared.attempt.counts().read > 0,
+            rows_per_commit=self._rules.rows,
+            commit_seconds=self._rules.small_commit_seconds,
+        )
 
     def run(self) -> None:
         """Run the attempt until all rows are committed."""
@@ -74,10 +79,11 @@ class Executor:
         needed = min(wanted, sizing.blocks) if self._plan.fused else sizing.blocks
         enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
         if self._plan.fused and (enough or prepared.input.divisible(self._at_once)):
-            self._fused(tasks).run()
+            self._commit_tasks(tasks).run()
         else:
             blocks = len(tasks) if enough else sizing.blocks
-            self._staged(tasks, blocks, self._window_limits(share)).run()
+            windows = self._window_limits(share)
+            self._dataset(tasks, blocks, windows, reads_run_steps=enough).run()
 
     def _fused_tasks(self, sizing: Sizing, share: float) -> int:
         """Return the number of fused tasks. Tasks should have many rows if output files are never
@@ -99,33 +105,33 @@ class Executor:
         """The number of fused tasks that the CPUs can run."""
         return all_cpus(self._plan) / self._plan.task_cpus
 
-    def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
-        prepared, write = self._prepared, self._spec.write
-        writer = writer_for(write)  # type: ignore[arg-type] # writing to a table is never fused
-        committer = committer_for(
-            write, prepared.attempt, writer, self._errors, prepared.first_file
-        )
-        steps = Steps.of(self._plan, self._errors)
-        rows = prepared.sizing.rows_per_file
-        stop = StopRequest(prepared.attempt.lease.run)
-        seconds = small_commit_seconds(merged=_merges(write))
-        fused = [
-            FusedTask(number, task, steps, committer, rows, stop, seconds)
+    def _commit_tasks(self, tasks: list[ReadRows]) -> CommitTasks:
+        prepared, plan, control = self._prepared, self._plan, self._control
+        segment = Segment.of_job(plan, self._errors, self._run_id, prepared.isolation)
+        stop, committer = StopRequest(self._run_id), self._committer(None)
+        commit_tasks = [
+            CommitTask(number, task, segment, committer, self._rules, stop)
             for number, task in enumerate(tasks)
         ]
-        arguments = fused_task_arguments(self._plan, repeatable=prepared.input.repeatable)
-        at_once = partial(fused_tasks_at_once, self._plan)
-        self._control.stage = ", ".join(["read", *(s.name for s in self._plan.stages), "write"])
-        return FusedExecution(fused, stop, arguments, at_once, self._control, self._max_crashed)
+        arguments = fused_task_arguments(plan, repeatable=prepared.input.repeatable)
+        at_once = partial(fused_tasks_at_once, plan)
+        control.stage = ", ".join(["read", *(s.name for s in plan.stages), "write"])
+        return CommitTasks(commit_tasks, stop, arguments, at_once, control)
 
     @property
-    def _max_crashed(self) -> int:
-        """The maximum number of rows of a task that may kill its process; 0 if no rows may fail, or
-        if a part of the input cannot be read again."""
-        errors = self._spec.errors
-        if not (errors.tolerant and self._prepared.input.repeatable):
-            return 0
-        return MAX_RUNS if errors.max_rows is None else errors.max_rows
+    def _run_id(self) -> str:
+        return self._prepared.attempt.lease.run
+
+    @property
+    def _rules(self) -> CommitRules:
+        rows = self._prepared.sizing.rows_per_file
+        return CommitRules(rows, small_commit_seconds(merged=_merges(self._spec.write)))
+
+    def _committer(self, table: Table | None) -> Committer:
+        """Return the committer of this attempt, which writes files, or rows of a table."""
+        write, prepared = self._spec.write, self._prepared
+        writer = table or writer_for(write)  # type: ignore[arg-type]
+        return committer_for(write, prepared.attempt, writer, self._errors, prepared.first_file)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""
@@ -135,22 +141,32 @@ class Executor:
         size = self._spec.read.row_bytes(job_input.size, count.rows)
         return WindowLimits(int(share * count.rows), size)
 
-    def _staged(
-        self, tasks: list[ReadRows], blocks: int, windows: WindowLimits | None
-    ) -> StagedExecution:
-        prepared = self._prepared
-        write, rows = self._spec.write, prepared.sizing.rows_per_file
-        sink = sink_for(write, prepared.attempt, rows, self._errors, prepared.first_file)
-        return StagedExecution(
+    def _dataset(
+        self,
+        tasks: list[ReadRows],
+        blocks: int,
+        windows: WindowLimits | None,
+        *,
+        reads_run_steps: bool,
+    ) -> DatasetExecution:
+        prepared, write = self._prepared, self._spec.write
+        layout = FileLayout.of(write)
+        # write tasks need the table that `on_write_start` has prepared
+        table = table_for(write) if isinstance(write, WriteTable) else None
+        rows = max(self._rules.rows, layout.rows_per_file or 0)
+        rows_written = WriteRows(self._committer(table), rows, self._rules, table, layout.columns)
+        return DatasetExecution(
             self._plan,
             tasks,
             blocks,
             prepared.input.repeatable,
             self._errors,
-            sink,
+            rows_written,
             self._control,
             windows,
             ordered=isinstance(write, WriteOrdered) and write.order == "input",
+            reads_run_steps=reads_run_steps,
+            isolation=prepared.isolation,
         )
 
     @property
@@ -208,6 +224,16 @@ class Executor:
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""
         self._control.given_up = True
+
+    @property
+    def lost(self) -> int:
+        """The number of lost tasks, whose rows the next pass computes."""
+        return self._control.lost
+
+    @property
+    def death(self) -> BaseException | None:
+        """The error of the last lost task; None if no task was lost."""
+        return self._control.death
 
     @property
     def stage(self) -> str | None:

@@ -81,9 +81,10 @@ def fused_tasks_at_once(plan: Plan, seconds: float) -> int:
     return math.ceil(TASKS_AT_ONCE * all_cpus(plan) / plan.task_cpus)
 
 
-def write_task_arguments(plan: Plan) -> dict[str, Any]:
-    """Return Ray's arguments for tasks that write."""
-    return _task_arguments(plan, WRITE_CPUS, TASK_RETRIES)
+def write_task_arguments(plan: Plan, stages: Sequence[Stage] = ()) -> dict[str, Any]:
+    """Return Ray's arguments for tasks that write, after they have run these stages."""
+    cpus = max((stage.cpus for stage in stages), default=WRITE_CPUS)
+    return _task_arguments(plan, cpus, TASK_RETRIES)
 
 
 def read_retries(*, repeatable: bool) -> int:

@@ -8,7 +8,7 @@ import itertools
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
@@ -25,15 +25,9 @@ from batchinference.pipeline.error_attribution import (
 )
 from batchinference.pipeline.errors import JobFailure, TooManyErrors, describe, shown
 from batchinference.pipeline.execution.batch_size import BatchSize
-from batchinference.pipeline.execution.crashed_rows import (
-    CrashNote,
-    is_noted,
-    put_crash_note,
-    remove_crash_note,
-)
+from batchinference.pipeline.execution.crash_notes import noted_rows
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
-from batchinference.pipeline.ray_compat import put_note, remove_note, replaces_dead_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
 from batchinference.pipeline.runtimes.device import Device, device_of, empty_caches
@@ -46,6 +40,7 @@ from batchinference.pipeline.steps import (
     load_step,
 )
 from batchinference.pipeline.steps.no_rows import result_without_rows
+from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
@@ -55,12 +50,6 @@ STOP_SECONDS = 2.0
 """When a job stops, rows that take longer are not computed any more."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
-
-
-def note_name(frozen: Location) -> str:
-    """Return the name of the note that contains the rows that a process computes, for an input
-    snapshot."""
-    return f"batchinference-computes-{frozen.uri}"
 
 
 @dataclass(frozen=True)
@@ -80,21 +69,6 @@ class ErrorHandling:
     failing: Collection[str] = ()
     max_rows: int | None = None
     secrets: SecretVariables = NO_SECRETS
-
-    def note_start(self, step: str, ids: np.ndarray) -> None:
-        """Store the step and the rows that this process computes next, for the error message and
-        for isolated runs if the process dies. Ignores errors."""
-        put_crash_note(CrashNote.of(step, ids))
-        (file, _), (first, last) = unpack_ids(ids[[0, -1]])
-        with suppress(Exception):
-            path = paths_of(self.input)[int(file)].as_py()
-            put_note(note_name(self.input), f"step '{step}' on rows {first} to {last} of {path}")
-
-    def remove_start(self) -> None:
-        """Remove the text of `note_start`, so that a later error message does not name rows that
-        were computed. Ignores errors."""
-        with suppress(Exception):
-            remove_note(note_name(self.input))
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return the failed row. `row` is the input of the step. Raises JobFailure if no failed
@@ -141,6 +115,14 @@ class StageRunner:
             batches = itertools.chain.from_iterable(map(partial(step, stopping=stopping), batches))
         yield from batches
 
+    @contextmanager
+    def unlearned(self) -> Iterator[None]:
+        """Keep the batch sizes and the types of columns while small batches run."""
+        with ExitStack() as kept:
+            for step in self._steps:
+                kept.enter_context(step.unlearned())
+            yield
+
     def add_wait(self, seconds: float) -> None:
         """Record that this process waited for rows of the first step."""
         self._steps[0].add_wait(seconds)
@@ -184,10 +166,8 @@ class StepRunner:
                 known = rest.table.num_columns
                 yield replace(rest, table=self._no_rows(rest.table)) if known else rest
                 return
-            if is_noted() or replaces_dead_process():
-                self._errors.note_start(self.name, rest.ids)
-            results = self._results(rest)
-            remove_crash_note()
+            with noted_rows(self.name, rest.ids):
+                results = self._results(rest)
             batch, rest = rest, None
             if results.rows < len(batch.ids):
                 batch, rest = batch.divided(results.rows)
@@ -207,6 +187,20 @@ class StepRunner:
                 raise results.failure
             if rest is not None and self._must_end(len(rest.ids)):
                 return
+
+    @contextmanager
+    def unlearned(self) -> Iterator[None]:
+        """Keep the batch size and the types of columns while small batches run."""
+        columns = getattr(self._transform, "result_columns", None)
+        batch, self._batch = self._batch, replace(self._batch, most=None, notes=[])
+        try:
+            with columns.unlearned() if isinstance(columns, ResultColumns) else nullcontext():
+                yield
+        finally:
+            batch.notes += self._batch.notes
+            if self._batch.size < batch.size:  # memory ran out
+                batch = self._batch
+            self._batch = batch
 
     def add_wait(self, seconds: float) -> None:
         """Record that this process waited for rows."""

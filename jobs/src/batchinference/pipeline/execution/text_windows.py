@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,26 +42,17 @@ class WindowLimits:
 
 
 def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
-    """Return the batch with its longest texts first; the batch itself if no column has texts.
+    """Return the batch with its longest texts first; the batch itself if no column has texts, or if
+    it is too large for a copy.
 
     Rows of the same input row stay together and in their order."""
-    lengths = text_lengths(batch.table, columns)
+    lengths = None if batch.nbytes > WINDOW_BYTES else text_lengths(batch.table, columns)
     if lengths is None:
         return batch
     unique, inputs = np.unique(batch.ids, return_inverse=True)
     longest = np.zeros(len(unique), dtype=np.int64)
     np.maximum.at(longest, inputs, lengths)
     return batch.taken(np.lexsort((inputs, -longest[inputs])))
-
-
-def computed_longest_first(
-    run: Callable[[RowBatch], Iterator[RowBatch]], batch: RowBatch, columns: tuple[str, ...]
-) -> Iterator[RowBatch]:
-    """Compute the rows of a window, longest texts first, and yield the results. The rows of each
-    result are in the order of the batch."""
-    ordered = batch if batch.nbytes > WINDOW_BYTES else longest_first(batch, columns)
-    for result in run(ordered):
-        yield result if ordered is batch else result.in_order_of(batch.ids)
 
 
 def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:

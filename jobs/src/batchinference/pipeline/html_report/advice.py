@@ -1,20 +1,33 @@
-"""States what limits a job and what to change, from its report."""
+"""States what limits a job and what to change, from the measured times of its report.
+
+Every figure follows from measured times. If they do not support a statement, there is none.
+Times by which others are divided are rounded to microseconds, because the quotient may overflow if
+the divisor is shorter."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from batchinference.pipeline.html_report.bottleneck import bottleneck
-from batchinference.pipeline.row_batch import READ_STEP
+from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
+from batchinference.spec.durations import duration_text
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report, StepTimes
-from batchinference.spec.steps import Step
+from batchinference.spec.steps import TUNABLE, Step
 from batchinference.text import counted
 
-LIMITING = 0.5
-"""Minimum share of the measured time of a step that limits the job."""
-BUSY, WAITING = 0.7, 0.3
-"""CPU seconds per second. Above BUSY, a step computes. Below WAITING, it waits."""
+BUSY = 0.7
+"""Minimum share of the time that CPUs or writers are busy if they limit the job."""
+STARVED = 0.3
+"""Minimum share of the time that replicas wait for rows if something else limits the job."""
+FED = 0.2
+"""Maximum share of the time that replicas wait for rows if they limit the job."""
+ACTIVE = 0.5
+"""Minimum computing time of a pool that limits the job, as a share of the running time. In shorter
+jobs, loading models and waiting for nodes take the rest."""
+IDLE = 0.3
+"""Maximum CPU seconds per second of a step that waits for something other than CPUs."""
 MEASURED = 0.5
 """Minimum share of the rows with measured times. A short job measures only few rows."""
 LEAST_SECONDS = 1.0
@@ -28,7 +41,7 @@ def limiting_step(report: Report) -> str | None:
 
 def advice(report: Report, spec: BatchInferenceSpec) -> list[str]:
     """Return advice on what to change, the most important first."""
-    return [*_about_rows(report), *_about_steps(report, spec), *_about_machines(report)]
+    return [*_about_rows(report), *_about_times(report, spec), *_about_machines(report)]
 
 
 def _about_rows(report: Report) -> Iterator[str]:
@@ -40,56 +53,26 @@ def _about_rows(report: Report) -> Iterator[str]:
         )
 
 
-def _about_steps(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
-    name, steps = limiting_step(report), {step.name: step for step in spec.steps}
-    total = sum(times.seconds for times in report.steps.values())
+def _about_times(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
     running = report.seconds.get(JobState.RUNNING, 0.0)
-    preparing = report.seconds.get(JobState.PREPARING, 0.0)
-    if preparing > running > 0:
+    if report.seconds.get(JobState.PREPARING, 0.0) > running > 0:
         yield (
             "Preparing took longer than running. Process more rows in one job, or keep models in "
             "the image or on a volume."
         )
     read = report.counts.read if report.counts else 0
     measured = max((times.rows for times in report.steps.values()), default=0)
-    if name is None or running < LEAST_SECONDS or measured < MEASURED * read:
+    if not report.steps or running < LEAST_SECONDS or measured < MEASURED * read:
         return
+    total = sum(times.seconds for times in report.steps.values())
     if found := bottleneck(report, spec):
         yield found
-    elif total < LIMITING * running:
+    elif total < ACTIVE * running:
         yield (
             f"Reading, steps and writing took {total:.0f} s while the job ran for {running:.0f} s. "
             "Loading models and waiting for rows took the rest. Larger input files and more rows "
             "in one job reduce this share."
         )
-    elif name == READ_STEP and report.steps[name].seconds >= LIMITING * total:
-        yield (
-            f"Reading and decoding limit the job: {report.steps[name].seconds / total:.0%} of the "
-            "time. Add CPUs, or read images smaller with the option size."
-        )
-    elif name in steps and report.steps[name].seconds >= LIMITING * total:
-        share = report.steps[name].seconds / total
-        change = _change(steps[name], report.steps[name])
-        yield f"The step '{name}' limits the job: {share:.0%} of the time of all steps. {change}"
-
-
-def _change(step: Step, times: StepTimes) -> str:
-    """Return advice on how to make a step faster."""
-    busy = times.cpu_seconds / times.seconds if times.seconds else 0.0
-    gpus = step.resources.gpu if step.resources else 0
-    if step.model is not None and step.model.REMOTE:
-        return "It waits for the server: increase its concurrency, or the capacity of the server."
-    if gpus:
-        return (
-            "Increase replicas.max if there are more GPUs. If the GPUs are not fully used, "
-            "increase batchSize, or give reading and decoding more CPUs."
-        )
-    if busy >= BUSY:
-        device = ", or run the model on a GPU with resources.gpu" if step.model else ""
-        return f"It computes all the time: add CPUs{device}."
-    if busy <= WAITING:
-        return f"Its CPUs are busy for {busy:.0%} of the time: run more of it in parallel."
-    return "Add CPUs, so that more of it runs in parallel."
 
 
 def _about_machines(report: Report) -> Iterator[str]:
@@ -103,3 +86,255 @@ def _about_machines(report: Report) -> Iterator[str]:
             "Ray's object store was full and wrote to disk. More memory, or more replicas of the "
             "slowest step, avoid this."
         )
+
+
+@dataclass(frozen=True)
+class Load:
+    """The use of the CPUs and of the writers of a job that ran for `seconds`."""
+
+    seconds: float
+    cpus: float
+    writers: int
+    parts: dict[str, float]
+    """CPU seconds that reading and each step in tasks have taken."""
+    writing: StepTimes | None
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU seconds that reading, steps in tasks and writing have taken."""
+        writing = self.writing.cpu_seconds if self.writing else 0.0
+        return _rounded(sum(self.parts.values()) + writing)
+
+    @property
+    def cpu_share(self) -> float:
+        """The share of the CPU time that was taken, at most 1."""
+        return min(1.0, self.cpu_seconds / (self.cpus * self.seconds))
+
+    @property
+    def writer_share(self) -> float:
+        """The share of the time in which the writers were busy."""
+        written = self.writing.seconds if self.writing else 0.0
+        return written / (self.writers * self.seconds)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The replicas of a step. `busy` and `waiting` are the seconds of all of them together."""
+
+    step: Step
+    busy: float
+    waiting: float
+
+    @property
+    def wait_share(self) -> float:
+        return self.waiting / (self.busy + self.waiting)
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of one replica."""
+        return self.step.resources.gpu if self.step.resources else 0
+
+    @property
+    def most(self) -> int:
+        """The maximum number of replicas."""
+        return self.step.replicas.max if self.step.replicas else 1
+
+    def cpus_for_each_gpu(self, load: Load) -> float:
+        """Return the CPUs that one GPU needs so that it never waits."""
+        return load.cpu_seconds / (self.busy * self.gpus)
+
+    def fed_replicas(self, load: Load) -> int:
+        """Return the number of replicas that the CPUs can feed so that they never wait."""
+        return math.floor(load.cpus / (self.cpus_for_each_gpu(load) * self.gpus) + 1e-9)
+
+    def missing_cpus(self, load: Load) -> int:
+        """Return the number of CPUs to add for each GPU so that it never waits."""
+        return math.ceil(self.cpus_for_each_gpu(load) * self.wait_share - 1e-9)
+
+    def needed_replicas(self) -> int | None:
+        """Return the number of replicas that do the same work without waiting. None if their number
+        was not constant."""
+        replicas = self.step.replicas
+        if replicas is None or replicas.min != replicas.max:
+            return None
+        return math.ceil(self.most * (1 - self.wait_share) - 1e-9)
+
+
+def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
+    """Return what limits the job and what to add; None if the report does not show it."""
+    if found := _limited_by_server(report, spec):
+        return found
+    pools = [step for step in spec.steps if _has_pool(step, report)]
+    load = load_of(report, spec)
+    if load is None or len(pools) > 1:
+        return None
+    pool = _pool(pools[0], report) if pools else None
+    if pools and pool is None:
+        return None
+    stated = [*_of_pool(pool, load)] if pool else [*_of_tasks(load)]
+    return " ".join([*stated, *_of_reading(load, report, spec)]) if stated else None
+
+
+def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
+    """Return that the job waits for a server, if requests take most of the measured time."""
+    total = _rounded(sum(times.seconds for times in report.steps.values()))
+    slowest = next((step for step in spec.steps if step.name == limiting_step(report)), None)
+    if slowest is None or slowest.model is None or not slowest.model.REMOTE or not total:
+        return None
+    share = report.steps[slowest.name].seconds / total
+    if share < ACTIVE:
+        return None
+    return (
+        f"The server limits: {_percent(share)} of the measured time are requests of the step "
+        f"'{slowest.name}'. Increase its concurrency, or the capacity of the server."
+    )
+
+
+def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
+    """Return the load of a job; None if a part of it was not measured."""
+    seconds, capacity = report.seconds.get(JobState.RUNNING, 0.0), report.capacity
+    loaded = [step for step in spec.steps if step.kind in TUNABLE]
+    measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)
+    if not (measured and capacity and seconds > 0 and capacity.cpus > 0 and capacity.writers > 0):
+        return None
+    parts = dict(_parts(report, spec))
+    writing = report.steps.get(WRITE_STEP)
+    return Load(seconds, capacity.cpus, capacity.writers, parts, writing)
+
+
+def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, float]]:
+    """Yield the CPU seconds of reading and of each step in tasks. A task has as many CPUs as the
+    largest model or class that runs in it."""
+    tasks = [step for step in spec.steps if not _has_pool(step, report)]
+    wide = [_cpus(step) for step in tasks if step.facts.in_actors]
+    width = max([1.0, *wide])
+    yield READ_STEP, width * report.steps[READ_STEP].seconds
+    for step in tasks:
+        if step.name in report.steps:
+            yield step.name, max(width, _cpus(step)) * report.steps[step.name].seconds
+
+
+def _cpus(step: Step) -> float:
+    return step.resources.cpu if step.resources else 1.0
+
+
+def _has_pool(step: Step, report: Report) -> bool:
+    asked = step.resources
+    needs = asked is not None and (asked.gpu or asked.memory or asked.custom)
+    times = report.steps.get(step.name)
+    waited = times is not None and times.wait_seconds is not None
+    return bool(step.replicas or needs or waited)
+
+
+def _pool(step: Step, report: Report) -> Pool | None:
+    """Return the pool of a step. None if its waiting was not measured, or if it waits for a server
+    or for devices that the report does not count."""
+    times, asked = report.steps.get(step.name), step.resources
+    busy = _rounded(times.seconds) if times else 0.0
+    remote = step.model is not None and step.model.REMOTE
+    if times is None or times.wait_seconds is None or busy <= 0 or remote:
+        return None
+    gpus = report.capacity.gpus if report.capacity else 0
+    if asked and (asked.custom or asked.gpu > gpus):
+        return None
+    return Pool(step, busy, times.wait_seconds)
+
+
+def _of_pool(pool: Pool, load: Load) -> Iterator[str]:
+    if pool.wait_share >= STARVED and load.cpu_share >= BUSY and pool.gpus:
+        yield from _starved_by_cpus(pool, load)
+    elif pool.wait_share >= STARVED and load.writer_share >= BUSY:
+        yield from _limited_by_writing(load)
+    elif pool.wait_share <= FED and pool.busy >= ACTIVE * load.seconds:
+        yield from _limited_by_replicas(pool, load)
+
+
+def _starved_by_cpus(pool: Pool, load: Load) -> Iterator[str]:
+    cpus, fewer = pool.missing_cpus(load), pool.needed_replicas()
+    yield (
+        f"The CPUs limit: the GPU waits {_percent(pool.wait_share)} of the time in the step "
+        f"'{pool.step.name}'. Add {_count(cpus, 'CPU')} per GPU."
+    )
+    if fewer is not None and fewer < pool.most:
+        yield f"Or decrease replicas from {pool.most} to {fewer}: these compute as many rows."
+    yield _largest_part(load)
+
+
+def _limited_by_replicas(pool: Pool, load: Load) -> Iterator[str]:
+    subject = "GPUs" if pool.gpus else "replicas"
+    yield (
+        f"The {subject} limit: they compute {_percent(1 - pool.wait_share)} of the time in the "
+        f"step '{pool.step.name}'. {_more_replicas(pool, load)}"
+    )
+
+
+def _more_replicas(pool: Pool, load: Load) -> str:
+    """Return how to run more replicas, and how many CPUs they need."""
+    if not pool.gpus:
+        change = "Increase replicas.max" if pool.step.replicas else "Add CPUs"
+        return f"{change}: each replica needs {_count(_cpus(pool.step), 'CPU')}."
+    if not load.cpu_seconds:
+        return "Increase replicas.max."
+    if (fed := pool.fed_replicas(load)) > pool.most:
+        return (
+            f"Increase replicas.max from {pool.most} to {fed}: {_count(load.cpus, 'CPU')} can "
+            f"feed {fed} replicas."
+        )
+    cpus = math.ceil(pool.cpus_for_each_gpu(load))
+    return f"Increase replicas.max, and add {_count(cpus, 'CPU')} for each additional GPU."
+
+
+def _of_tasks(load: Load) -> Iterator[str]:
+    if load.writer_share >= BUSY and load.writer_share > load.cpu_share:
+        yield from _limited_by_writing(load)
+    elif load.cpu_share >= BUSY:
+        rest = (1 - load.cpu_share / 2) * load.seconds
+        yield (
+            f"The CPUs limit: {_percent(load.cpu_share)} of their time is taken. With "
+            f"{2 * load.cpus:g} CPUs instead of {load.cpus:g}, the job would run for about "
+            f"{duration_text(round(rest))} instead of {duration_text(load.seconds)}."
+        )
+        yield _largest_part(load)
+
+
+def _limited_by_writing(load: Load) -> Iterator[str]:
+    busy = min(1.0, load.writer_share) * load.writers
+    yield (
+        f"Writing limits: {busy:.1f} of at most {_count(load.writers, 'file')} are written at the "
+        f"same time. Add {load.cpus:g} CPUs to write twice as many."
+    )
+    if load.writing and load.writing.cpu_seconds <= IDLE * load.writing.seconds:
+        waits = 1 - load.writing.cpu_seconds / load.writing.seconds
+        yield f"Writing waits for the storage {_percent(waits)} of its time."
+
+
+def _largest_part(load: Load) -> str:
+    """Return the part that takes most of the CPU time, as a sentence."""
+    name = max(load.parts, key=lambda part: load.parts[part])
+    subject = "Reading and decoding take" if name == READ_STEP else f"The step '{name}' takes"
+    return f"{subject} {_percent(load.parts[name] / load.cpu_seconds)} of this time."
+
+
+def _of_reading(load: Load, report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
+    """Yield what makes reading faster, if it takes most of the CPU time."""
+    read = report.steps[READ_STEP]
+    if load.cpu_share < BUSY or load.parts[READ_STEP] < load.cpu_seconds / 2:
+        return
+    if read.cpu_seconds <= IDLE * read.seconds:
+        waits = 1 - read.cpu_seconds / read.seconds
+        yield f"Reading waits for data {_percent(waits)} of its time."
+    elif spec.read.SPEEDUP:
+        yield spec.read.SPEEDUP
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 6)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _count(number: float, unit: str) -> str:
+    is_whole = number == int(number)
+    return counted(int(number) if is_whole else number, unit, "," if is_whole else "g")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from batchinference.spec.report import RowsOverTime
+from batchinference.spec.progress import RowsOverTime
 
 WIDTH, HEIGHT = 720, 220
 """Pixels of the plot of a line chart, without the labels of its axes."""

@@ -1,51 +1,27 @@
-"""Groups the error records of an output by step and cause."""
+"""Reads a sample of the error records of an output."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.output.error_records import cause_of
-from batchinference.pipeline.storage.arrow_files import read_tables
+from batchinference.pipeline.output.error_groups import ErrorGroup, Record, group_errors
+from batchinference.pipeline.output.error_records import read_error_records
 
-MAX_RECORDS, MAX_FILES = 10_000, 32
-"""Limits on the error records that are read."""
-MAX_GROUPS, MAX_EXAMPLES = 20, 3
+MAX_RECORDS, MAX_FILES, MAX_GROUPS = 10_000, 32, 20
+"""Limits on the error records that are read, and on the groups that are shown."""
 _COLUMNS = ("path", "row", "step", "error", "traceback", "values")
-Record = dict[str, Any]
 
 
-@dataclass
-class ErrorSample:
-    """Failed rows of one step with the same cause: messages that differ in their values only."""
-
-    step: str
-    count: int = 0
-    examples: list[Record] = field(default_factory=list)
-    """The first of its records."""
-
-
-def sample_errors(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorSample]:
-    """Group the first MAX_RECORDS error records of these manifest entries by step and cause, most
-    frequent first."""
-    groups: dict[tuple[str, str], ErrorSample] = {}
-    for record in itertools.islice(_records(layout, entries), MAX_RECORDS):
-        step = str(record["step"])
-        group = groups.setdefault((step, cause_of(str(record["error"]))), ErrorSample(step))
-        group.count += 1
-        if len(group.examples) < MAX_EXAMPLES:
-            group.examples.append(record)
-    return sorted(groups.values(), key=lambda group: -group.count)[:MAX_GROUPS]
+def sample_errors(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorGroup]:
+    """Return the groups of the first MAX_RECORDS error records of these manifest entries."""
+    return group_errors(islice(_records(layout, entries), MAX_RECORDS))[:MAX_GROUPS]
 
 
 def _records(layout: Layout, entries: Iterable[ManifestEntry]) -> Iterator[Record]:
-    files = (entry.errors.name for entry in entries if entry.errors is not None)
-    for name in itertools.islice(files, MAX_FILES):
-        with (layout.errors / name).open_input_file() as source:
-            for table in read_tables(source):
-                known = [column for column in _COLUMNS if column in table.column_names]
-                yield from table.select(known).to_pylist()
+    failed = (entry for entry in entries if entry.errors is not None)
+    for table in read_error_records(layout, islice(failed, MAX_FILES)):
+        known = [column for column in _COLUMNS if column in table.column_names]
+        yield from table.select(known).to_pylist()

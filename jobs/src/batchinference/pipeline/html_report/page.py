@@ -18,11 +18,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from batchinference.credentials import without_credentials
 from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.samples import Row
-from batchinference.pipeline.report import duration
+from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import duration_text
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import without_secrets
@@ -39,7 +39,7 @@ class PageData:
 
     report: Report
     spec: BatchInferenceSpec
-    errors: Sequence[ErrorSample] = ()
+    errors: Sequence[ErrorGroup] = ()
     sample: Sequence[Row] = field(default=())
 
 
@@ -85,7 +85,7 @@ def page_environment(package: str) -> Environment:
         lstrip_blocks=True,
         finalize=_safe,
     )
-    found.filters |= {"duration": duration, "bytes": byte_size, "line": in_one_line}
+    found.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
     return found
 
 

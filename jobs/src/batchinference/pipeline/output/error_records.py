@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,12 @@ from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.errors import shown
+from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.pipeline.row_batch import unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_tables
 
 MAX_VALUE = 1000
 """Maximum characters of a value in an error record."""
-_VARIABLE = re.compile(
-    r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.IGNORECASE
-)
-"""Parts of a message that differ from row to row: addresses, quoted values and numbers. Numbers
-after a letter (`utf8`) and line numbers of Python files do not differ."""
 ERRORS_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -49,14 +43,6 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
         *(failed.column(name) for name in ("step", "error", "traceback", "values")),
     ]
     return pa.table(columns, names=ERRORS_SCHEMA.names).cast(ERRORS_SCHEMA)
-
-
-def cause_of(error: str) -> str:
-    """Return the first line of an error with `...` for the parts that differ from row to row. If
-    this line ends with a colon, the next one belongs to it."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    count = 2 if lines and lines[0].endswith(":") else 1
-    return _VARIABLE.sub("...", " ".join(lines[:count]))
 
 
 def values_as_json(row: pa.Table) -> str:
@@ -84,14 +70,22 @@ def _short(value: Any) -> Any:
     return value if safe == text else safe
 
 
+def read_error_records(layout: Layout, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
+    """Yield tables with the error records that manifest entries name. Raises BadOutput if a file is
+    damaged."""
+    for name in (entry.errors.name for entry in entries if entry.errors is not None):
+        place = layout.errors / name
+        try:
+            with place.open_input_file() as source:
+                yield from read_tables(source)
+        except pa.ArrowInvalid as error:
+            raise BadOutput(f"'{place.uri}' is damaged: {error}") from None
+
+
 def bad_row(layout: Layout, entries: Iterable[ManifestEntry]) -> str:
     """Return a message that describes one failed row, or "(unknown)" if there is none."""
-    for entry in entries:
-        if entry.errors is not None:
-            place = layout.errors / entry.errors.name
-            with place.open_input_file() as source:
-                for table in read_tables(source):
-                    for row in table.slice(0, 1).to_pylist():
-                        where = f"row {row['row']} of {row['path']}, step '{row['step']}'"
-                        return f"{where}: {row['error']}"
+    for table in read_error_records(layout, entries):
+        for row in table.slice(0, 1).to_pylist():
+            where = f"row {row['row']} of {row['path']}, step '{row['step']}'"
+            return f"{where}: {row['error']}"
     return "(unknown)"

@@ -95,7 +95,7 @@ class DecodeColumn(Transform):
     def __init__(self, step: str, decode: Decode) -> None:
         self._step, self._spec = step, decode
         self._decode = decoder_of(step, decode)
-        self._made = ResultColumns(step)
+        self.result_columns = ResultColumns(step)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._step, [self._spec.column], batch)
@@ -117,7 +117,7 @@ class DecodeColumn(Transform):
             rows += 1
             if size >= RESULT_BYTES:
                 break
-        result = self._made.added(batch.slice(0, rows), self._columns(decoded), failed)
+        result = self.result_columns.added(batch.slice(0, rows), self._columns(decoded), failed)
         return result if rows == batch.num_rows else of_first_rows(result, rows)
 
     def _content(self, value: Any) -> Any:

@@ -58,7 +58,7 @@ class ModelTransform(Transform):
     def __init__(self, step: str, model: Model, device: Device) -> None:
         self._step = step
         self._model = model
-        self._made = ResultColumns(step)
+        self.result_columns = ResultColumns(step)
         self._runtime = _load(step, model, device)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
@@ -68,7 +68,9 @@ class ModelTransform(Transform):
         rows = missing.computed(batch.num_rows)
         results, failed = self._computed(batch, rows)
         failed |= missing.failed
-        made = self._made.added(batch, {self._model.output: results}, failed, missing.skipped)
+        made = self.result_columns.added(
+            batch, {self._model.output: results}, failed, missing.skipped
+        )
         return without_non_finite(self._model, made)
 
     def _computed(self, batch: pa.Table, rows: np.ndarray) -> tuple[Any, dict[int, Exception]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -55,6 +56,15 @@ class ResultColumns:
     def __init__(self, step: str) -> None:
         self._step = step
         self._types: dict[str, pa.DataType] = {}
+
+    @contextmanager
+    def unlearned(self) -> Iterator[None]:
+        """Forget the types of the batches that are built while the block runs."""
+        types = dict(self._types)
+        try:
+            yield
+        finally:
+            self._types = types
 
     def of(
         self, values: Mapping[str, Any], given: Mapping[str, GivenColumn] | None = None

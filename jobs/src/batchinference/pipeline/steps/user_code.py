@@ -72,7 +72,7 @@ class _UserFunction(UserCode):
         self._name = name
         self._function = function
         self._arguments = arguments
-        self._columns = ResultColumns(name)
+        self.result_columns = ResultColumns(name)
 
 
 class MapBatches(_UserFunction):
@@ -117,7 +117,7 @@ class MapBatches(_UserFunction):
         untouched = {name for name, values in result.items() if values is inputs.get(name)}
         changed = {name: values for name, values in result.items() if name not in untouched}
         given = batch.select([name for name in changed if name in inputs])
-        made, misfits = self._columns.of(changed, given_columns(given, _as_array))
+        made, misfits = self.result_columns.of(changed, given_columns(given, _as_array))
         fit = np.array([row for row in range(batch.num_rows) if row not in misfits], np.int64)
         if misfits and len(fit) == 0:
             return TransformResult(pa.table({}), fit, misfits)  # no rows, so no types
@@ -167,7 +167,7 @@ class MapRows(_UserFunction):
     ) -> TransformResult:
         names = dict.fromkeys(name for row in results for name in row)
         given = batch.select([name for name in batch.column_names if name in names])
-        columns, misfits = self._columns.of(
+        columns, misfits = self.result_columns.of(
             {name: [row.get(name) for row in results] for name in names},
             given_columns(given.take(pa.array(parents, pa.int64())), values_of),
         )
@@ -207,7 +207,7 @@ class PredictBatchTransform(UserCode):
         self._columns = columns
         self._method = method
         self._arguments = arguments
-        self._made = ResultColumns(name)
+        self.result_columns = ResultColumns(name)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._name, [self._columns.input], batch)
@@ -219,7 +219,7 @@ class PredictBatchTransform(UserCode):
                 f"{counted(len(results), 'result')} for {counted(batch.num_rows, 'value')}: it "
                 "must return one for each"
             )
-        return self._made.added(batch, {self._columns.output: results}, failed={})
+        return self.result_columns.added(batch, {self._columns.output: results}, failed={})
 
 
 def _as_array(column: pa.ChunkedArray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The batches of fused tasks: their sizes, and windows of texts that are sorted by length."""
+"""The batches of a segment: their sizes, and windows of texts that are sorted by length."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution import batch_size, fused, step_runner
+from batchinference.pipeline.execution import batch_size, segment, step_runner
 from batchinference.pipeline.execution.batch_size import BatchRows
-from batchinference.pipeline.execution.crashed_rows import CrashNote, Isolation
-from batchinference.pipeline.execution.fused import Steps
+from batchinference.pipeline.execution.isolation import NO_DEATHS, CrashNote, Isolation
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
@@ -35,7 +35,7 @@ NO_STEPS = pickle.dumps(((), None))
 
 
 @dataclass(frozen=True)
-class Recorded(Steps):
+class Recorded(Segment):
     """Steps that do nothing but record their batches."""
 
     batches: list[RowBatch] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Recorded(Steps):
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def run(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
-        return self.applied_to(read, self.stopping)
+        return self.of_read(read, self.stopping)
 
     def _run_from_model(self, batch: RowBatch, stopping: threading.Event) -> Iterator[RowBatch]:
         self.batches.append(batch)
@@ -69,7 +69,7 @@ def texts(rows: int) -> list[RowBatch]:
 @pytest.mark.usefixtures("steady")
 class TestWindows:
     def test_texts_are_sorted_by_length_and_results_are_in_input_order(self) -> None:
-        steps = Recorded(NO_STEPS, UNIT, ("text",))
+        steps = Recorded(NO_STEPS, "", UNIT, ("text",))
         (read,) = texts(7 * UNIT + 3)
         results = list(steps.run(iter([read])))
         assert [len(one.ids) for one in results] == [4 * UNIT, 3 * UNIT + 3]
@@ -83,13 +83,13 @@ class TestWindows:
 
     @pytest.mark.parametrize("columns", [(), ("n",), ("absent",)])
     def test_rows_without_texts_are_not_collected(self, columns: tuple[str, ...]) -> None:
-        steps = Recorded(NO_STEPS, UNIT, columns)
+        steps = Recorded(NO_STEPS, "", UNIT, columns)
         results = list(steps.run(iter([good(0, 0, range(3 * UNIT))])))
         assert [one.ids.tolist() for one in results] == [one.ids.tolist() for one in steps.batches]
         assert [len(one.ids) for one in results] == [UNIT] * 3
 
     def test_stopped_window_yields_the_rows_that_are_complete(self) -> None:
-        steps = Recorded(NO_STEPS, UNIT, ("text",), stop_after=2)
+        steps = Recorded(NO_STEPS, "", UNIT, ("text",), stop_after=2)
         first = next(steps.run(iter(texts(5 * UNIT))))
         computed = merged(steps.batches).ids.tolist()
         assert len(computed) == 2 * UNIT
@@ -97,7 +97,7 @@ class TestWindows:
         assert computed != sorted(computed)
 
     def test_stop_does_not_wait_for_the_rows_of_a_window(self) -> None:
-        steps = Recorded(NO_STEPS, UNIT, ("text",))
+        steps = Recorded(NO_STEPS, "", UNIT, ("text",))
         (whole,) = texts(4 * UNIT)
         read = (whole.only(whole.source[[row]]) for row in range(len(whole.source)))
 
@@ -110,7 +110,7 @@ class TestWindows:
 
     def test_batches_without_rows_do_not_end_the_windows(self) -> None:
         """The first batches of a task that runs again may be committed already."""
-        steps = Recorded(NO_STEPS, UNIT, ("text",))
+        steps = Recorded(NO_STEPS, "", UNIT, ("text",))
         (read,) = texts(4 * UNIT)
         results = list(steps.run(iter([read.only(NO_IDS), read])))
         assert [len(one.ids) for one in results] == [4 * UNIT]
@@ -119,8 +119,8 @@ class TestWindows:
     def test_large_and_late_results_are_yielded_before_the_window_ends(
         self, monkeypatch: pytest.MonkeyPatch, limit: str
     ) -> None:
-        monkeypatch.setattr(fused, limit, 0)
-        results = list(Recorded(NO_STEPS, UNIT, ("text",)).run(iter(texts(5 * UNIT))))
+        monkeypatch.setattr(segment, limit, 0)
+        results = list(Recorded(NO_STEPS, "", UNIT, ("text",)).run(iter(texts(5 * UNIT))))
         assert [len(one.ids) for one in results] == [UNIT] * 5
 
     @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def made_by(*steps: Document) -> Recorded:
     """Return steps before a model that reads the column `made`."""
     stages = stages_of(steps_of(*steps))
     pickled = pickle.dumps((stages, ErrorHandling(tolerant=True, input=Location("/in"))))
-    return Recorded(pickled, UNIT, ("made",), len(stages))
+    return Recorded(pickled, "", UNIT, ("made",), len(stages))
 
 
 MADE = {"name": "made", "addColumns": {"made": "text + '!'"}}
@@ -213,7 +213,7 @@ class TestWindowsOfTextsThatStepsHaveMade:
     def test_large_and_late_rows_are_passed_on_before_the_window_ends(
         self, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
     ) -> None:
-        monkeypatch.setattr(fused, limit, value)
+        monkeypatch.setattr(segment, limit, value)
         double = [{**MADE, "addColumns": {"text": "text + text"}}] * 7
         steps = made_by(*double, {**MADE, "addColumns": {"made": "text"}})
         sources = [len(one.source) for one in steps.run(iter(texts(5 * UNIT)))]
@@ -229,7 +229,7 @@ def test_stages_before_the_first_model_are_counted() -> None:
     errors = ErrorHandling(tolerant=True, input=Location("/in"))
     own = {"name": "own", "python": {"callable": "own_code:Suffix"}}
     for steps, before in (([], 0), ([own], 0), ([model_step()], 0), ([MADE, own, model_step()], 2)):
-        assert Steps.of(plan_for_machine(spec_of(steps=steps)), errors).before == before
+        assert Segment.of_job(plan_for_machine(spec_of(steps=steps)), errors).before == before
 
 
 OUTCOMES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12)
@@ -258,34 +258,30 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
         return rows
 
     run = StepRunner(step, compute, ErrorHandling(tolerant=True, input=Location("/nowhere")))
-    monkeypatch.setattr(fused, "_stages_of_process", lambda _: [run])
+    monkeypatch.setattr(Segment, "load", lambda _: [run])
 
 
 @pytest.mark.usefixtures("breaks")
 @pytest.mark.parametrize("isolated", [False, True])
 def test_results_before_an_error_are_yielded(*, isolated: bool) -> None:
-    steps, stopping, read = Steps(NO_STEPS), threading.Event(), iter([good(0, 0, range(20))])
-    everything = Isolation(CrashNote("own", 0, 19, 20))
-    results = (
-        steps.applied_isolated(read, everything, stopping)
-        if isolated
-        else steps.applied_to(read, stopping)
-    )
+    everything = Isolation(((CrashNote("own", 0, 19, 20),),))
+    steps = Segment(NO_STEPS, isolation=everything if isolated else NO_DEATHS)
+    results = steps.of_read(iter([good(0, 0, range(20))]), threading.Event())
     assert next(results).ids.tolist() == list(range(12))
     with pytest.raises(JobFailure, match="lost"):
         next(results)
 
 
-def test_stop_reaches_the_steps_of_fused_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_reaches_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     stops: list[threading.Event | None] = []
 
     def stage(batch: RowBatch, stopping: threading.Event | None = None) -> Iterator[RowBatch]:
         stops.append(stopping)
         yield batch
 
-    monkeypatch.setattr(fused, "_stages_of_process", lambda _: [stage])
+    monkeypatch.setattr(Segment, "load", lambda _: [stage])
     stopping = threading.Event()
-    list(Steps(NO_STEPS).applied_to(iter([good(0, 0, range(4))]), stopping))
+    list(Segment(NO_STEPS).of_read(iter([good(0, 0, range(4))]), stopping))
     assert stops == [stopping]
 
 

@@ -6,7 +6,6 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +21,20 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer, counts_of_group
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
-from batchinference.pipeline.execution import batch_size, fused, resources
-from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, Steps, StopRequest
+from batchinference.pipeline.execution import (
+    batch_size,
+    chunk_commits,
+    commit_tasks,
+    resources,
+    segment,
+    stop_request,
+)
+from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
+from batchinference.pipeline.execution.commit_tasks import CommitTask
 from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.execution.resources import fused_tasks_at_once
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
@@ -47,10 +56,10 @@ NO_STEPS = pickle.dumps(((), None))
 Files = Iterator[tuple[str, memoryview]]
 
 
-class AsRead(Steps):
+class AsRead(Segment):
     """No steps: the results are the batches that were read."""
 
-    def applied_to(self, read: Iterator[RowBatch], _: threading.Event) -> Iterator[RowBatch]:
+    def of_read(self, read: Iterator[RowBatch], _: threading.Event) -> Iterator[RowBatch]:
         return read
 
 
@@ -87,8 +96,8 @@ def slowly(
     """Return a reader of batches, each of which takes some seconds of the clock of fused tasks.
     Chunks are never as large as a file."""
     now = 0.0
-    monkeypatch.setattr(fused, "FILE_BYTES", 1 << 40)
-    monkeypatch.setattr(fused, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(chunk_commits, "FILE_BYTES", 1 << 40)
+    monkeypatch.setattr(chunk_commits, "time", SimpleNamespace(monotonic=lambda: now))
 
     def read() -> Iterator[RowBatch]:
         nonlocal now
@@ -104,9 +113,10 @@ def task_of(
     read: Callable[[], Iterable[RowBatch]] = batches_of_four_rows,
     rows_per_commit: int = 1,
     stop: Stop | None = None,
-) -> FusedTask:
+) -> CommitTask:
     steps, stop = AsRead(NO_STEPS), stop or Stop()
-    return FusedTask(TASK, lambda: iter(read()), steps, committer, rows_per_commit, stop)
+    rules = CommitRules(rows_per_commit)
+    return CommitTask(TASK, lambda: iter(read()), steps, committer, rules, stop)
 
 
 @pytest.fixture
@@ -127,7 +137,7 @@ def committer(attempt: Attempt) -> Committer:
 @pytest.fixture
 def chunks_of_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make tasks commit as soon as they have eight rows."""
-    monkeypatch.setattr(fused, "FILE_BYTES", 2 * FOUR)
+    monkeypatch.setattr(chunk_commits, "FILE_BYTES", 2 * FOUR)
 
 
 def commits(attempt: Attempt, task: int = TASK) -> list[tuple[int, int, int]]:
@@ -158,9 +168,9 @@ class TestChunks:
     @pytest.mark.parametrize(
         ("seconds", "rows_per_commit", "expected"),
         [
-            (fused.COMMIT_SECONDS, 1, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
-            (fused.COMMIT_SECONDS, 6, [(0, 8), (8, 16), (16, 20)]),
-            (fused.COMMIT_SECONDS / 3, 6, [(0, 12), (12, 20)]),
+            (chunk_commits.COMMIT_SECONDS, 1, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
+            (chunk_commits.COMMIT_SECONDS, 6, [(0, 8), (8, 16), (16, 20)]),
+            (chunk_commits.COMMIT_SECONDS / 3, 6, [(0, 12), (12, 20)]),
             (SMALL_COMMIT_SECONDS / 2, 100, [(0, 8), (8, 16), (16, 20)]),
             (SMALL_COMMIT_SECONDS, 100, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
             (SMALL_COMMIT_SECONDS / 5, 100, [(0, 20)]),
@@ -307,12 +317,14 @@ class TestChunks:
         def put(self: Committer, batch: RowBatch, task: int, number: int) -> None:
             chunks.append(weakref.ref(batch))
 
-        with ThreadPoolExecutor(1) as pool, patch.object(Committer, "put", put):
-            chunk_commits = ChunkCommits(task_of(committer), pool, 0)
+        with (
+            patch.object(Committer, "put", put),
+            ChunkCommits(committer, CommitRules(1), TASK) as commits,
+        ):
             for batch in batches_of_four_rows()[:2]:
-                chunk_commits.add(batch)
-            chunk_commits.wait()
-            pool.submit(int).result()  # the thread has dropped its last call
+                commits.add(batch)
+            commits.wait()
+            commits._pool.submit(int).result()  # the thread has dropped its last call
             assert [chunk() for chunk in chunks] == [None]
 
 
@@ -446,13 +458,13 @@ def test_each_row_is_committed_once_for_any_chunks(
                 raise ValueError("died")
 
         rows = data.draw(st.integers(1, 20))
-        steps = Steps(NO_STEPS, texts=("text",), before=data.draw(st.integers(0, 1)))
-        task = FusedTask(TASK, read, steps, committer, rows, stop)
+        steps = Segment(NO_STEPS, texts=("text",), before=data.draw(st.integers(0, 1)))
+        task = CommitTask(TASK, read, steps, committer, CommitRules(rows), stop)
         with (
+            patch.object(segment, "BATCH_BYTES", data.draw(st.integers(1, 20 * FOUR))),
             patch.multiple(
-                fused,
+                chunk_commits,
                 FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)),
-                BATCH_BYTES=data.draw(st.integers(1, 20 * FOUR)),
                 COMMIT_SECONDS=0.0,
             ),
             patch.object(batch_size, "FIRST_ROWS", data.draw(st.integers(1, 9))),
@@ -477,9 +489,9 @@ def test_each_row_is_committed_once_for_any_chunks(
 def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return the flags in Ray's control store."""
     flags = set[str]()
-    monkeypatch.setattr(fused, "has_flag", flags.__contains__)
-    monkeypatch.setattr(fused, "set_flag", flags.add)
-    monkeypatch.setattr(fused, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(stop_request, "has_flag", flags.__contains__)
+    monkeypatch.setattr(stop_request, "set_flag", flags.add)
+    monkeypatch.setattr(stop_request, "POLL_SECONDS", (0.01, 0.02))
     return flags
 
 
@@ -495,10 +507,10 @@ def test_watcher_that_runs_out_of_memory_continues(
     flags: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def has_flag(name: str) -> bool:
-        monkeypatch.setattr(fused, "has_flag", flags.__contains__)
+        monkeypatch.setattr(stop_request, "has_flag", flags.__contains__)
         raise MemoryError
 
-    monkeypatch.setattr(fused, "has_flag", has_flag)
+    monkeypatch.setattr(stop_request, "has_flag", has_flag)
     with StopRequest("run").watched() as requested:
         StopRequest("run").send()
         assert requested.wait(10)
@@ -507,8 +519,8 @@ def test_watcher_that_runs_out_of_memory_continues(
 @pytest.mark.usefixtures("flags")
 def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     exited = threading.Event()
-    monkeypatch.setattr(fused, "DRAIN_SECONDS", 0.01)
-    monkeypatch.setattr(fused, "os", SimpleNamespace(_exit=lambda code: exited.set()))
+    monkeypatch.setattr(stop_request, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(stop_request, "os", SimpleNamespace(_exit=lambda code: exited.set()))
     with StopRequest("run").watched():
         StopRequest("run").send()
         assert exited.wait(10)
@@ -530,13 +542,13 @@ def test_tasks_ask_less_often_than_the_driver_and_at_different_times(
         def __init__(self, target: Callable[[], None], **_: object) -> None:
             self.start = target
 
-    monkeypatch.setattr(fused, "Event", Ended)
-    monkeypatch.setattr(fused, "Thread", Inline)
+    monkeypatch.setattr(stop_request, "Event", Ended)
+    monkeypatch.setattr(stop_request, "Thread", Inline)
     for _ in range(20):
         with StopRequest("run").watched():
             pass
     assert len(set(waits)) > 10
-    assert min(waits) >= 3 * fused.POLL_SECONDS
+    assert min(waits) >= 3 * commit_tasks.POLL_SECONDS
 
 
 @pytest.mark.parametrize(

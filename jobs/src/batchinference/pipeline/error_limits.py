@@ -1,0 +1,108 @@
+"""Checks the limits on failed rows and warnings while a job runs, such as `errors.maxPercent`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from batchinference.pipeline.commit.manifest import RowCounts
+from batchinference.pipeline.errors import TooManyErrors
+from batchinference.pipeline.input import RowCount
+from batchinference.spec.job import ErrorPolicy
+from batchinference.spec.warnings import WarningCount
+
+ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
+"""How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
+An estimate can end a job only after ESTIMATE_FROM rows have been read."""
+
+
+def check_errors(
+    policy: ErrorPolicy,
+    counts: RowCounts,
+    total: RowCount | None,
+    example: Callable[[], str],
+    *,
+    resumes: bool = False,
+) -> None:
+    """Raise TooManyErrors if more rows have failed than the policy allows.
+
+    A percentage refers to the whole input. It is only checked if the number of rows is known or
+    estimated. `example` returns a description of one failed row. `resumes` is whether the next run
+    keeps the rows of this one.
+    """
+    if counts.failed == 0:
+        return
+    if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:
+        limit = f"errors.maxRows ({max_rows})"
+    elif limit_text := _exceeded_percentage(policy.max_percent, counts.failed, counts, total):
+        limit = f"errors.maxPercent ({limit_text})"
+    elif not policy.tolerant:
+        limit = "0, because spec.errors allows none"
+    else:
+        return
+    message = f"{counts.failed} row(s) failed, limit: {limit}"
+    if limits := _sufficient_limits(policy, counts, total):
+        kept = ": it resumes, and keeps the error records" if resumes else ""
+        message += f". To allow them, set {limits}, and run the job again{kept}"
+    with suppress(Exception):  # storage that cannot be read must not replace the cause
+        message += f". One of them: {example()}"
+    raise TooManyErrors(message)
+
+
+def _sufficient_limits(policy: ErrorPolicy, counts: RowCounts, total: RowCount | None) -> str:
+    """Return the smallest limits that allow the failed rows, as text. Empty if most rows have
+    failed: then the job must be corrected."""
+    if 2 * counts.failed > counts.read:
+        return ""
+    limits = []
+    most = 0 if policy.max_rows is None and policy.max_percent is None else policy.max_rows
+    if most is not None and counts.failed > most:
+        limits.append(f"errors.maxRows to at least {counts.failed}")
+    if _exceeded_percentage(policy.max_percent, counts.failed, counts, total) and total:
+        percent = math.ceil(10_000 * counts.failed / max(total.rows, counts.read)) / 100
+        limits.append(f"errors.maxPercent to at least {percent:g}")
+    return " and ".join(limits)
+
+
+def check_warnings(
+    policy: ErrorPolicy,
+    warnings: Sequence[WarningCount],
+    counts: RowCounts,
+    total: RowCount | None,
+) -> None:
+    """Raise TooManyErrors if a step has more warnings than the policy allows. Percentages are
+    checked like those of `check_errors`."""
+    for index, limits in enumerate(policy.warnings):
+        of_name = [warning for warning in warnings if warning.name == limits.name]
+        most = max(of_name, key=lambda warning: warning.count, default=None)
+        count = most.count if most else 0
+        percentage = _exceeded_percentage(limits.max_percent, count, counts, total)
+        if limits.max_rows is not None and count > limits.max_rows:
+            limit = f"maxRows ({limits.max_rows})"
+        elif percentage is not None:
+            limit = f"maxPercent ({percentage})"
+        else:
+            continue
+        raise TooManyErrors(
+            f"{count} {limits.name.unit}(s) have the warning {limits.name.value}, limit: "
+            f"errors.warnings[{index}].{limit}. {limits.name.message}. One of them: "
+            f"{most.example if most else None}"
+        )
+
+
+def _exceeded_percentage(
+    max_percent: float | None, count: int, counts: RowCounts, total: RowCount | None
+) -> str | None:
+    """Return the percentage limit as text if `count` rows exceed it; None if they do not.
+
+    If the row count is an estimate, the input may have many more rows."""
+    if max_percent is None or total is None:
+        return None
+    if total.estimated and counts.read < ESTIMATE_FROM:
+        return None
+    rows = max(total.rows, counts.read) if total.estimated else max(total.rows, 1)
+    margin = ESTIMATE_MARGIN if total.estimated else 1
+    if 100 * count <= max_percent * rows * margin:
+        return None
+    return f"{max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"

@@ -1,0 +1,108 @@
+"""Commits the rows of a task in chunks.
+
+The memory of the task is bounded, and little work is lost if its process dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
+from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
+from batchinference.pipeline.input.planning import FILE_BYTES
+from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
+from batchinference.pipeline.storage.memory_limit import retry_without_limit
+
+COMMIT_SECONDS = 30.0
+"""A task commits at least this often, as soon as it has enough rows for a file."""
+SMALL_COMMIT_SHARE = 0.25
+"""A task commits fewer rows only after this share of its duration, so that a long task makes few
+small commits."""
+
+
+@dataclass(frozen=True)
+class CommitRules:
+    """When a task commits. `rows` is the number of input rows that are enough for a file. After
+    `small_commit_seconds`, a task commits fewer rows."""
+
+    rows: int
+    small_commit_seconds: float = SMALL_COMMIT_SECONDS
+
+
+class ChunkCommits:
+    """Collects the rows of a task and commits them in chunks. One commit runs in a thread while the
+    next rows are computed.
+
+    `task` and `number` are the numbers of the task and of its next commit. `notes` returns the
+    notes of the process since the last chunk."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        rules: CommitRules,
+        task: int,
+        number: int = 0,
+        notes: Callable[[], Iterable[tuple[str, str]]] = tuple,
+    ) -> None:
+        self._committer, self._rules, self._task, self._number = committer, rules, task, number
+        self._notes = notes
+        self._pool = ThreadPoolExecutor(1)
+        self._pending_commit: Future[None] | None = None
+        self._began = time.monotonic()
+        self._start_chunk()
+
+    def _start_chunk(self) -> None:
+        self._batches: list[RowBatch] = []
+        self._rows = self._bytes = 0
+        self._since = time.monotonic()
+
+    def add(self, batch: RowBatch) -> None:
+        """Add rows. Commit the chunk if it is large enough. Raises JobFailure if the rows cannot be
+        written because of their columns."""
+        self._committer.files.check(batch.table.column_names)
+        self._batches.append(batch)
+        self._rows += len(batch.source)
+        self._bytes += batch.nbytes
+        if self._bytes >= FILE_BYTES or self._is_due():
+            self.flush()
+
+    def _is_due(self) -> bool:
+        """Return whether the chunk is old enough to be committed with the rows that it has."""
+        now = time.monotonic()
+        age, enough = now - self._since, self._rows >= self._rules.rows
+        small = max(self._rules.small_commit_seconds, SMALL_COMMIT_SHARE * (now - self._began))
+        return age >= (COMMIT_SECONDS if enough else small)
+
+    def flush(self) -> None:
+        """Begin to commit the chunk, after the commit of the previous one."""
+        self.wait()
+        if not self._batches:
+            return
+        chunk, run = merged(self._batches), self._committer.attempt.lease.run
+        own = (*self._notes(), *peak_memory(run).notes(WRITE_STEP), *retry_notes(WRITE_STEP))
+        chunk = replace(chunk, notes=(*chunk.notes, *own))
+        put = partial(self._committer.put, chunk, self._task, self._number)
+        # a repeated commit writes files of other names
+        self._pending_commit = self._pool.submit(retry_without_limit, put)
+        self._number += 1
+        self._start_chunk()
+
+    def finish(self) -> None:
+        """Commit the chunk, and wait until it is committed. Raises the error of a commit."""
+        self.flush()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for the running commit. Raises its error."""
+        if self._pending_commit is not None:
+            self._pending_commit.result()
+
+    def __enter__(self) -> ChunkCommits:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()

@@ -1,0 +1,175 @@
+"""Runs a job without pools as one segment: each Ray task reads, computes and commits a part of the
+input.
+
+Rows do not leave the process that reads them. Ray runs the tasks in as many worker processes as
+tasks fit on its CPUs, and each process loads the models once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
+
+from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.manifest import Manifest
+from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
+from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
+from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.stop_request import StopRequest
+from batchinference.pipeline.input import ReadRows
+from batchinference.pipeline.ray_compat import retries_of_this_task
+from batchinference.pipeline.row_batch import READ_STEP, RowBatch
+from batchinference.pipeline.step_time import StepTime
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.execution.control import ExecutionControl
+
+ABORT_SECONDS = 5.0
+"""Seconds that the other tasks have to commit their rows after a task has failed."""
+POLL_SECONDS = 0.5
+"""Maximum seconds until the driver notices a request to stop."""
+
+
+@dataclass(frozen=True)
+class CommitTask:
+    """Reads a part of the input, runs all steps and commits the results."""
+
+    number: int
+    read: ReadRows
+    segment: Segment
+    committer: Committer
+    rules: CommitRules
+    stop: StopRequest
+
+    def __call__(self, *, retried: bool) -> None:
+        """Run the task. With `retried`, another execution of it may have committed rows."""
+        attempt, read_time = self.committer.attempt, StepTime(READ_STEP)
+        if self.stop.is_sent():
+            return
+        attempt.check_lease()
+        earlier = attempt.manifests(self.number) if retried else []
+        number = max((manifest.number + 1 for manifest in earlier), default=0)
+
+        def notes() -> Iterator[tuple[str, str]]:
+            yield from read_time.take_rest()
+            yield from self.segment.take_notes()
+
+        with (
+            self.stop.watched() as stopping,
+            ChunkCommits(self.committer, self.rules, self.number, number, notes) as commits,
+        ):
+            read = read_time.of(self.read(), lambda batch: len(batch.source))
+            read = _without_committed(read, earlier)
+            try:
+                self._commit_all(self.segment.of_read(read, stopping), commits, stopping)
+            except BadOutput:  # another run has the output
+                raise
+            except Exception:
+                with suppress(Exception):  # the cause is more important
+                    commits.finish()
+                raise
+
+    def _commit_all(
+        self, results: Iterator[RowBatch], commits: ChunkCommits, stopping: Event
+    ) -> None:
+        isolated = bool(self.segment.current_isolation())
+        for batch in results:
+            commits.add(batch)
+            if isolated:
+                commits.finish()  # the death of the process must cost no rows, and not be its fault
+            if stopping.is_set():
+                break  # do not wait until the reader has ended its requests
+        commits.finish()
+
+
+def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
+    """Yield the rows that no earlier commit of the task holds."""
+    if not earlier:
+        yield from read
+        return
+    entries = [entry for manifest in earlier for entry in manifest.entries]
+    held = RowSet.of(resolve_overlaps(entries))
+    problem = "its end was reached"
+    for batch in read:
+        if batch.errors.num_rows:
+            problem = batch.errors.column("error")[-1].as_py()
+        for file, end in batch.ends:
+            if held.has_rows_from(file, end):
+                raise Incomplete(
+                    f"file {file} of the input could be read only up to row {end}, although later "
+                    f"rows were committed before: {problem}. Run the job again to compute the "
+                    "missing rows"
+                )
+        yield batch.only(batch.source[~held.holds(batch.source)])
+
+
+@dataclass(frozen=True)
+class CommitTasks:
+    """Runs tasks on Ray. `at_once` returns how many of them may be submitted, given the seconds
+    since the start.
+
+    Ray Data could run them as read tasks that return nothing. It takes longer to start, it does not
+    limit the first tasks to the running workers, and it does not say why a task was lost."""
+
+    tasks: list[CommitTask]
+    stop: StopRequest
+    arguments: dict[str, Any]
+    at_once: Callable[[float], int]
+    control: ExecutionControl
+
+    def run(self) -> None:
+        """Run the tasks until all have ended, or, if the job is draining, until running tasks have
+        committed the rows that are complete. The rows of lost tasks are missing then. Raises the
+        first failure of a task."""
+        waiting = iter(self.tasks)
+        running: set[Any] = set()
+        began = time.monotonic()
+        try:
+            while not self.control.draining:
+                room = max(0, self.at_once(time.monotonic() - began) - len(running))
+                running |= {self._start(task) for task in itertools.islice(waiting, room)}
+                if not running:
+                    return
+                running = self._wait_for_tasks(running)
+            self.stop.send()
+            while running:
+                running = self._wait_for_tasks(running)
+        except BaseException:
+            self.stop.send()
+            # tasks that do not end in time are killed together with the driver
+            ray.wait(list(running), num_returns=len(running), timeout=ABORT_SECONDS)
+            raise
+
+    @cached_property
+    def _function(self) -> Any:
+        return ray.remote(**self.arguments)(_run)
+
+    def _start(self, task: CommitTask) -> Any:
+        return self._function.options(name=self.control.stage).remote(task)
+
+    def _wait_for_tasks(self, running: set[Any]) -> set[Any]:
+        """Wait up to POLL_SECONDS for tasks, and return those that still run. Raises the failure of
+        a task, and JobFailure if the job is given up."""
+        if self.control.given_up:
+            raise JobFailure("given up")
+        done, left = ray.wait(list(running), timeout=POLL_SECONDS)
+        for reference in done:
+            try:
+                ray.get(reference)
+            except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as death:
+                self.control.record_lost(death)
+        return set(left)
+
+
+def _run(task: CommitTask) -> None:
+    task(retried=retries_of_this_task() > 0)

@@ -1,0 +1,102 @@
+"""Stores notes of the rows that processes compute, in the control store of the Ray cluster.
+
+A note that its process has not removed shows on which rows the process died (see `isolation`). Only
+processes that replace a dead one store notes, because a note costs two requests per batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from threading import get_ident, local
+
+import numpy as np
+
+from batchinference.pipeline.execution.isolation import CrashNote, Death
+from batchinference.pipeline.ray_compat import (
+    lost_nodes,
+    node_of_this_process,
+    notes_below,
+    owner_of_this_process,
+    put_note,
+    remove_note,
+)
+
+
+class _Call(local):
+    """The running call of this thread."""
+
+    note: str | None = None
+    """The name of its note; None if it stores no notes."""
+
+
+_call = _Call()
+
+
+@cache
+def _process() -> str:
+    """Return a random id of this process."""
+    return uuid.uuid4().hex
+
+
+def _prefix(run: str, owner: str = "") -> str:
+    return f"batchinference-computes-{run}/" + f"{owner}/" * bool(owner)
+
+
+@contextmanager
+def noted(run: str) -> Iterator[None]:
+    """While the block runs, `noted_rows` stores notes for this run."""
+    _call.note = f"{_prefix(run, owner_of_this_process())}{_process()}/{get_ident()}"
+    try:
+        yield
+    finally:
+        _call.note = None
+
+
+@contextmanager
+def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
+    """Keep a note of these rows (int64 ids) while the block runs, if this call stores notes.
+    Ignores errors: the head of Ray may not answer."""
+    name = _call.note
+    if name is None:
+        yield
+        return
+    with suppress(Exception):
+        put_note(name, CrashNote.of(step, ids, node_of_this_process()).serialized())
+    try:
+        yield
+    except Exception:
+        _remove(name)
+        raise
+    _remove(name)  # not after SystemExit, which ends the process
+
+
+def _remove(name: str) -> None:
+    with suppress(Exception):
+        remove_note(name)
+
+
+def predecessor_deaths(run: str) -> list[Death]:
+    """Return the deaths of the processes that this task or actor had before."""
+    return _deaths(_prefix(run, owner_of_this_process()))
+
+
+def deaths_of(run: str) -> list[Death]:
+    """Return all deaths of a run. No process of it may be computing."""
+    return _deaths(_prefix(run))
+
+
+def _deaths(prefix: str) -> list[Death]:
+    """Return the deaths with notes below a prefix, without those on lost nodes. The result is empty
+    if the head of Ray does not answer."""
+    with suppress(Exception):
+        lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
+        for name, text in sorted(notes_below(prefix).items()):
+            process, note = name.rpartition("/")[0], CrashNote.parse(text)
+            if not process.endswith(_process()) and note.node not in lost:
+                deaths[process].append(note)
+        return [tuple(notes) for notes in deaths.values()]
+    return []

@@ -1,0 +1,363 @@
+"""Runs the segments of a job with pools as operators of Ray Data.
+
+A job with one pool has three segments: tasks read and run the steps before the pool, actors run the
+model, and tasks run the steps after it and commit. The edges between segments are blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+from ray.data import ActorPoolStrategy, DataContext, Dataset
+from ray.data.block import Block, BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasink, Datasource, ReadTask
+
+from batchinference.credentials import NO_SECRETS, SecretVariables
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
+from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
+from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
+from batchinference.pipeline.execution.isolation import NO_DEATHS, Isolation
+from batchinference.pipeline.execution.resources import (
+    ACTOR_RESTARTS,
+    TASK_RETRIES,
+    all_cpus,
+    cpus_of,
+    memory_of,
+    pool_size,
+    read_retries,
+    selector,
+    write_task_arguments,
+)
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.stop_request import StopRequest, StopWatch
+from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.text_windows import WindowLimits
+from batchinference.pipeline.input import ReadRows
+from batchinference.pipeline.output.tables import Table
+from batchinference.pipeline.ray_compat import errors_of_blocks
+from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
+from batchinference.pipeline.step_time import StepTime
+from batchinference.plan import Plan, Stage
+from batchinference.plan.groups import CPU_GROUP
+from batchinference.plan.stages import TASK_CPUS
+from batchinference.plan.writing import writers
+
+_UNFUSED: dict[str, Any] = {"max_calls": 0}
+"""Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
+and actors and write tasks do not have this one. So read tasks and task stages are fused with each
+other, but never into an actor pool or a write task, which would run them sequentially."""
+READ_ROWS, READ_BYTES = 1 << 20, 16 << 20
+"""Size of the encoded blocks, which Ray Data merges into larger blocks."""
+
+
+@dataclass(frozen=True)
+class DatasetExecution:
+    """The operators of one pass. `blocks` is the number of blocks to cut the input into.
+
+    Steps before the first pool run in the tasks that read, and steps after the last one in the
+    tasks that commit. Without `reads_run_steps`, all steps run after reading: then fewer tasks read
+    than there are CPUs."""
+
+    plan: Plan
+    tasks: list[ReadRows]
+    blocks: int
+    repeatable: bool
+    errors: ErrorHandling
+    write: WriteRows
+    control: ExecutionControl
+    windows: WindowLimits | None = None
+    """The limits of the windows in which pools compute texts. None if the number of input rows is
+    unknown, in which case there are no windows."""
+    ordered: bool = False
+    """Whether blocks stay in the order of the input, so that files hold consecutive rows."""
+    reads_run_steps: bool = True
+    isolation: Isolation = NO_DEATHS
+
+    def run(self) -> None:
+        """Run the operators until all rows are committed, except those of lost tasks."""
+        ControlCallback.newest = self.control
+        # for tasks without their own selector, such as those that split blocks
+        context = DataContext.get_current()
+        context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
+        context.execution_options.preserve_order = self.ordered
+        first, between, last = self._divided_stages()
+        names = ("read", *(stage.name for stage in first)), (*(s.name for s in last), "write")
+        self.control.ends = ", ".join(names[0]), ", ".join(names[1])
+        with errors_of_blocks(context, self.control.record_error):
+            dataset = self._read(first)
+            for stage in between:
+                dataset = self._add_stage(dataset, stage)
+            arguments = write_task_arguments(self.plan, last)
+            at_once = None if last else writers(all_cpus(self.plan))
+            dataset.write_datasink(self.sink(last), ray_remote_args=arguments, concurrency=at_once)
+            self.control.check()
+
+    def _divided_stages(self) -> tuple[list[Stage], list[Stage], list[Stage]]:
+        """Return the stages that run in the tasks that read, the stages that are operators, and the
+        stages that run in the tasks that commit."""
+        stages = list(self.plan.stages)
+        joins = self.reads_run_steps and stages and _runs_with_reading(stages[0])
+        first, rest = (stages[:1], stages[1:]) if joins else ([], stages)
+        ends = rest and rest[-1].replicas is None and not rest[-1].rows_per_block
+        ends = ends and self.write.table is None  # it needs the columns of the first rows
+        return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
+
+    def sink(self, stages: list[Stage]) -> CommitSink:
+        """Return the datasink whose tasks run these stages and commit the rows."""
+        return CommitSink(self.write, self._segment(stages))
+
+    def _segment(self, stages: list[Stage]) -> Segment:
+        return Segment.of(stages, self.errors, self.run_id, self.isolation)
+
+    @property
+    def run_id(self) -> str:
+        return self.write.committer.attempt.lease.run
+
+    def _read(self, stages: list[Stage]) -> Dataset:
+        segment = self._segment(stages)
+        dataset: Dataset = ray.data.read_datasource(
+            RowSource([BlockReader(task, segment, self.errors.secrets) for task in self.tasks]),
+            override_num_blocks=self.blocks,
+            num_cpus=TASK_CPUS,
+            label_selector=selector(self.plan, CPU_GROUP),
+            ray_remote_args={"max_retries": read_retries(repeatable=self.repeatable)},
+            **_UNFUSED,
+        )
+        return dataset
+
+    def _add_stage(self, dataset: Dataset, stage: Stage) -> Dataset:
+        plan, errors = self.plan, self.errors
+        group = plan.group_of(stage) if plan.groups else ""
+        common: dict[str, Any] = {
+            "batch_format": "pyarrow",
+            "num_cpus": cpus_of(stage, plan),
+            "udf_modifying_row_count": False,
+            "label_selector": selector(plan, group),
+        }
+        if stage.rows_per_block:
+            return dataset.repartition(target_num_rows_per_block=stage.rows_per_block)
+        if stage.replicas is None:
+            task = _task(stage.name, self._segment([stage]))
+            retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
+            return dataset.map_batches(task, batch_size=None, **common, **retries)
+        if stage.is_llm:
+            return _add_llm(dataset, stage, plan, errors)
+        least, most = pool_size(stage, plan)
+        return dataset.map_batches(
+            _actor(stage.name, self._segment([stage])),
+            batch_size=self._rows_at_once(stage, most),
+            compute=ActorPoolStrategy(min_size=least, max_size=most),
+            num_gpus=stage.gpus or None,
+            resources=dict(stage.custom) or None,
+            accelerator_type=stage.accelerator,
+            memory=memory_of(stage, plan),
+            max_task_retries=TASK_RETRIES,
+            max_restarts=ACTOR_RESTARTS,
+            **common,
+        )
+
+    def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
+        """Return the number of rows that an actor gets at once: a batch, or a window of texts."""
+        if not (self.windows and stage.texts and stage.batch_size):
+            return stage.batch_size
+        return self.windows.window_rows(stage.batch_size, replicas)
+
+
+def _runs_with_reading(stage: Stage) -> bool:
+    """Return whether the steps of a stage run in the tasks that read, which have TASK_CPUS."""
+    return stage.replicas is None and stage.cpus == TASK_CPUS and not stage.rows_per_block
+
+
+@dataclass(frozen=True)
+class WriteRows:
+    """How the rows of the last segment are committed. `rows` is the minimum number of rows of a
+    write task. `table` is the table that the job writes, if any, and `columns` are its columns;
+    None for all."""
+
+    committer: Committer
+    rows: int
+    rules: CommitRules
+    table: Table | None = None
+    columns: tuple[str, ...] | None = None
+
+
+class RowSource(Datasource):
+    """A datasource that yields the rows of prepared read tasks as blocks."""
+
+    def __init__(self, tasks: Sequence[BlockReader]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tasks = tasks
+
+    def get_name(self) -> str:
+        return "Rows"
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return None
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,
+        data_context: DataContext | None = None,
+    ) -> list[ReadTask]:
+        metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+        return [ReadTask(task, metadata) for task in self._tasks]
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """Reads rows, runs the first segment, and yields the results as blocks."""
+
+    read: ReadRows
+    segment: Segment
+    secrets: SecretVariables = NO_SECRETS
+
+    def __call__(self) -> Iterator[pa.Table]:
+        read_time = StepTime(READ_STEP)
+        read = read_time.of(self.read(), lambda batch: len(batch.source))
+        with StopRequest(self.segment.run_id).watched() as stopping:
+            for batch in self._results(read, stopping):
+                yield encode(batch)
+                if stopping.is_set():
+                    break
+        process = (*peak_memory(self.segment.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
+        if notes := (*process, *read_time.take_rest(), *self.segment.take_notes()):
+            yield encode(RowBatch(notes=notes))
+
+    def _results(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        if self.segment.has_stages:
+            return self.segment.of_read(read, stopping)
+        return resized(read, lambda: READ_ROWS, READ_BYTES)
+
+
+class CommitSink(Datasink[None]):
+    """The datasink of a job, whose tasks run the last segment and commit its rows."""
+
+    def __init__(self, write: WriteRows, segment: Segment) -> None:
+        self._write, self._segment = write, segment
+
+    def get_name(self) -> str:
+        return "Commit"
+
+    @property
+    def min_rows_per_write(self) -> int:
+        return self._write.rows
+
+    def on_write_start(self, schema: pa.Schema | None = None) -> None:
+        """Prepare the table, if any, before the sink is sent to the write tasks. Ray calls this on
+        the driver with the schema of the first rows that are ready. Raises JobFailure if these rows
+        cannot be written because of their columns."""
+        known = schema if isinstance(schema, pa.Schema) else pa.schema([])
+        names = [name for name in known.names if name not in OWN_COLUMNS]
+        write = self._write
+        if not self._segment.has_stages:
+            write.committer.files.check(names)
+        if write.table is None:
+            return
+        if write.columns:
+            names = [name for name in write.columns if name in names]
+        write.table.begin(pa.schema([known.field(name) for name in names]))
+
+    def write(self, blocks: Iterable[Block], ctx: object) -> None:
+        tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
+        tables = [table for table in tables if table.num_rows]
+        if not tables:
+            return
+        committer, task = self._write.committer, ctx.task_idx  # type: ignore[attr-defined]
+        committer.attempt.check_lease()
+        take_notes = self._segment.take_notes
+        with (
+            StopRequest(self._segment.run_id).watched() as stopping,
+            ChunkCommits(committer, self._write.rules, task, notes=take_notes) as commits,
+        ):
+            try:
+                for batch in self._results(decode(concat(tables)), stopping):
+                    commits.add(batch)
+            except Exception:
+                with suppress(Exception):  # the cause is more important
+                    commits.finish()
+                raise
+            commits.finish()
+
+    def _results(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        has_stages = self._segment.has_stages
+        return self._segment.of_block(batch, stopping) if has_stages else iter([batch])
+
+
+def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
+    from batchinference.pipeline.execution.vllm_stage import add_llm
+    from batchinference.pipeline.runtimes.vllm_processor import NodeSelectors, RetryOptions
+
+    engine = selector(plan, plan.group_of(stage)) if plan.groups else None
+    nodes = NodeSelectors(engine, selector(plan, CPU_GROUP))
+    of_actors = {"max_task_retries": TASK_RETRIES, "max_restarts": ACTOR_RESTARTS}
+    retries = RetryOptions({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
+    return add_llm(dataset, stage, errors, nodes, retries)
+
+
+def _actor(name: str, segment: Segment) -> type:
+    """Return a class for an actor pool.
+
+    The class contains its arguments. Constructor arguments are in Ray's object store and can be
+    lost, and then Ray cannot restart the actor."""
+
+    class SegmentActor:
+        def __init__(self) -> None:
+            self._failure: JobFailure | None = None
+            self._calls = BlockCalls(name, segment)
+            self._stop = StopWatch(StopRequest(segment.run_id))
+            try:
+                segment.load()
+            except JobFailure as failure:
+                # raised at the first batch: Ray drops the cause of an error in a constructor
+                self._failure = failure
+
+        def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+            if self._failure is not None:
+                raise self._failure
+            return self._calls.run(block, self._stop.requested)
+
+    SegmentActor.__name__ = SegmentActor.__qualname__ = name
+    return SegmentActor
+
+
+def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table]]:
+    def run(block: pa.Table) -> Iterator[pa.Table]:
+        with StopRequest(segment.run_id).watched() as stopping:
+            yield from BlockCalls(name, segment).run(block, stopping)
+            # a task may be the last task of its process; an actor has too many calls for this
+            if notes := tuple(segment.take_notes()):
+                yield encode(RowBatch(notes=notes))
+
+    run.__name__ = run.__qualname__ = name
+    return run
+
+
+class BlockCalls:
+    """Runs a segment over the blocks that an actor, or a task, gets."""
+
+    def __init__(self, name: str, segment: Segment) -> None:
+        self._name, self._segment = name, segment
+        self._ended: float | None = None
+        """When the previous block was done."""
+
+    def run(self, block: pa.Table, stopping: Event) -> Iterator[pa.Table]:
+        """Yield the results of a block, as several blocks if they are large."""
+        if self._ended is not None:
+            self._segment.load()[0].add_wait(time.perf_counter() - self._ended)
+        memory = peak_memory(self._segment.run_id)
+        for batch in self._segment.of_block(decode(block), stopping):
+            notes = (*batch.notes, *memory.notes(self._name), *retry_notes(self._name))
+            yield encode(replace(batch, notes=notes))
+        self._ended = time.perf_counter()

@@ -1,0 +1,150 @@
+"""Finds the row at which processes die, so that it becomes a failed row.
+
+A process that replaces a dead one stores a note before a step computes rows, and removes it
+afterwards (see `crash_notes`). A note that is left names the rows of a death. From then on these
+rows are suspects: they are computed apart from others, in parts that are smaller after each death.
+
+    1,024 rows die    -> they are computed in 32 parts of 32 rows
+    32 rows die       -> they are computed one by one
+    a row dies alone, and then once more -> it becomes a failed row
+
+The rule is the same for tasks and for actors. A process that replaces another one applies it to the
+deaths of its predecessors, and the driver applies it to all deaths when it plans the next pass. A
+process that is lost with its node blames no row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from batchinference.pipeline.row_batch import RowBatch, unpack_ids
+
+PARTS = 32
+"""Number of parts into which the rows of a note are divided. Up to this many rows are computed one
+by one."""
+DEATHS_ALONE = 2
+"""Deaths on one row alone after which it becomes a failed row."""
+ADJACENT_ROWS = 4
+"""If this many adjacent rows kill their process, their values are not the cause, but for example a
+broken device."""
+CRASHED = (
+    "the process died twice while it computed only this row: it was killed because memory ran out, "
+    "or native code crashed"
+)
+"""The error of a crashed row."""
+
+
+@dataclass(frozen=True)
+class CrashNote:
+    """The rows that a step of a process was computing: the lowest and the highest id of their input
+    rows, and the number of these. Other rows may have ids in between. `node` is the id of the node
+    of the process."""
+
+    step: str
+    first: int
+    last: int
+    rows: int
+    node: str = ""
+
+    @classmethod
+    def of(cls, step: str, ids: np.ndarray, node: str = "") -> CrashNote:
+        """Return the note for rows with these ids of input rows (int64, at least one)."""
+        rows = np.unique(ids)
+        return cls(step, int(rows[0]), int(rows[-1]), len(rows), node)
+
+    @property
+    def is_one_row(self) -> bool:
+        return self.first == self.last
+
+    def serialized(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> CrashNote:
+        return cls(**json.loads(text))
+
+
+Death = tuple[CrashNote, ...]
+"""The notes of one dead process. It has several if it computed rows in several threads."""
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Which rows are computed apart, and which are not computed, because of earlier deaths."""
+
+    deaths: tuple[Death, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.deaths)
+
+    def after(self, deaths: Iterable[Death]) -> Isolation:
+        """Return the isolation after further deaths."""
+        return replace(self, deaths=(*self.deaths, *deaths))
+
+    @cached_property
+    def crashed(self) -> dict[int, CrashNote]:
+        """The rows that become failed rows: the last note of each, by the id of the input row."""
+        alone = [notes[0] for notes in self.deaths if len(notes) == 1 and notes[0].is_one_row]
+        times = Counter(note.first for note in alone)
+        return {note.first: note for note in alone if times[note.first] >= DEATHS_ALONE}
+
+    @cached_property
+    def suspects(self) -> list[CrashNote]:
+        """The notes whose rows are computed apart, those with the fewest rows first."""
+        notes = {note for death in self.deaths for note in death}
+        left = [n for n in notes if not (n.is_one_row and n.first in self.crashed)]
+        return sorted(left, key=lambda note: (note.rows, note.first, note.step))
+
+    @property
+    def is_systemic(self) -> bool:
+        """Whether adjacent rows have crashed, so that their values are not the cause. The first row
+        of a file is adjacent to any row of the file before, which may have few rows."""
+        rows = np.sort(np.array([*self.crashed], np.int64))
+        if len(rows) < ADJACENT_ROWS:
+            return False
+        files, numbers = unpack_ids(rows)
+        adjacent = (np.diff(rows) == 1) | ((np.diff(files) == 1) & (numbers[1:] == 0))
+        pairs = np.lib.stride_tricks.sliding_window_view(adjacent, ADJACENT_ROWS - 1)
+        return bool(pairs.all(axis=1).any())
+
+    def divided(self, batch: RowBatch) -> tuple[list[RowBatch], RowBatch]:
+        """Return the suspects in a batch in small parts, and the other rows with everything else.
+
+        All rows of an input row are in the same part."""
+        parts: list[RowBatch] = []
+        for note in self.suspects:
+            ids = np.unique(batch.ids)
+            apart = ids[(ids >= note.first) & (ids <= note.last)]
+            if len(apart):
+                suspects = replace(batch.only(apart), ends=(), notes=())
+                parts += _cut(suspects, apart, math.ceil(note.rows / PARTS))
+                batch = batch.only(np.setdiff1d(_known_ids(batch), apart))
+        return parts, batch
+
+    def crashed_rows(self, batch: RowBatch) -> dict[int, CrashNote]:
+        """Return the notes of the crashed rows of a batch, by the index of the row."""
+        indexes = np.flatnonzero(np.isin(batch.ids, [*self.crashed])).tolist()
+        return {index: self.crashed[int(batch.ids[index])] for index in indexes}
+
+
+NO_DEATHS = Isolation()
+"""No process died."""
+
+
+def _known_ids(batch: RowBatch) -> np.ndarray:
+    tables = (batch.errors, batch.warnings)
+    ids = (table.column("id").to_numpy() for table in tables)
+    return np.concatenate([batch.ids, batch.source, batch.filtered, *ids])
+
+
+def _cut(batch: RowBatch, ids: np.ndarray, rows: int) -> Iterator[RowBatch]:
+    """Yield a batch in parts of up to `rows` input rows. `ids` are the ids of its input rows."""
+    for start in range(0, len(ids), rows):
+        yield batch.only(ids[start : start + rows])

@@ -1,0 +1,383 @@
+"""A segment: adjacent steps that one process runs over batches of rows.
+
+A segment begins with a reader (`Segment.of_read`) or takes a block (`Segment.of_block`), and yields
+batches, which are committed or passed on as blocks. Tasks and actors run it in the same way: with
+windows of texts, batches of about BATCH_SECONDS, the stop flag of the job, and the isolation of
+rows at which processes died.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from threading import Event, Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.errors import JobFailure, WorkerCrashed
+from batchinference.pipeline.execution.batch_size import (
+    BATCH_SECONDS,
+    UNLIMITED,
+    WINDOW_BATCHES,
+    BatchRows,
+    BatchSize,
+)
+from batchinference.pipeline.execution.crash_notes import noted, predecessor_deaths
+from batchinference.pipeline.execution.isolation import CRASHED, NO_DEATHS, Isolation
+from batchinference.pipeline.execution.step_runner import STOP_SECONDS, ErrorHandling, StageRunner
+from batchinference.pipeline.execution.text_windows import (
+    columns_of_first_model,
+    longest_first,
+    text_columns,
+)
+from batchinference.pipeline.input.planning import FILE_BYTES
+from batchinference.pipeline.ray_compat import replaces_dead_process
+from batchinference.pipeline.row_batch import RowBatch, merged, resized
+
+if TYPE_CHECKING:
+    from batchinference.plan import Plan, Stage
+
+BATCH_BYTES = 16 << 20
+"""Maximum size of a batch. If a step has a batch size, MAX_BATCH_BYTES applies instead."""
+MAX_BATCH_BYTES = 128 << 20
+WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
+"""A window that takes longer, because the steps are slower than expected, is yielded in parts."""
+
+
+_RunBatch = Callable[[RowBatch, Event], Iterator[RowBatch]]
+_Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]
+
+
+@dataclass(frozen=True)
+class PreparedRows:
+    """Rows for the first model, and the duration of the steps before it in seconds."""
+
+    rows: RowBatch
+    seconds: float
+
+    def seconds_of(self, batch: RowBatch) -> float:
+        """Return the part of the seconds for a batch of these rows; all if it has no rows."""
+        share = len(batch.ids) / len(self.rows.ids) if len(batch.ids) else 1.0
+        return self.seconds * share
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps that a process loads once, for all its tasks or for all calls of an actor."""
+
+    pickled: bytes
+    """The stages and the ErrorHandling."""
+    run_id: str = ""
+    """The run of the lease. It identifies the run in a process that serves several."""
+    batch_rows: int = 0
+    """The largest batch size of a step; 0 if no step has one."""
+    texts: tuple[str, ...] = ()
+    """The columns that the first model reads."""
+    before: int = 0
+    """The number of stages before the stage of the first model."""
+    has_stages: bool = True
+    isolation: Isolation = NO_DEATHS
+    """The rows that were suspects, or had crashed, when this pass began."""
+
+    @classmethod
+    def of(
+        cls,
+        stages: Sequence[Stage],
+        errors: ErrorHandling,
+        run_id: str = "",
+        isolation: Isolation = NO_DEATHS,
+    ) -> Segment:
+        """Return the segment of these stages."""
+        steps = [step for stage in stages for step in stage.steps]
+        sizes = (BatchSize.of(step).size for step in steps)
+        largest = max((size for size in sizes if size < UNLIMITED), default=0)
+        models = (number for number, stage in enumerate(stages) if stage.steps[0].model)
+        texts = stages[0].texts if stages else ()
+        pickled = pickle.dumps((list(stages), errors))
+        before = next(models, 0)
+        return cls(pickled, run_id, largest, texts, before, bool(stages), isolation)
+
+    @classmethod
+    def of_job(
+        cls,
+        plan: Plan,
+        errors: ErrorHandling,
+        run_id: str = "",
+        isolation: Isolation = NO_DEATHS,
+    ) -> Segment:
+        """Return all steps of a job as one segment. Each step uses as many threads as the task has
+        CPUs."""
+        stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
+        texts = columns_of_first_model([step for stage in stages for step in stage.steps])
+        return replace(cls.of(stages, errors, run_id, isolation), texts=texts)
+
+    def load(self) -> list[StageRunner]:
+        """Return the stages of this process, loaded at the first call. Raises ModelLoad."""
+        return _LOADED.stages(self.run_id, self.pickled)
+
+    def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of rows that a reader yields. If `stopping` is set, complete results
+        are yielded next."""
+        isolation = self.current_isolation()
+        with self._noted(isolation):
+            if not isolation:
+                yield from self._in_windows(read, stopping)
+                return
+            for batch in read:
+                yield from self._isolated(batch, isolation, stopping, self._in_windows)
+
+    def of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of the rows of a block, like `of_read`. The rows of each result are in
+        the order of the block."""
+        isolation = self.current_isolation()
+        with self._noted(isolation):
+            if not isolation:
+                yield from self._of_block(batch, stopping)
+                return
+            yield from self._isolated(batch, isolation, stopping, self._of_blocks)
+
+    def take_notes(self) -> Iterator[tuple[str, str]]:
+        """Yield notes of the measurements of the steps in this process since the last notes."""
+        for stage in self.load():
+            yield from stage.take_notes()
+
+    def current_isolation(self) -> Isolation:
+        """Return the isolation of this pass, and of the processes that this one replaces. It is
+        false without deaths. Raises JobFailure if adjacent rows have crashed."""
+        isolation = self.isolation
+        if self.run_id and replaces_dead_process():
+            isolation = isolation.after(predecessor_deaths(self.run_id))
+        if isolation.is_systemic:
+            raise JobFailure(
+                f"{CRASHED}. This happened to adjacent rows, so their values are not the cause: it "
+                "is for example a broken device, or the code of a step"
+            )
+        return isolation
+
+    def _noted(self, isolation: Isolation) -> AbstractContextManager[None]:
+        """Return a context in which the steps note the rows that they compute, if a process died
+        before."""
+        notes = bool(isolation) or (bool(self.run_id) and replaces_dead_process())
+        return noted(self.run_id) if notes else nullcontext()
+
+    def _isolated(
+        self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
+    ) -> Iterator[RowBatch]:
+        """Yield the results of a batch: of suspects, computed in small parts, then of the other
+        rows. Crashed rows become failed rows."""
+        suspects, others = isolation.divided(self._without_crashed(batch, isolation))
+        with ExitStack() as kept:
+            for stage in self.load() if suspects else ():
+                kept.enter_context(stage.unlearned())
+            parts = (self._run_all(part, stopping) for part in suspects)
+            results = UntilError(itertools.chain.from_iterable(parts))
+            done = list(results)
+        yield from [merged(done)] if done else []
+        results.check()
+        yield from run(iter([others]), stopping)
+
+    def _without_crashed(self, batch: RowBatch, isolation: Isolation) -> RowBatch:
+        """Return the batch with the crashed rows as failed rows."""
+        crashed = isolation.crashed_rows(batch)
+        if not crashed:
+            return batch
+        _, errors = _unpickled(self.pickled)
+        failed = [
+            row
+            for index, note in crashed.items()
+            for row in errors.failed_rows(note.step, batch, {index: WorkerCrashed(CRASHED)})
+        ]
+        kept = np.setdiff1d(np.arange(len(batch.ids)), [*crashed])
+        return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
+
+    def _in_windows(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of rows that were read.
+
+        If the first model reads texts, it gets rows in windows, longest texts first, so that the
+        texts of a batch have similar lengths and need little padding. The results are in input
+        order. If a window is yielded in parts, only the rows of each part are in input order."""
+        rows = BatchRows(self.batch_rows)
+        batches = read if self.before else self._detect_texts(read, rows)
+
+        def wanted() -> int:
+            return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
+
+        for window in resized(batches, wanted, self._window_bytes):
+            self.load()  # loading is not timed as part of a batch
+            for prepared in self._prepared(window, rows, stopping):
+                for results in self._computed(self._run_from_model, prepared, rows, stopping):
+                    yield results.in_order_of(window.ids)
+
+    def _of_blocks(self, batches: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        for batch in batches:
+            yield from self._of_block(batch, stopping)
+
+    def _of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of a block, which is a window: its size was chosen when it was made."""
+        self.load()
+        rows = _batch_rows_of_process(self.pickled, self.batch_rows)
+        for results in self._computed(self._run_all, PreparedRows(batch, 0.0), rows, stopping):
+            yield results.in_order_of(batch.ids)
+
+    @property
+    def _window_bytes(self) -> int:
+        return MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
+
+    def _prepared(
+        self, window: RowBatch, rows: BatchRows, stopping: Event
+    ) -> Iterator[PreparedRows]:
+        """Run the steps before the first model over the rows of a window, and yield the results.
+        They are yielded in parts if there are no texts to sort, if they are large, if the steps
+        take longer than WINDOW_SECONDS, or if `stopping` is set."""
+        if not self.before:
+            yield PreparedRows(window, 0.0)
+            return
+        done: list[RowBatch] = []
+        since = time.monotonic()
+        batches = (self._run_before_model(batch, stopping) for batch in rows.cut(window))
+        results = UntilError(itertools.chain.from_iterable(batches))
+        for result in self._detect_texts(iter(results), rows):
+            done.append(result)
+            seconds = time.monotonic() - since
+            is_large = sum(batch.nbytes for batch in done) >= self._window_bytes
+            if is_large or seconds >= WINDOW_SECONDS or stopping.is_set() or not rows.have_texts:
+                yield PreparedRows(merged(done), seconds)
+                done, since = [], time.monotonic()
+        if done:
+            yield PreparedRows(merged(done), time.monotonic() - since)
+        results.check()
+
+    def _computed(
+        self, run: _RunBatch, prepared: PreparedRows, rows: BatchRows, stopping: Event
+    ) -> Iterator[RowBatch]:
+        """Yield the results of `run`. Once `stopping` is set, rows that would take more than
+        STOP_SECONDS are left out."""
+        ordered = longest_first(prepared.rows, self.texts)
+        left = len(ordered.ids)
+        done: list[RowBatch] = []
+        since = time.monotonic() - prepared.seconds
+        for batch, inputs in rows.cut_prepared(ordered):
+            began, waited = time.monotonic(), 0.0
+            results = UntilError(run(batch, stopping))
+            for result in results:
+                done.append(result)
+                if sum(part.nbytes for part in done) >= FILE_BYTES:
+                    paused = time.monotonic()
+                    yield merged(done)
+                    done = []
+                    waited += time.monotonic() - paused  # perhaps for the previous commit
+            if results.error is not None:
+                yield from [merged(done)] if done else []
+                results.check()
+            now = time.monotonic()
+            seconds, left = now - began - waited, left - len(batch.ids)
+            rows.record_batch(inputs, seconds + prepared.seconds_of(batch))
+            if stopping.is_set() or now - since >= WINDOW_SECONDS:
+                yield from [merged(done)] if done else []
+                done, since = [], now
+                if stopping.is_set() and left * seconds > STOP_SECONDS * len(batch.ids):
+                    return
+        if done:
+            yield merged(done)
+
+    def _detect_texts(self, batches: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
+        """Yield the batches, and record in `rows` if they have texts."""
+        for batch in batches:
+            rows.have_texts |= bool(text_columns(batch.table, self.texts))
+            yield batch
+
+    def _run_all(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of all stages."""
+        return _run_stages(self.load(), batch, stopping)
+
+    def _run_before_model(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of the stages before the stage of the first model."""
+        return _run_stages(self.load()[: self.before], batch, stopping)
+
+    def _run_from_model(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of the stage of the first model and the stages after it."""
+        return _run_stages(self.load()[self.before :], batch, stopping)
+
+
+class UntilError:
+    """Yields items up to an error, so that the items before it can be used. `error` is the error
+    after the last item, if any."""
+
+    def __init__(self, items: Iterator[RowBatch]) -> None:
+        self._items = items
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[RowBatch]:
+        try:
+            yield from self._items
+        except Exception as error:  # noqa: BLE001 - `check` raises it
+            self.error = error
+
+    def check(self) -> None:
+        """Raise the error, if any."""
+        if self.error is not None:
+            raise self.error
+
+
+def _run_stages(
+    stages: Sequence[StageRunner], batch: RowBatch, stopping: Event
+) -> Iterator[RowBatch]:
+    batches = iter([batch])
+    for stage in stages:
+        batches = itertools.chain.from_iterable(map(partial(stage, stopping=stopping), batches))
+    return batches
+
+
+class LoadedStages:
+    """The stages of the segments of one run in this process. Those of an earlier run are dropped
+    when another segment is loaded, because models are large."""
+
+    def __init__(self) -> None:
+        self._run = ""
+        self._stages: dict[bytes, list[StageRunner]] = {}
+        self._lock = Lock()
+
+    def clear(self) -> None:
+        """Drop all stages."""
+        with self._lock:
+            self._stages.clear()
+
+    def stages(self, run: str, pickled: bytes) -> list[StageRunner]:
+        """Return the stages of a segment, which are loaded at the first call."""
+        with self._lock:
+            if pickled not in self._stages:
+                if run != self._run:
+                    self._stages.clear()
+                self._stages[pickled] = _load(pickled)
+            self._run = run
+            return self._stages[pickled]
+
+
+_LOADED = LoadedStages()
+
+
+def _load(pickled: bytes) -> list[StageRunner]:
+    stages, errors = _unpickled(pickled)
+    if stages:  # tokenizers would start a thread for each CPU of the machine
+        os.environ.setdefault("RAYON_NUM_THREADS", str(int(max(1, stages[0].cpus))))
+    return [StageRunner(stage, errors) for stage in stages]
+
+
+@lru_cache(maxsize=16)
+def _batch_rows_of_process(_pickled: bytes, batch_rows: int) -> BatchRows:
+    """Return the sizes of the batches of blocks. All calls of an actor share them."""
+    return BatchRows(batch_rows)
+
+
+@lru_cache(maxsize=1)
+def _unpickled(pickled: bytes) -> tuple[list[Stage], ErrorHandling]:
+    stages, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
+    return stages, errors

@@ -1,0 +1,78 @@
+"""A request to the processes of a run to stop, through the control store of the Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from random import uniform
+from threading import Event, Thread
+
+from batchinference.pipeline.ray_compat import has_flag, set_flag
+from batchinference.spec.lifecycle import DRAIN_SECONDS
+
+POLL_SECONDS = (1.5, 2.5)
+"""Seconds after which a process looks for a request to stop. All processes of a large cluster ask
+the same process, so they do not ask at the same time."""
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """A request to the processes of a run to stop.
+
+    Tasks are not cancelled with `ray.cancel`: Ray 2.60 aborts the driver if a task is cancelled
+    just as it starts or ends ("Tried to complete task that was not pending")."""
+
+    run: str
+
+    @property
+    def _name(self) -> str:
+        return f"batchinference-stop-{self.run}"
+
+    def send(self) -> None:
+        set_flag(self._name)
+
+    def is_sent(self) -> bool:
+        return has_flag(self._name)
+
+    @contextmanager
+    def watched(self) -> Iterator[Event]:
+        """Yield an event that is set soon after the request was sent. If the block does not end
+        within DRAIN_SECONDS after that, the user's code hangs, and the process exits."""
+        requested, ended = Event(), Event()
+        watch = partial(self._watch, requested, ended)
+        Thread(target=watch, name="stop", daemon=True).start()
+        try:
+            yield requested
+        finally:
+            ended.set()
+
+    def _watch(self, requested: Event, ended: Event) -> None:
+        while not ended.wait(uniform(*POLL_SECONDS)):  # noqa: S311
+            sent = False
+            with suppress(MemoryError):  # another thread is within `memory_limit`
+                sent = self.is_sent()
+            if sent:
+                requested.set()
+                if not ended.wait(DRAIN_SECONDS):
+                    os._exit(1)
+                return
+
+
+class StopWatch:
+    """Looks for a request to stop for as long as an actor lives, which has too many calls for
+    `StopRequest.watched`."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        self.requested = Event()
+        Thread(target=self._watch, args=(stop,), name="stop", daemon=True).start()
+
+    def _watch(self, stop: StopRequest) -> None:
+        never = Event()
+        while not self.requested.is_set():
+            never.wait(uniform(*POLL_SECONDS))  # noqa: S311
+            with suppress(MemoryError):
+                if stop.is_sent():
+                    self.requested.set()

@@ -1,0 +1,51 @@
+"""Groups failed rows by step and cause: messages that differ only in their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_CAUSES, MAX_EXAMPLES = 500, 3
+"""Maximum number of causes, and of examples of each. Others may have written the error records."""
+OTHER_CAUSES = "other causes"
+_VARIABLE = re.compile(
+    r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.IGNORECASE
+)
+"""Parts of a message that differ from row to row: addresses, quoted values and numbers. Numbers
+after a letter (`utf8`) and line numbers of Python files do not differ."""
+Record = dict[str, Any]
+
+
+@dataclass
+class ErrorGroup:
+    """Failed rows with the same step and cause. `examples` are the first of their records."""
+
+    step: str
+    cause: str
+    rows: int = 0
+    examples: list[Record] = field(default_factory=list)
+
+
+def group_errors(records: Iterable[Record]) -> list[ErrorGroup]:
+    """Return error records in groups, most frequent first. Rows with further causes than MAX_CAUSES
+    are in the group OTHER_CAUSES."""
+    groups: dict[tuple[str, str], ErrorGroup] = {}
+    for record in records:
+        key = (str(record["step"] or "read"), cause_of(str(record["error"])))
+        if key not in groups and len(groups) >= MAX_CAUSES:
+            key = ("any", OTHER_CAUSES)
+        group = groups.setdefault(key, ErrorGroup(*key))
+        group.rows += 1
+        if len(group.examples) < MAX_EXAMPLES:
+            group.examples.append(record)
+    return sorted(groups.values(), key=lambda group: (-group.rows, group.step, group.cause))
+
+
+def cause_of(error: str) -> str:
+    """Return the first line of an error with `...` for the parts that differ from row to row. If
+    this line ends with a colon, the next one belongs to it."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    count = 2 if lines and lines[0].endswith(":") else 1
+    return _VARIABLE.sub("...", " ".join(lines[:count]))

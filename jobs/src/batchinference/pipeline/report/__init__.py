@@ -1,0 +1,1 @@
+"""The report of a job: built while it runs, merged, stored and read again."""

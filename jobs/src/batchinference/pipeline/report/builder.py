@@ -1,0 +1,210 @@
+"""Builds the reports of a run: its state, progress and counts, and the notes of its tasks."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import RowCounts
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.report.merge import sum_warnings
+from batchinference.pipeline.report.notes import RunNotes
+from batchinference.pipeline.report.stored import load_report, now, reported_counts
+from batchinference.spec.progress import Counts, History, Progress
+from batchinference.spec.report import MAX_WARNINGS, Capacity, JobState, Memory, Report, RunCost
+from batchinference.spec.warnings import WarningCount
+from batchinference.text import counted
+from batchinference.version import __version__
+
+PACKAGES = ("ray", "pyarrow", "numpy", "pillow", "torch", "transformers", "vllm", "onnxruntime")
+"""The packages whose versions are in a report, if they are installed."""
+NO_ROWS = "the input has no rows"
+"""The message of a job that has succeeded without rows."""
+
+
+@dataclass
+class ReportBuilder:
+    """The state of a run, as its reports show it. `layout` is the layout of the current output, and
+    `cost` covers the whole run. `warnings` are those about the files of the input and the committed
+    rows. `may_be_empty` is whether the input may have no rows."""
+
+    name: str
+    layout: Layout
+    may_be_empty: bool = False
+    cost: RunCost | None = field(default=None, init=False)
+    output_bytes: int | None = field(default=None, init=False)
+    warnings: list[WarningCount] = field(default_factory=list, init=False)
+    _fields: dict[str, Any] = field(default_factory=dict, init=False)
+    """The fields of the report that the attempts at the current output have set."""
+    _total: RowCount | None = field(default=None, init=False)
+    _before: int = field(default=0, init=False)
+    """Rows that earlier attempts have finished."""
+    _counts: RowCounts | None = field(default=None, init=False)
+    """The highest counts so far; None before the rows begin."""
+    _progress: Progress | None = field(default=None, init=False)
+    _state: JobState = field(default=JobState.PREPARING, init=False)
+    _since: float = field(default_factory=time.monotonic, init=False)
+    _seconds: dict[str, float] = field(default_factory=dict, init=False)
+    _running_before: float = field(default=0.0, init=False)
+    _started_at: str = field(default_factory=now, init=False)
+    _history: History = field(default_factory=lambda: History(time.monotonic()), init=False)
+
+    def begin_output(self, layout: Layout) -> None:
+        """Report on this output from now on, and forget the previous one."""
+        self.enter(JobState.PREPARING)
+        self.layout = layout
+        self.output_bytes = self._counts = self._progress = None
+        self.warnings, self._fields = [], {}
+        self._history = History(self._history.start)
+
+    def begin_rows(self, total: RowCount | None, before: RowCounts) -> None:
+        """Report the progress of rows from now on. Earlier attempts have finished `before`."""
+        self._total, self._before, self._counts = total, before.read, before
+        self._running_before = self._seconds.get(JobState.RUNNING, 0.0)
+        self.enter(JobState.RUNNING)
+        self.read(before)
+
+    def begin_attempt(self, number: int) -> None:
+        self._fields |= {"attempt": number, "stage": None, "capacity": None}
+
+    def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
+        """Report the notes of all attempts that have ended, and the bytes that Ray has spilled."""
+        self._fields |= {
+            "batchSizes": notes.batch_sizes,
+            "steps": notes.steps,
+            "retries": notes.retries,
+            "notes": notes.notes,
+            "memory": Memory(peakWorkerBytes=notes.peak_bytes, spilledBytes=spilled_bytes),
+        }
+
+    def add_capacity(self, capacity: Capacity | None) -> None:
+        """Report the most that Ray had during the attempt. It has `capacity` now."""
+        if capacity is not None:
+            self._fields["capacity"] = capacity.highest(self._fields.get("capacity"))
+
+    def enter(self, state: JobState) -> None:
+        """Enter a state, and stop the clock of the previous one."""
+        clock = time.monotonic()
+        if not self._state.ended:
+            seconds = self._seconds.get(self._state, 0.0) + clock - self._since
+            self._seconds[self._state] = round(seconds, 3)
+        self._state, self._since = state, clock
+
+    def read(self, counts: RowCounts, stage: str | None = None) -> None:
+        """Update the progress, which never decreases: `counts` rows are committed, and `stage` is
+        the last stage that has work."""
+        self._fields["stage"] = stage
+        if self._counts is None:
+            return
+        if counts.read > self._counts.read:
+            self._counts = counts
+        rows, total = self._counts.read, self._total
+        self._history.add(rows, time.monotonic())
+        self._progress = Progress.of(
+            rows,
+            total.rows if total else None,
+            estimated=total is not None and total.estimated,
+            rate=self._history.rate,
+        )
+
+    def finish(self, counts: RowCounts) -> None:
+        """Set the final progress: the output has `counts` rows. The speed is the average of the
+        time of running, which includes loading models."""
+        seconds = self._seconds[JobState.RUNNING] - self._running_before
+        rate = max(0, counts.read - self._before) / seconds if seconds > 0 else None
+        self._counts, self._progress = counts, Progress.of(counts.read, counts.read, rate=rate)
+        self._history.add(counts.read, time.monotonic())
+
+    def build(self, failure: JobFailure | None = None) -> Report:
+        """Return the report of the run as it is now. `failure` is the reason for a failed run."""
+        counts, fields = self._counts, dict(self._fields)
+        if self._state is not JobState.RUNNING:
+            fields["stage"] = None
+        return Report(
+            **fields,
+            name=self.name,
+            state=self._state,
+            reason=failure.reason if failure else None,
+            message=failure.message if failure else self._remark(),
+            progress=self._progress,
+            counts=reported_counts(counts) if counts else None,
+            output=self.layout.output.uri,
+            outputBytes=self.output_bytes,
+            errors=self.layout.errors.uri if counts and counts.failed else None,
+            startedAt=self._started_at,
+            updatedAt=now(),
+            seconds=dict(self._seconds),
+            cost=self.cost,
+            warnings=self.warnings[:MAX_WARNINGS],
+            rowsOverTime=self._history.over_time if counts else None,
+            versions=dict(versions()),
+            version=__version__,
+        )
+
+    def _remark(self) -> str | None:
+        """Return what is unusual about the rows of a job that has succeeded."""
+        counts = self._counts
+        if self._state is not JobState.SUCCEEDED or counts is None:
+            return None
+        if not counts.read:
+            return None if self.may_be_empty else NO_ROWS
+        if counts.failed and not counts.written:
+            return f"no row was written: {counted(counts.failed, 'row')} failed"
+        return None
+
+    def of_complete_output(self, layout: Layout, remark: str) -> Report:
+        """Return the stored report of an output that was complete already. Its name and times
+        come from this run. Raises BadOutput if the rows of the output are unknown."""
+        message = "; ".join(filter(None, ("the output was complete already", remark)))
+        return self._of_idle_run(
+            load_report(layout), state=JobState.SUCCEEDED, reason=None, message=message
+        )
+
+    def of_nothing_new(self, parts: Sequence[Layout], remark: str) -> Report:
+        """Return the report of a run that has added no rows to an output of these parts: their
+        counts, without the figures of the runs that have computed them. Raises BadOutput if the
+        rows of the output are unknown."""
+        self.enter(JobState.SUCCEEDED)
+        found = [load_report(part) for part in parts]
+        counts = Counts.sum(report.counts for report in found if report.counts)
+        fields: dict[str, object] = {
+            "message": f"0 new rows: {remark}; the output has {counted(counts.written, 'row')}",
+            "counts": counts,
+            "progress": Progress.of(counts.read, counts.read),
+            "output_bytes": sum(report.output_bytes or 0 for report in found) or None,
+            "errors": next((report.errors for report in found if report.errors), None),
+            "warnings": sum_warnings(warning for each in found for warning in each.warnings),
+        }
+        return self._of_idle_run(self.build(), **fields)
+
+    def of_ignored_output(self) -> Report:
+        """Return the report of a run that has written nothing, because the output is in use."""
+        self.enter(JobState.SUCCEEDED)
+        report = self.build()
+        message = (
+            f"'{report.output}' holds something already, and write.mode is ignore: nothing was done"
+        )
+        return self._of_idle_run(report, message=message)
+
+    def _of_idle_run(self, report: Report, **fields: object) -> Report:
+        times: dict[str, object] = {"started_at": self._started_at, "updated_at": now()}
+        return report.model_copy(update={"name": self.name, "seconds": {}, **times, **fields})
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the PACKAGES that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,85 @@
+"""Reads the stored report of an output, or creates one from its snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import RowCounts, warnings_of
+from batchinference.pipeline.commit.row_coverage import RowSet
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.warning_counts import counts_of_warnings
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.input.snapshot import paths_of, read_snapshot
+from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
+from batchinference.spec.progress import MAX_ROWS, Counts
+from batchinference.spec.report import MAX_WARNINGS, JobState, Report
+from batchinference.spec.warnings import WarningCount
+from batchinference.version import __version__
+
+
+def now() -> str:
+    """Return the time as in a report."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def load_report(done: Layout) -> Report:
+    """Return the report that the job has stored. If it is missing, damaged or belongs to another
+    output, create one from the snapshot of this output. Raises BadOutput if that cannot be read
+    either."""
+    try:
+        report = Report.parse(read_report(done.report))
+        if report.output == done.output.uri:
+            return report
+    except (ValueError, FileNotFoundError, LargeReport):
+        pass
+    return _from_snapshot(done, Snapshot.read(done.end, done.key))
+
+
+def finished_report(done: Layout, end: Snapshot) -> Report:
+    """Return the final report of an output with the snapshot `end`, if the driver died before it
+    wrote one: the stored report with the state, counts and warnings of a succeeded job. Raises
+    BadOutput like `load_report`."""
+    ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
+    final = {"counts": _counts(end), "warnings": _warnings(done, end)}
+    return load_report(done).model_copy(update={**ended, **final})
+
+
+def _from_snapshot(done: Layout, end: Snapshot) -> Report:
+    return Report(
+        name="",
+        state=JobState.SUCCEEDED,
+        counts=_counts(end),
+        output=done.output.uri,
+        errors=done.errors.uri if end.counts.failed else None,
+        startedAt=now(),
+        updatedAt=now(),
+        warnings=_warnings(done, end),
+        version=__version__,
+    )
+
+
+def _warnings(done: Layout, end: Snapshot) -> list[WarningCount]:
+    """Return the warnings of an output with the snapshot `end`. If the list of its input files is
+    damaged, those about files are unknown, and the examples have the numbers of files."""
+    about_rows = warnings_of(end.entries)
+    try:
+        ignored = read_snapshot(done.input, done.output.storage, end.input).ignored
+    except BadOutput:
+        return counts_of_warnings(about_rows, lambda file: f"file {file}")[:MAX_WARNINGS]
+    paths = paths_of(done.input)
+    counts = counts_of_warnings(about_rows, lambda file: str(paths[file].as_py()))
+    return [*ignored.warnings(), *counts][:MAX_WARNINGS]
+
+
+def _counts(end: Snapshot) -> Counts:
+    """Return the counts of a snapshot. If a row became several rows, these may be in several
+    manifest entries, none of which can count it. So `read` is counted from the row ids."""
+    return reported_counts(replace(end.counts, read=RowSet.of(end.entries).rows))
+
+
+def reported_counts(counts: RowCounts) -> Counts:
+    """Return counts as reports show them."""
+    shown = {name: min(count, MAX_ROWS) for name, count in asdict(counts).items()}
+    return Counts(**shown | {"warned": shown["warned"] or None})

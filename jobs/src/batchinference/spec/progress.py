@@ -1,0 +1,222 @@
+"""How far a job is: its rows, their percentage, their speed, the remaining time, and the texts of
+these figures. Reports, the status of the resource and all commands use only these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from batchinference.spec.base import SpecModel
+from batchinference.spec.durations import duration_text
+from batchinference.text import counted
+
+MAX_ROWS = 10**15
+MAX_POINTS = 60
+"""Maximum number of times in a history."""
+MIN_WINDOW_SECONDS = 60.0
+"""Minimum time over which the speed is measured, if the job has run for as long."""
+Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
+
+
+class Progress(SpecModel):
+    """The progress of the job. It decreases only with the final report of an attempt that has
+    started over."""
+
+    rows: Rows
+    """Finished rows: written, failed or filtered rows."""
+    total: Rows | None = None
+    """Rows of the input. Absent until the number is known or can be estimated."""
+    estimated: bool | None = None
+    """Whether `total` is an estimate."""
+    percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Finished rows as a percentage of the total, rounded down. An estimated total never gives
+    100."""
+    rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Finished rows per second in the second half of the time since the first finished row, or in
+    the last minute if that is longer. After the end: the average of the running time."""
+    eta: Annotated[str, Field(max_length=32)] | None = None
+    """The remaining time at this speed, such as 2m30s."""
+
+    @classmethod
+    def of(
+        cls,
+        rows: int,
+        total: int | None = None,
+        *,
+        estimated: bool = False,
+        rate: float | None = None,
+    ) -> Progress:
+        """Return the progress of a job with `rows` finished rows, at `rate` rows per second. Counts
+        of files that others have written are at most MAX_ROWS."""
+        rows = min(rows, MAX_ROWS)
+        total = None if total is None else min(max(total, rows), MAX_ROWS)
+        known = cls(
+            rows=rows,
+            total=total,
+            estimated=estimated or None,
+            percent=_percent(rows, total, estimated=estimated),
+            rowsPerSecond=float(f"{rate:.4g}") if rate else None,
+        )
+        seconds = known.remaining_seconds
+        eta = None if seconds is None else duration_text(seconds)
+        return known.model_copy(update={"eta": eta})
+
+    @classmethod
+    def sum(cls, parts: Iterable[Progress]) -> Progress:
+        """Return the progress of a job in parts, at the speed of the last part."""
+        known = list(parts)
+        totals = [part.total for part in known if part.total is not None]
+        return cls.of(
+            sum(part.rows for part in known),
+            sum(totals) if len(totals) == len(known) else None,
+            estimated=any(part.estimated for part in known),
+            rate=known[-1].rows_per_second,
+        )
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """The seconds until all rows are finished at this speed; None if they are unknown."""
+        if self.total is None or (self.estimated and self.rows >= self.total):
+            return None
+        if self.rows >= self.total:
+            return 0.0
+        seconds = (self.total - self.rows) / (self.rows_per_second or math.nan)
+        return seconds if math.isfinite(seconds) else None
+
+    def at_rate(self, rate: float | None) -> Progress:
+        """Return the progress with a measured speed, and the remaining time at this speed."""
+        return Progress.of(self.rows, self.total, estimated=bool(self.estimated), rate=rate)
+
+    @property
+    def count(self) -> str:
+        """The rows such as `30 of 260`, or of about as many if the total is an estimate."""
+        about = "about " if self.estimated else ""
+        return f"{self.rows:,}" + ("" if self.total is None else f" of {about}{self.total:,}")
+
+    @property
+    def rows_text(self) -> str:
+        """The rows such as `30 of 260 (11 %)`, as far as they are known."""
+        return self.count + (f" ({self.percent} %)" if self.percent is not None else "")
+
+    @property
+    def speed(self) -> str:
+        """The speed such as `2.5 rows/s`; empty if it is unknown."""
+        rate = self.rows_per_second
+        return f"{rate:{',.1f' if rate >= 1 else '.2g'}} rows/s" if rate else ""
+
+    @property
+    def remaining(self) -> str:
+        """The remaining time such as `2m30s`; empty if it is unknown, or if no rows remain."""
+        return self.eta or "" if self.rows != self.total else ""
+
+    @property
+    def pace(self) -> list[str]:
+        """The known ones of the speed and the remaining time, such as `2.5 rows/s`, `ETA 2m30s`."""
+        return [text for text in (self.speed, self.remaining and f"ETA {self.remaining}") if text]
+
+    @property
+    def figures(self) -> list[str]:
+        """The rows and the percentage, if it is known, for one line."""
+        percent = [f"{self.percent} %"] if self.percent is not None else []
+        return [counted(self.rows, "row"), *percent]
+
+
+class Counts(SpecModel):
+    """Rows by result."""
+
+    read: Rows
+    """Rows that were read from the input."""
+    written: Rows
+    """Rows in the output."""
+    failed: Rows
+    """Rows that have an error record."""
+    filtered: Rows = 0
+    """Filtered rows: rows that a filter or another step removed."""
+    warned: Annotated[Rows, Field(ge=1)] | None = None
+    """Warnings about rows that have not failed. A row may have several. Absent if there are
+    none."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """The numbers of failed rows and of warnings as text, if there are any."""
+        failed = [f"{self.failed} failed"] if self.failed else []
+        return [*failed, f"{self.warned} with warnings"] if self.warned else failed
+
+    @classmethod
+    def sum(cls, parts: Iterable[Counts]) -> Counts:
+        """Return the sum of counts."""
+        known = list(parts)
+        sums = {name: sum(getattr(each, name) or 0 for each in known) for name in cls.model_fields}
+        return cls(**sums | {"warned": sums["warned"] or None})
+
+
+class RowsOverTime(SpecModel):
+    """The number of finished rows over time. Both lists have the same length."""
+
+    seconds: list[float]
+    """Seconds since the driver started."""
+    rows: list[Rows]
+    """Number of finished rows at each of these times, including rows of earlier runs."""
+
+
+def _percent(rows: int, total: int | None, *, estimated: bool) -> int | None:
+    """Return the percentage, rounded down. Only a known total can give 100: the input of an
+    estimated total may have more rows."""
+    if total is None or (estimated and not total):
+        return None
+    percent = 100 * rows // total if total else 100
+    return min(percent, 99) if estimated else percent
+
+
+@dataclass
+class History:
+    """The finished rows at no more than MAX_POINTS times, and their speed. Times are seconds of a
+    clock, in points since `start`.
+
+    If there are too many points, every second point is dropped, and later points are twice as far
+    apart."""
+
+    start: float
+    points: list[tuple[float, int]] = field(default_factory=list, init=False)
+    _gap: float = field(default=0.0, init=False)
+    _base: tuple[float, int] = field(default=(0.0, 0), init=False)
+    """The last point before the first new rows: models load until then."""
+
+    def add(self, rows: int, now: float) -> None:
+        """Record that `rows` rows are finished at the time `now`. A clock that goes backwards
+        stands still."""
+        last = (max(now - self.start, self.points[-1][0] if self.points else 0.0), rows)
+        if len(self.points) > 1 and self.points[-1][0] - self.points[-2][0] < self._gap:
+            self.points.pop()
+        self.points.append(last)
+        if rows == self.points[0][1]:
+            self._base = last
+        if len(self.points) > MAX_POINTS:
+            del self.points[1:-1:2]
+            self._gap = 2 * last[0] / MAX_POINTS
+
+    @property
+    def rate(self) -> float | None:
+        """The rows per second in the second half of the time since the first new rows, or in the
+        last MIN_WINDOW_SECONDS if that is longer; None if there were none. If no rows are new since
+        then, the time is longer: rows count when they are committed, which may be rare."""
+        if not self.points:
+            return None
+        end, rows = self.points[-1]
+        window = max(MIN_WINDOW_SECONDS, (end - self._base[0]) / 2)
+        points = [self._base, *(one for one in self.points if self._base[1] < one[1] < rows)]
+        old = [point for point in points if end - point[0] >= window]
+        start, before = old[-1] if old else self._base
+        return (rows - before) / (end - start) if rows > before and end > start else None
+
+    @property
+    def over_time(self) -> RowsOverTime:
+        """The recorded points."""
+        return RowsOverTime(
+            seconds=[round(seconds, 1) for seconds, _ in self.points],
+            rows=[rows for _, rows in self.points],
+        )

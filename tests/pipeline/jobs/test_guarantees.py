@@ -1,0 +1,149 @@
+"""The guarantees of docs/exactly-once.md, each for each kind of job."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline.execution import dataset, executor, resources, stop_signals
+from batchinference.pipeline.execution.isolation import CRASHED
+from batchinference.pipeline.execution.stop_signals import StopSignal
+from batchinference.spec.report import JobState, Report
+from support.documents.minimal import Document
+from support.jobs.on_ray import Run, errors_of, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
+from support.outputs.verify_command import verified
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+POOL = {"replicas": {}}
+KINDS: dict[str, list[Document]] = {
+    "no pool": [{}],
+    "one pool": [{}, POOL, {}],
+    "two pools": [{}, POOL, POOL],
+}
+"""The fields of the steps of each kind of job. The last pool, or the last step, runs the texts."""
+
+
+class Job:
+    """A job of one kind, whose last pool does what the texts say."""
+
+    def __init__(self, directory: Path, kind: str) -> None:
+        self._directory, self._kind = directory, kind
+        (directory / "code").mkdir()
+
+    def run(self, stop: StopSignal | None = None, **arguments: Any) -> Run:
+        scripted = {
+            "callable": "own_code:Scripted",
+            "constructorArgs": {"directory": str(self._directory / "code")},
+        }
+        fields = KINDS[self._kind]
+        pools = [number for number, step in enumerate(fields) if step]
+        steps = [
+            {
+                "name": f"step{number}",
+                "python": scripted
+                if number == (pools or [0])[-1]
+                else {"callable": "own_code:Same" if step else "own_code:same"},
+                **step,
+            }
+            for number, step in enumerate(fields)
+        ]
+        job = job_document(
+            "job",
+            self._directory / "in",
+            self._directory / "out",
+            steps=steps,
+            errors={"maxRows": 5},
+        )
+        return run_job(job, stop=stop, **arguments)
+
+    def read(self, **files: list[str]) -> None:
+        """Write the input: the lines of each file."""
+        write_lines(self._directory / "in", {f"{name}.txt": lines for name, lines in files.items()})
+
+    def texts(self) -> list[str]:
+        """Return the texts in the output."""
+        return sorted(str(row["text"]) for row in rows_of(self._directory / "out"))
+
+    def errors(self) -> dict[str, str]:
+        """Return the error of each failed row, by its file and number."""
+        records = errors_of(self._directory / "out")
+        return {
+            f"{Path(str(row['path'])).stem} {row['row']}": str(row["error"]).partition(" (own")[0]
+            for row in records
+        }
+
+    def computed(self) -> list[str]:
+        """Return the texts that were computed, each as often as that happened."""
+        files = (self._directory / "code").glob("computed-*")
+        return [text for file in files for text in file.read_text().split("\n")]
+
+    def release(self) -> None:
+        """End the wait of the texts that hold."""
+        (self._directory / "code" / "release").touch()
+
+    def is_proven(self) -> bool:
+        return verified(self._directory / "out").result == "proven"
+
+
+@pytest.fixture(params=KINDS)
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
+    return Job(tmp_path, request.param)
+
+
+@pytest.mark.parametrize(
+    "retries",
+    [4, pytest.param(1, marks=pytest.mark.long("crash-points"))],
+    ids=["retries", "passes"],
+)
+def test_rows_that_kill_their_process_and_rows_that_raise_are_failed_rows(
+    job: Job, monkeypatch: pytest.MonkeyPatch, retries: int
+) -> None:
+    """With few retries by Ray, the row is isolated in later passes."""
+    monkeypatch.setattr(resources, "TASK_RETRIES", retries)
+    monkeypatch.setattr(dataset, "TASK_RETRIES", retries)
+    job.read(a=["a0", "die", "a2"], b=["b0", "b1", "fail"], c=["c0", "c1"])
+    run = job.run()
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (8, 6, 2, 0))
+    assert job.texts() == ["a0", "a2", "b0", "b1", "c0", "c1"]
+    assert job.errors() == {
+        "a 1": f"WorkerCrashed: {CRASHED}",
+        "b 2": "ValueError: a bad text",
+    }
+    assert run.report.retries >= 2
+    assert job.is_proven()
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tasks commit after each batch, and end soon after a stop."""
+    monkeypatch.setattr(executor, "small_commit_seconds", lambda **_: 0.0)
+    monkeypatch.setattr(stop_signals, "DRAIN_SECONDS", 2.0)
+    monkeypatch.setattr(stop_signals, "POLL_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("_soon")
+def test_rows_are_committed_in_chunks_kept_at_a_stop_and_not_computed_again(job: Job) -> None:
+    files = {f"f{number}": [f"{number} {row}" for row in range(4)] for number in range(6)}
+    job.read(**files, held=["hold"])
+    stop = StopSignal()
+
+    def stop_when_committed(report: Report) -> None:
+        if report.counts is not None and report.counts.written >= 12:
+            stop.ask(signal.SIGTERM)
+
+    first = job.run(stop, on_publish=stop_when_committed)
+    assert (first.report.state, first.report.reason) == (JobState.FAILED, "Interrupted")
+    assert first.counts[1] >= 12
+    kept = job.texts()
+    job.release()
+    second = job.run()
+    assert (second.report.state, second.counts) == (JobState.SUCCEEDED, (25, 25, 0, 0))
+    assert job.texts() == sorted(["hold", *(text for rows in files.values() for text in rows)])
+    computed = job.computed()
+    assert [text for text in kept if computed.count(text) != 1] == []
+    assert job.is_proven()

@@ -1,0 +1,255 @@
+"""Which row killed the processes of a task or an actor: what follows from the notes of deaths."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution import crash_notes, segment
+from batchinference.pipeline.execution.crash_notes import (
+    deaths_of,
+    noted,
+    noted_rows,
+    predecessor_deaths,
+)
+from batchinference.pipeline.execution.isolation import (
+    CRASHED,
+    NO_DEATHS,
+    PARTS,
+    CrashNote,
+    Isolation,
+)
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.row_batch import RowBatch, merged, pack_id
+from batchinference.pipeline.storage.location import Location
+from support.outputs.batches import end, errors_of, good, outcomes
+from support.tiers import examples
+
+ROW, OTHER = CrashNote("own", 5, 5, 1), CrashNote("own", 7, 7, 1)
+MANY = CrashNote("own", 0, 99, 100)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "suspects", "crashed"),
+    [
+        ([], [], []),
+        ([(MANY,)], [MANY], []),
+        ([(MANY,), (ROW,)], [ROW, MANY], []),
+        ([(ROW,), (OTHER,)], [ROW, OTHER], []),
+        ([(ROW,), (ROW,)], [], [5]),
+        ([(MANY,), (ROW,), (ROW,), (OTHER,)], [OTHER, MANY], [5]),
+        ([(ROW, OTHER), (ROW, OTHER)], [ROW, OTHER], []),
+        ([(ROW, OTHER), (ROW,)], [ROW, OTHER], []),
+    ],
+    ids=[
+        "no death",
+        "some rows",
+        "fewer rows come first",
+        "each of two rows once",
+        "a row twice",
+        "a row twice, and others",
+        "two calls at the same time",
+        "only once alone",
+    ],
+)
+def test_what_follows_from_deaths(
+    deaths: list[tuple[CrashNote, ...]], suspects: list[CrashNote], crashed: list[int]
+) -> None:
+    isolation = NO_DEATHS.after(deaths)
+    assert (isolation.suspects, [*isolation.crashed]) == (suspects, crashed)
+    assert bool(isolation) == bool(deaths)
+
+
+@pytest.mark.parametrize(
+    ("rows", "systemic"),
+    [
+        *(((5, 6, 8, 7), True), ((5, 6, 8, 9), False), ((1, 5, 6, 7, 8), True), ((5, 6, 7), False)),
+        (tuple(pack_id(file, 0) for file in (7, 9, 8, 10)), True),
+        (tuple(pack_id(file, row) for file in (7, 8) for row in (0, 1)), True),
+        (tuple(pack_id(file, 0) for file in (7, 8, 9, 11)), False),
+        (tuple(pack_id(file, 1) for file in (7, 8, 9, 10)), False),
+    ],
+    ids=str,
+)
+def test_crashes_of_adjacent_rows_are_not_the_fault_of_the_rows(
+    rows: tuple[int, ...], systemic: bool
+) -> None:
+    isolation = NO_DEATHS.after((CrashNote("own", row, row, 1),) for row in (*rows, *rows))
+    assert isolation.is_systemic == systemic
+
+
+def computed_parts(isolation: Isolation, read: list[RowBatch]) -> Iterator[np.ndarray]:
+    """Yield the ids of the rows that a process computes together."""
+    for batch in read:
+        kept = np.setdiff1d(np.arange(len(batch.ids)), [*isolation.crashed_rows(batch)])
+        suspects, others = isolation.divided(batch.derived(batch.table.take(kept), kept, []))
+        yield from (part.ids for part in [*suspects, others] if len(part.ids))
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+    places=st.sets(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3),
+)
+def test_exactly_the_rows_that_kill_their_process_are_found(
+    sizes: list[int], places: set[float]
+) -> None:
+    read = [good(file, 0, range(size)) for file, size in enumerate(sizes)]
+    ids = merged(read).ids
+    bad = {int(ids[int(place * len(ids))]) for place in places}
+    isolation = NO_DEATHS
+    for _ in range(5 * len(bad)):
+        died = next((p for p in computed_parts(isolation, read) if bad & set(p.tolist())), None)
+        if died is None:
+            break
+        isolation = isolation.after([(CrashNote.of("own", died),)])
+    assert {*isolation.crashed} == bad
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    rows=st.integers(1, 200),
+    first=st.integers(-5, 205),
+    size=st.integers(1, 200),
+    count=st.integers(1, 200),
+)
+def test_suspects_and_other_rows_are_all_rows(rows: int, first: int, size: int, count: int) -> None:
+    batch = merged([good(0, 0, range(rows)), end(0, rows)])
+    suspect = CrashNote("own", first, first + size - 1, min(count, size))
+    parts, others = Isolation(((suspect,),)).divided(batch)
+    found = merged([others, *parts])
+    assert sorted(found.source.tolist()) == sorted(found.ids.tolist()) == list(range(rows))
+    assert sorted(found.table.column("n").to_pylist()) == list(range(rows))
+    assert found.ends == ((0, rows),)
+    apart = [row for part in parts for row in part.ids.tolist()]
+    assert apart == [row for row in range(rows) if suspect.first <= row <= suspect.last]
+    assert all(len(part.ids) <= -(-suspect.rows // PARTS) for part in parts)
+
+
+def test_rows_of_an_input_row_stay_in_one_part() -> None:
+    read = good(0, 0, range(3))
+    exploded = read.derived(read.table.take([0, 1, 1, 2]), np.array([0, 1, 1, 2]), [])
+    parts, others = NO_DEATHS.after([(CrashNote("own", 0, 1, 2),)]).divided(exploded)
+    assert [part.ids.tolist() for part in parts] == [[0], [1, 1]]
+    assert others.ids.tolist() == [2]
+
+
+def test_note_names_the_rows_whatever_their_order() -> None:
+    note = CrashNote.of("own", np.array([9, 3, 3, pack_id(1, 2)]))
+    assert note == CrashNote("own", 3, pack_id(1, 2), 3)
+    assert not note.is_one_row
+    assert CrashNote.of("own", np.array([4, 4])) == CrashNote("own", 4, 4, 1)
+    assert CrashNote.parse(note.serialized()) == note
+
+
+@pytest.mark.parametrize("takes_blocks", [False, True], ids=["reads", "takes blocks"])
+def test_crashed_rows_become_failed_rows(tmp_path: Path, *, takes_blocks: bool) -> None:
+    handling = ErrorHandling(tolerant=True, input=Location(str(tmp_path)), values=True)
+    first = CrashNote("first", 1, 1, 1)
+    isolation = NO_DEATHS.after([(OTHER,), (first,), (first,), (ROW,), (ROW,)])
+    steps = Segment(pickle.dumps(([], handling)), isolation=isolation)
+    read = merged([good(0, 0, range(8)), end(0, 8)])
+    run = steps.of_block(read, Event()) if takes_blocks else steps.of_read(iter([read]), Event())
+    results = merged(run)
+    crashed = {1, 5}
+    assert outcomes(results) == {row: "failed" if row in crashed else "good" for row in range(8)}
+    assert errors_of(results) == dict.fromkeys(crashed, f"WorkerCrashed: {CRASHED}")
+    records = {row["id"]: row for row in results.errors.to_pylist()}
+    assert (records[1]["step"], records[1]["values"]) == ("first", '{"n": 1}')
+    assert records[5]["step"] == "own"
+    assert results.ends == ((0, 8),)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the notes, which are in a dict instead of Ray. The node `lost` is lost."""
+    notes: dict[str, str] = {}
+    monkeypatch.setattr(crash_notes, "put_note", notes.__setitem__)
+    monkeypatch.setattr(crash_notes, "remove_note", lambda name: notes.pop(name, None))
+    monkeypatch.setattr(crash_notes, "lost_nodes", lambda: {"lost"})
+    monkeypatch.setattr(crash_notes, "node_of_this_process", lambda: "node")
+    monkeypatch.setattr(crash_notes, "owner_of_this_process", lambda: "task")
+    monkeypatch.setattr(
+        crash_notes,
+        "notes_below",
+        lambda prefix: {name: text for name, text in notes.items() if name.startswith(prefix)},
+    )
+    return notes
+
+
+def test_note_exists_while_its_rows_are_computed(notes: dict[str, str]) -> None:
+    ids = np.array([5])
+    with noted_rows("own", ids):
+        assert notes == {}
+    with noted("run"), noted_rows("own", ids):
+        (text,) = notes.values()
+        assert CrashNote.parse(text) == CrashNote("own", 5, 5, 1, "node")
+    assert notes == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "remains"), [(ValueError, False), (SystemExit, True)], ids=["error", "exit"]
+)
+def test_note_remains_if_the_process_ends(
+    notes: dict[str, str], error: type[BaseException], *, remains: bool
+) -> None:
+    with pytest.raises(error), noted("run"), noted_rows("own", np.array([5])):
+        raise error
+    assert bool(notes) == remains
+
+
+def death(notes: dict[str, str], process: str, *left: CrashNote) -> None:
+    """Leave the notes of a process. `process` is the run, the owner and the process."""
+    for thread, note in enumerate(left):
+        notes[f"batchinference-computes-{process}/{thread}"] = note.serialized()
+
+
+def test_deaths_are_those_of_the_run_and_of_earlier_processes(notes: dict[str, str]) -> None:
+    death(notes, "run/task/1", ROW)
+    death(notes, "run/task/2", ROW, OTHER)
+    death(notes, "run/another/3", MANY)
+    death(notes, "other/task/4", MANY)
+    death(notes, "run/task/5", CrashNote("own", 1, 1, 1, "lost"))
+    assert set(predecessor_deaths("run")) == {(ROW,), (ROW, OTHER)}
+    assert set(deaths_of("run")) == {(MANY,), (ROW,), (ROW, OTHER)}
+
+
+def test_own_notes_of_this_process_are_no_death(notes: dict[str, str]) -> None:
+    with noted("run"), noted_rows("own", np.array([5])):
+        assert notes
+        assert predecessor_deaths("run") == []
+
+
+def test_no_death_is_known_if_the_head_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> set[str]:
+        raise ConnectionError
+
+    monkeypatch.setattr(crash_notes, "lost_nodes", fail)
+    assert deaths_of("run") == []
+
+
+def test_process_that_replaces_another_one_isolates_its_rows(
+    notes: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(segment, "replaces_dead_process", lambda: True)
+    handling = ErrorHandling(tolerant=True, input=Location(str(tmp_path)))
+    steps = Segment(pickle.dumps(([], handling)), "run")
+    assert not steps.current_isolation()
+    for process in "12":
+        death(notes, f"run/task/{process}", ROW)
+    results = merged(steps.of_block(good(0, 0, range(8)), Event()))
+    assert errors_of(results) == {5: f"WorkerCrashed: {CRASHED}"}
+    for row in range(6, 9):
+        for process in "12":
+            death(notes, f"run/task/{row}{process}", CrashNote("own", row, row, 1))
+    with pytest.raises(JobFailure, match="adjacent rows"):
+        next(steps.of_block(good(0, 0, range(8)), Event()))

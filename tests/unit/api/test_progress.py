@@ -1,0 +1,50 @@
+"""What `watch` and `ui` see of a job: its speed is measured if its driver does not report it."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchinference.api import progress
+from batchinference.api.outputs import OutputStatus
+from batchinference.api.progress import Observation, SpeedMeter, observed_output
+from batchinference.spec.progress import Counts, History, Progress
+
+
+def seen(rows: int, rate: float | None = None, *, ended: bool = False) -> Observation:
+    return Observation(
+        ("output", "./out"), "running", Progress.of(rows, 60, rate=rate), None, ended
+    )
+
+
+@pytest.mark.parametrize(
+    ("observations", "shown"),
+    [
+        ([(0, seen(10)), (10, seen(30))], Progress.of(30, 60, rate=2.0)),
+        ([(0, seen(10)), (10, seen(30, 9.0))], Progress.of(30, 60, rate=9.0)),
+        ([(0, seen(10)), (10, seen(60, ended=True))], Progress.of(60, 60)),
+        (
+            [(0, seen(10)), (10, seen(30)), (20, seen(5)), (25, seen(15))],
+            Progress.of(15, 60, rate=2.0),
+        ),
+    ],
+    ids=["measured", "reported", "ended", "started over"],
+)
+def test_speed(
+    observations: list[tuple[float, Observation]], shown: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = SpeedMeter(History(0.0))
+    for now, observation in observations:
+        monkeypatch.setattr(progress.time, "monotonic", lambda now=now: now)
+        found = meter.measured(observation)
+    assert found.progress == shown
+
+
+def test_jobs_of_one_output_are_added_up() -> None:
+    counts = Counts(read=9, written=7, failed=2), Counts(read=1, written=0, failed=1)
+    first = OutputStatus("./out", "complete", Progress.of(9, 9), counts[0], 1, "a on laptop")
+    rest = Progress.of(1, 9, estimated=True)
+    second = OutputStatus("./out", "unfinished", rest, counts[1], 1, "a on laptop")
+    found = observed_output("./out", [first, second])
+    assert (found.state, found.ended, found.failed) == ("unfinished", True, True)
+    assert found.progress == Progress.of(10, 18, estimated=True)
+    assert found.counts == Counts(read=10, written=7, failed=3)

@@ -15,11 +15,13 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.commit.table_commit import Fence, table_errors_as_bad_output
+from batchinference.pipeline.commit.table_commit import (
+    Fence,
+    TableFiles,
+    table_errors_as_bad_output,
+)
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import first_rows
-from batchinference.pipeline.output.tables import read_receipts, receipt
-from batchinference.pipeline.storage.location import Location
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 from support.outputs.tables import table_rows, write_fields
 
@@ -65,6 +67,10 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 def expected(*ids: int) -> list[Row]:
     return [{"id": number, "text": f"row {number}"} for number in ids]
+
+
+def rows_with(**columns: Any) -> pa.Table:
+    return pa.table(columns)
 
 
 def numbered(*ids: int) -> pa.Table:
@@ -145,12 +151,12 @@ def test_retried_task_adds_no_duplicates(target: Target) -> None:
     assert target.rows() == expected(0, 1, 2)
 
 
-def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Location]:
-    """Return the receipts of a job with rows 0 and 1. If `filled`, the table already has row 9."""
+def ready_to_commit(target: Target, mode: str, *, filled: bool) -> TableFiles:
+    """Return the files of a job with rows 0 and 1. If `filled`, the table already has row 9."""
     if filled:
         target.run(numbered(9), mode="append", name="before")
     job = target.open(0, 1, mode=mode)
-    return [job.attempt.layout.data / file.name for one in job.check() for file in one.data]
+    return job.place(job.check())[1]
 
 
 def pass_check() -> None:
@@ -160,15 +166,15 @@ def pass_check() -> None:
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
 def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: str) -> None:
-    receipts = ready_to_commit(target, mode, filled=filled)
+    files = ready_to_commit(target, mode, filled=filled)
     table = table_of(target.write(mode=mode))
     rows = expected(0, 1, *([9] if filled and mode == "append" else []))
 
-    table.commit(receipts, Fence("first", "series", pass_check))
+    table.register(files, Fence("first", "series", pass_check))
     assert target.rows() == rows
-    table.commit(receipts, Fence("first", "series", pass_check))
+    table.register(files, Fence("first", "series", pass_check))
     with pytest.raises(BadOutput):
-        table.commit(receipts, Fence("second", "series", pass_check))
+        table.register(files, Fence("second", "series", pass_check))
     assert (target.rows(), table.commits("second")) == (rows, 0)
     assert (table.commits("first"), table.commits("series")) == (1, 1)
 
@@ -178,15 +184,15 @@ def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: 
 def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool, mode: str) -> None:
     # Lance appends to any later version, so both succeed. `verify` finds this by the commits.
     twice = target.format == "lance" and filled and mode == "append"
-    receipts = ready_to_commit(target, mode, filled=filled)
+    files = ready_to_commit(target, mode, filled=filled)
 
     def commit_first() -> None:
         if not table_of(target.write(mode=mode)).commits("first"):
-            table_of(target.write(mode=mode)).commit(receipts, Fence("first", "series", pass_check))
+            table_of(target.write(mode=mode)).register(files, Fence("first", "series", pass_check))
 
     refused = nullcontext() if twice else pytest.raises((BadOutput, OSError))
     with refused, table_errors_as_bad_output():
-        table_of(target.write(mode=mode)).commit(receipts, Fence("second", "series", commit_first))
+        table_of(target.write(mode=mode)).register(files, Fence("second", "series", commit_first))
     before = [9] if filled and mode == "append" else []
     assert target.rows() == expected(*sorted([0, 1] * (1 + twice)), *before)
     table = table_of(target.write(mode=mode))
@@ -249,24 +255,55 @@ def test_null_missing_and_reordered_columns_fit(target: Target) -> None:
     assert texts == {0: "row 0", 1: None, 2: "row 2", 3: None}
 
 
-def test_type_conflict_names_the_column(target: Target) -> None:
-    conflicting = pa.table({"id": [1], "text": [[1]]})
-    with pytest.raises(BadOutput, match="text"):
-        target.run(numbered(0), conflicting)
+def test_whole_numbers_and_fractions_become_one_type(target: Target) -> None:
+    whole, fractions = rows_with(n=[1, None]), rows_with(n=[2.5])
+    assert target.run(whole, fractions, rows_with(n=pa.nulls(1)))
+    values = [row["n"] for row in table_rows(target.format, target.place)]
+    assert sorted(values, key=str) == [1.0, 2.5, None, None]
+
+
+def test_lists_of_which_some_are_empty_have_one_type(target: Target) -> None:
+    unknown, known = rows_with(n=[[], None]), rows_with(n=[[1]])
+    lists = [json.dumps(row["n"]) for row in [{"n": []}, {"n": None}, {"n": [1]}]]
+    for name, tables in {"typed": (unknown, known), "untyped": (unknown,)}.items():
+        assert target.run(*tables, name=name, mode="overwrite")
+        found = [json.dumps(row["n"]) for row in table_rows(target.format, target.place)]
+        assert sorted(found) == sorted(lists[: 2 + (name == "typed")])
+
+
+def test_value_without_a_place_in_the_type_of_all_rows_is_refused(target: Target) -> None:
+    with pytest.raises(BadOutput, match="column 'n' is double, and a value is int64"):
+        target.run(rows_with(n=[2**53 + 1]), rows_with(n=[0.5]))
     assert target.rows() == []
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"path": "../elsewhere/part-0.parquet"}, {"path": "s3:///secret"}, {"path": 3}, {}],
-    ids=str,
-)
-def test_receipt_of_a_file_outside_the_table_is_refused(
-    tmp_path: Path, fields: dict[str, Any]
-) -> None:
-    """Otherwise, a user who can write to the output could make the table read another file."""
-    ending, content = receipt(pa.schema([]), **fields)
-    place = Location(str(tmp_path / f"part{ending}"))
-    place.write(content)
-    with pytest.raises(BadOutput, match=r"part\.json' is damaged, so its rows cannot be committed"):
-        read_receipts([place], lambda entry: [entry["path"]])
+def test_changed_file_is_not_put_into_the_table(target: Target) -> None:
+    job = target.open(0, 1)
+    entries = job.check()
+    file = Path((job.attempt.layout.data / entries[0].data[0].name).path)
+    file.write_bytes(file.read_bytes().replace(b"row 1", b"row 7"))
+    with pytest.raises(BadOutput, match="has changed since it was written"):
+        job.commit(entries)
+    assert target.rows() == []
+
+
+CONFLICT = "column 'text' is string and list<item: int64>"
+
+
+def conflicting() -> pa.Table:
+    return pa.table({"id": [1], "text": [[1]]})
+
+
+def test_type_conflict_ends_its_task(target: Target) -> None:
+    job = target.open(0)
+    with pytest.raises(BadOutput, match=CONFLICT):
+        job.put(conflicting())
+
+
+def test_type_conflict_of_two_tasks_is_found_before_the_commit(target: Target) -> None:
+    job = target.open(0)
+    vars(job.table).pop("_seen")
+    job.put(conflicting())
+    with pytest.raises(BadOutput, match=CONFLICT):
+        job.commit()
+    assert target.rows() == []

@@ -34,7 +34,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import pytest
 
 from batchinference.pipeline.commit.layout import Layout
@@ -55,9 +54,9 @@ from support.jobs.crash_points import (
     one_write_of_each_kind,
 )
 from support.jobs.on_ray import without_order
-from support.jobs.without_ray import ROWS
+from support.jobs.without_ray import CALLS, ROWS
 from support.outputs.checks import OutputFaults
-from support.outputs.rows import Row
+from support.outputs.tables import table_rows, write_fields
 from support.tiers import examples, in_long_tier
 
 pytestmark = pytest.mark.xdist_group("crashes")
@@ -323,23 +322,23 @@ def test_append_keeps_the_rows_of_earlier_jobs(place: Place) -> None:
 
 
 @on_disk
-def test_table_gets_all_rows_at_once(place: Place) -> None:
-    job, output = place.job("out", format="delta"), place.directory / "out"
-    recording = Recording(place, job)
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "lance", "sql"])
+def test_table_gets_all_rows_at_once(place: Place, format_: str) -> None:
+    directory = place.directory / "table"
+    directory.mkdir()
+    job = place.job("table/out", **write_fields(format_, directory))
+    recording = Recording(place, job, directory)
+    closed = recording.steps.index(f"write {ATTEMPT}/closed")
 
-    def check(_: int) -> list[str]:
-        assert len(rows_of_table(output)) in (0, len(ROWS))
+    def check(step: int) -> list[str]:
+        directory.mkdir(exist_ok=True)
+        assert len(table_rows(format_, directory)) in (0, len(ROWS))
+        CALLS.clear()
         report = place.run_again(job)
         assert report.state == JobState.SUCCEEDED, report.message
-        rows = rows_of_table(output)
+        again = [f"{len(CALLS)} batches were computed again"] if step > closed and CALLS else []
+        rows = table_rows(format_, directory)
         wrong = [] if without_order(rows) == without_order(ROWS) else [f"{len(rows)} rows"]
-        return [*wrong, *unproven(output)]
+        return [*wrong, *again, *unproven(directory / "out")]
 
     assert recording.faults(check, one_of_each_kind(recording.steps)) == {}
-
-
-def rows_of_table(directory: Path) -> list[Row]:
-    if not deltalake.DeltaTable.is_deltatable(str(directory)):
-        return []
-    rows: list[Row] = deltalake.DeltaTable(str(directory)).to_pyarrow_table().to_pylist()
-    return rows

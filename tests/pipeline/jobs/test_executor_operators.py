@@ -28,6 +28,7 @@ from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import job_document, run_job, write_lines
+from support.outputs.tables import table_rows, write_fields
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -78,6 +79,12 @@ CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
         {"rowNumber": "row", "order": "input"},
         ["ReadRows", "MapBatches(pool)", "Write"],
     ),
+    "a table": (
+        20,
+        [FILTER, POOL, AFTER],
+        {"format": "delta"},
+        ["ReadRows", "MapBatches(pool)", "Write"],
+    ),
 }
 
 
@@ -95,6 +102,16 @@ def test_steps_around_a_pool_run_in_the_tasks_that_read_and_write(
     assert operators(written[0]) == expected
     options = DataContext.get_current().execution_options
     assert options.preserve_order == ("order" in write)
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "lance", "sql"])
+def test_files_of_a_table_are_put_there_by_tasks(
+    tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "MERGED_BYTES", 0)
+    run = run_job(_job(tmp_path, 2, [FUNCTION], write_fields(format_, tmp_path)))
+    assert run.counts == (60, 60, 0, 0)
+    assert len(table_rows(format_, tmp_path)) == 60
 
 
 def test_number_of_unmerged_files_is_limited(tmp_path: Path) -> None:
@@ -128,7 +145,7 @@ def test_input_is_divided_among_all_cpus(
     spec = spec_of(steps=[FUNCTION])
     count = RowCount(20_000, estimated=False)
     prepared: Any = SimpleNamespace(
-        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None, is_repeatable=True
+        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None, table=None
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
     assert found == [tasks]
@@ -182,7 +199,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[s
         missing=None,
         attempt=MagicMock(layout=SimpleNamespace(input=Location("/in"))),
         first_file=0,
-        is_repeatable=True,
+        table=None,
         isolation=NO_DEATHS,
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()

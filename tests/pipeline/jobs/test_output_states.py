@@ -24,7 +24,7 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.table_commit import Fence
+from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
@@ -331,7 +331,7 @@ class UnreachableTable:
     def commits(self, mark: str) -> int:
         raise ConnectionError("the catalog is away")
 
-    def commit(self, receipts: list[Location], fence: Fence) -> None:
+    def register(self, rows: TableFiles, fence: Fence) -> None:
         raise AssertionError
 
 

@@ -12,12 +12,10 @@ import pytest
 from batchinference.pipeline.commit import attempt
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.table_commit import Fence
-from batchinference.pipeline.input.snapshot import paths_of
-from batchinference.spec.report import JobState, Report
-from support.documents.minimal import Document, document
+from batchinference.spec.report import JobState
 from support.jobs.on_ray import write_lines
+from support.jobs.text_table import TextTable
 from support.jobs.without_ray import run_without_ray
-from support.outputs.tables import table_rows, write_fields
 from support.outputs.verify_command import verified
 
 EXCLUSIVE = ["delta", "iceberg", "sql"]
@@ -25,43 +23,9 @@ EXCLUSIVE = ["delta", "iceberg", "sql"]
 FORMATS = [*EXCLUSIVE, "lance"]
 
 
-class Table:
-    """A table and the job that writes it. Rows with an x fail."""
-
-    def __init__(self, format_: str, place: Path) -> None:
-        self.format, self.place = format_, place
-        self.output = place / "out"
-        self.lines("a", ["a1", "x a2", "a3"])
-
-    def lines(self, name: str, lines: list[str]) -> None:
-        write_lines(self.place / "in", {f"{name}.txt": lines})
-
-    def job(self, mode: str = "append", **spec: Any) -> Document:
-        step: Document = {
-            "name": "own",
-            "python": {"callable": "support.jobs.table_writes:without_x", "method": "map"},
-        }
-        errors = {"maxRows": 10, **spec.pop("errors", {})}
-        write = {**write_fields(self.format, self.place), "mode": mode}
-        read = {"format": "text", "paths": [str(self.place / "in")]}
-        return document("job", read=read, write=write, steps=[step], errors=errors, **spec)
-
-    def run(self, mode: str = "append", **spec: Any) -> Report:
-        paths_of.cache_clear()
-        return run_without_ray(self.job(mode, **spec))
-
-    def texts(self) -> list[str]:
-        return sorted(row["text"] for row in table_rows(self.format, self.place))
-
-    def proven(self) -> bool:
-        done = verified(self.output, "--trust-output")
-        assert done.found == {}
-        return done.result == "proven"
-
-
 @pytest.fixture
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
-    return Table(request.param, tmp_path)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> TextTable:
+    return TextTable(request.param, tmp_path)
 
 
 Check = Callable[[], None]
@@ -87,16 +51,16 @@ def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
 @pytest.mark.parametrize("mode", ["error", "append"])
 def test_driver_killed_after_its_commit_leaves_proof(
-    table: Table, mode: str, monkeypatch: pytest.MonkeyPatch
+    table: TextTable, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Attempt.commit
+    real = Attempt.register
 
     def die(self: Attempt, *arguments: Any) -> None:
         real(self, *arguments)
         raise OSError("killed")
 
     with monkeypatch.context() as dying:
-        dying.setattr(Attempt, "commit", die)
+        dying.setattr(Attempt, "register", die)
         assert table.run(mode).state == JobState.FAILED
     report = table.run(mode)
     assert (report.state, table.texts()) == (JobState.SUCCEEDED, ["a1", "a3"])
@@ -115,7 +79,7 @@ def test_driver_killed_after_its_commit_leaves_proof(
 
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
 class TestDelayedDriver:
-    def begin(self, table: Table, filled: bool) -> list[str]:
+    def begin(self, table: TextTable, filled: bool) -> list[str]:
         """Fill the table and add input if `filled`. Return the rows of the table in the end."""
         if not filled:
             return ["a1", "a3"]
@@ -129,7 +93,7 @@ class TestDelayedDriver:
         indirect=["table"],
     )
     def test_delayed_driver_fails_if_another_run_finishes_first(
-        self, table: Table, checked: bool, filled: bool, monkeypatch: pytest.MonkeyPatch
+        self, table: TextTable, checked: bool, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its last check finds the other run. After the check, only the table can refuse it."""
         rows = self.begin(table, filled)
@@ -151,7 +115,7 @@ class TestDelayedDriver:
 
     @pytest.mark.parametrize("table", ["lance"], indirect=True)
     def test_duplicate_commit_to_a_table_without_fence_is_found_by_verify(
-        self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
+        self, table: TextTable, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
 
@@ -168,7 +132,7 @@ class TestDelayedDriver:
 
     @pytest.mark.parametrize("table", ["delta", "iceberg", "lance"], indirect=True)
     def test_delayed_driver_commits_before_a_run_that_has_begun(
-        self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
+        self, table: TextTable, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
 
@@ -193,14 +157,16 @@ class TestDelayedDriver:
 
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
-def test_only_one_of_two_overwrites_succeeds(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_of_two_overwrites_succeeds(
+    table: TextTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert table.run().state == JobState.SUCCEEDED
     table.lines("a", ["b1", "b2"])
 
     def held(check: Check) -> None:
         check()
         table.lines("a", ["c1", "c2"])
-        assert table.run("overwrite").state == JobState.SUCCEEDED
+        assert table.run("overwrite", resume=False).state == JobState.SUCCEEDED
 
     delay_driver(monkeypatch, held)
     assert table.run("overwrite").state == JobState.FAILED
@@ -212,7 +178,7 @@ def test_only_one_of_two_overwrites_succeeds(table: Table, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
 def test_concurrent_appends_of_others_are_allowed(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: TextTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert table.run().state == JobState.SUCCEEDED
     table.lines("b", ["b1"])

@@ -196,10 +196,11 @@ class Place:
 
 
 class Recording:
-    """A job that has ended, and the states of its output before each of its steps."""
+    """A job that has ended, and the states of its output before each of its steps. A `directory`
+    holds more than the output, such as a catalog."""
 
-    def __init__(self, place: Place, job: Document) -> None:
-        output = place.directory / Path(job["spec"]["write"]["path"]).name
+    def __init__(self, place: Place, job: Document, directory: Path | None = None) -> None:
+        output = directory or place.directory / Path(job["spec"]["write"]["path"]).name
         self._states = States(output, Path(tempfile.mkdtemp(dir=place.logs)))
         process = JobProcess(place, job, states=self._states)
         assert process.end() == 0

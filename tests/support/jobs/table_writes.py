@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.decision import (
     FinishTableCommit,
     Request,
+    Resume,
     Start,
     decide,
     load_state,
@@ -23,17 +24,20 @@ from batchinference.pipeline.commit.decision import (
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.dataset import CommitSink, WriteRows
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import RowBatch
+from batchinference.plan import Plan
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
 from support.outputs.batches import end, good
@@ -49,6 +53,7 @@ class TableJob:
     spec: BatchInferenceSpec
     attempt: Attempt
     sink: CommitSink
+    table: Table
     written: int = 0
 
     def put(self, table: pa.Table, task: int | None = None, first: int | None = None) -> None:
@@ -58,7 +63,8 @@ class TableJob:
         self.written = max(self.written, start + table.num_rows)
 
     def begin(self, table: pa.Table) -> None:
-        self.sink.on_write_start(encode(good(0, 0, table)).schema)
+        """Open the table for rows whose columns are known before they are computed."""
+        self.table.open(table.schema)
 
     def check(self) -> list[ManifestEntry]:
         self._write(end(0, self.written), 10_000)
@@ -66,14 +72,27 @@ class TableJob:
         assert snapshot.missing_rows(1, None) == {}
         return snapshot.entries
 
+    def place(self, entries: list[ManifestEntry]) -> tuple[Snapshot, TableFiles]:
+        """Give the committed files one schema, and put their rows where the table has its files.
+        Return the snapshot of the files, and the files of the table."""
+        start = Snapshot(self.attempt.layout.key, "")
+        prepared: Any = SimpleNamespace(
+            attempt=self.attempt,
+            table=self.table,
+            start=start,
+            input=SimpleNamespace(columns=lambda: None, repeatable=True),
+            sizing=Sizing(1, 1, 1),
+        )
+        executor = Executor(self.spec, Plan((), (), True), prepared)
+        end = executor.rewrite_files(replace(start, entries=entries, ends={0: self.written}))
+        return end, executor.place_files(self.table, end)
+
     def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
         """Make the rows visible, and return their entries. Pass `entries` if `check` was called."""
-        checked = self.check() if entries is None else entries
-        layout = self.attempt.layout
-        end = Snapshot(layout.key, "", checked, {0: self.written})
-        report = succeeded_report(layout.output.uri)
-        self.attempt.commit(self.spec.write, table_for(self.spec.write), end, report)  # type: ignore[arg-type]
-        return checked
+        end, placed = self.place(self.check() if entries is None else entries)
+        report = succeeded_report(self.attempt.layout.output.uri)
+        self.attempt.register(self.spec.write, self.table, placed, end, report)  # type: ignore[arg-type]
+        return end.entries
 
     def complete(self) -> None:
         layout = self.attempt.layout
@@ -86,30 +105,32 @@ class TableJob:
 
 
 def open_job(source: Path, write: Write) -> TableJob | None:
-    """Begin the next attempt of a job and return it, or None if there is nothing to do."""
+    """Begin the next attempt of a job and return it, or None if there is nothing to do. An
+    unfinished job starts over."""
     source.mkdir(exist_ok=True)
     (source / "a.txt").write_text("one\n")
     spec = spec_of(read={"format": "text", "paths": [str(source)]}, write=write)
     layout = Layout.of(spec)
     request = Request(spec.write)
-    state = load_state(layout, request, table_for(spec.write))
+    table = table_for(spec.write)  # type: ignore[arg-type]
+    state = load_state(layout, request, table)
     action = decide(state, request)
     if isinstance(action, FinishTableCommit) and state.lease is not None:
         end = Snapshot.read(layout.end, layout.key)
         Attempt(layout, state.lease).complete(end, finished_report(layout, end))
         return None
-    if not isinstance(action, Start):
+    if not isinstance(action, Start | Resume):
         return None
+    table.open(pa.schema([]))
     overwrite = spec.write.mode == "overwrite"
-    lease = Claim(layout, state.lease, overwrite, series=action.series).put()
+    series = action.series if isinstance(action, Start) else ""
+    lease = Claim(layout, state.lease, overwrite, series=series).put()
     layout.input.write(snapshot_input([str(source)], []).serialized())
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)
-    table: Any = table_for(spec.write)  # type: ignore[arg-type]
-    columns = FileLayout.of(spec.write).columns
     committer = committer_for(spec.write, attempt, table, errors)
-    rows = WriteRows(committer, 1, CommitRules(1), table, columns)
-    return TableJob(spec, attempt, CommitSink(rows, Segment.of([], errors)))
+    sink = CommitSink(WriteRows(committer, 1, CommitRules(1)), Segment.of([], errors))
+    return TableJob(spec, attempt, sink, table)
 
 
 def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:
@@ -138,10 +159,3 @@ def in_order(found: Iterable[dict[str, Any]], by: str = "id") -> list[dict[str, 
 def together(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
     """Return the rows of several tables."""
     return list(concat(list(tables)).to_pylist())
-
-
-def without_x(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row unchanged; raise ValueError if its text contains an x."""
-    if "x" in row["text"]:
-        raise ValueError("an x")
-    return row

@@ -40,6 +40,7 @@ from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.job import JobRun
+from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.storage import location
 from batchinference.plan import plan_for_machine
 from batchinference.spec import BatchInference, parse
@@ -91,8 +92,13 @@ def small_job(source: Path | str, output: Path | str, **write: Any) -> Document:
     )
 
 
+CALLS: list[int] = []
+"""The number of rows of each batch that `half` got in this process."""
+
+
 def half(batch: dict[str, np.ndarray]) -> dict[str, Any]:
     """Add a column in which some write tasks see numbers and some see only nulls."""
+    CALLS.append(len(batch["values"]))
     if (batch["values"] < 0).any():
         raise ValueError("negative")
     halves = [value / 2 if value % 2 == 0 else None for value in batch["values"].tolist()]
@@ -168,7 +174,7 @@ def run_task_again(given: Document, task: int) -> None:
         missing=None,
         sizing=sizing,
         first_file=0,
-        is_repeatable=True,
+        table=table_of(spec.write),
         isolation=NO_DEATHS,
     )
     with _small_commits():

@@ -22,18 +22,19 @@ from batchinference.pipeline.commit.manifest import (
     Share,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
-from batchinference.pipeline.execution.executor import AttemptRun
+from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.row_batch import RowBatch, merged, unpack_ids
 from batchinference.pipeline.storage.location import Location
+from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
@@ -155,8 +156,10 @@ def make_output(
         names = ("read", "written", "failed", "filtered")
         counts = {name: getattr(end.counts, name) for name in names}
         report = succeeded_report(spec.write.path, counts=counts)
-        if isinstance(spec.write, WriteTable):
-            prepared.attempt.commit(spec.write, table_for(spec.write), end, report)
+        if isinstance(spec.write, WriteTable) and prepared.table is not None:
+            plan = plan_for_machine(spec, gpus=0)
+            placed = Executor(spec, plan, prepared).place_files(prepared.table, end)
+            prepared.attempt.register(spec.write, prepared.table, placed, end, report)
         prepared.attempt.complete(end, report)
     return prepared.attempt.layout
 
@@ -173,11 +176,9 @@ def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
 
 
 def _put(spec: BatchInferenceSpec, prepared: AttemptRun, batches: list[RowBatch]) -> None:
-    writer = table_for(spec.write) if isinstance(spec.write, WriteTable) else writer_for(spec.write)
+    writer = prepared.table or writer_for(spec.write)
     commits = committing(prepared.attempt, writer, FileLayout.of(spec.write))
     for task, batch in enumerate(batches):
-        if task == 0 and isinstance(spec.write, WriteTable):
-            writer.begin(batch.table.schema)
         commits.put(batch, task)
 
 

@@ -152,7 +152,7 @@ PARTS = {"format": "json", "path": "out"}
         ([model_step(model=chat())], PARTS, False),
         ([python_step("f", "m:function", resources={"cpu": 3})], PARTS, True),
         ([model_step(), filter_step()], {**PARTS, "rowsPerFile": 10}, False),
-        ([model_step(), filter_step()], {"format": "lance", "path": "out"}, False),
+        ([model_step(), filter_step()], {"format": "lance", "path": "out"}, True),
     ],
     ids=[
         *("no steps", "narrow tasks", "a model and a class", "a wide model", "replicas"),

@@ -98,7 +98,7 @@ def _counts(work: Work) -> Any:
     from batchinference.pipeline.commit.attempt import Attempt, start_of
     from batchinference.pipeline.commit.snapshot import Snapshot
 
-    if work.finished or work.layout.is_table:
+    if work.finished:
         return work.committed().counts
     start = Snapshot.read(start_of(work.layout, work.lease), work.layout.key)
     return start.counts + Attempt(work.layout, work.lease).counts()

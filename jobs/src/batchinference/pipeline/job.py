@@ -93,11 +93,6 @@ class JobRun:
     _has_ended: bool = field(default=False, init=False)
     """Whether the attempt in progress has ended, and its notes were collected."""
 
-    @property
-    def _resumes(self) -> bool:
-        """Whether another run keeps the rows of this one."""
-        return self.job.spec.resume and not isinstance(self.job.spec.write, WriteTable)
-
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
         secret_variables(self.job.spec)  # masks their values from now on
@@ -163,7 +158,7 @@ class JobRun:
             stalled = 0 if advanced else stalled + 1
             if executor.death is not None and not advanced:
                 raise executor.death
-            if not run.is_repeatable or number == MAX_PASSES or stalled == MAX_STALLED:
+            if not run.input.repeatable or number == MAX_PASSES or stalled == MAX_STALLED:
                 break
             run = run.next_pass(end, deaths)
         raise Incomplete(
@@ -205,7 +200,9 @@ class JobRun:
         self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
-        check_errors(self.job.spec.errors, counts, run.count, run.bad_row, resumes=self._resumes)
+        check_errors(
+            self.job.spec.errors, counts, run.count, run.bad_row, resumes=self.job.spec.resume
+        )
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
 
     def _finalize(self, run: AttemptRun, end: AttemptEnd, executor: Executor) -> Report:
@@ -218,11 +215,11 @@ class JobRun:
             attempt.put_unified(unified)
         snapshot = unified
         attempt.remove_orphans(snapshot.entries)
-        if not isinstance(write, WriteTable):
-            files = (file for entry in snapshot.entries for file in entry.data)
-            self._reports.output_bytes = sum(file.bytes for file in files)
-        elif run.table is not None:
-            attempt.commit(write, run.table, snapshot, self._reports.build())
+        files = (file for entry in snapshot.entries for file in entry.data)
+        self._reports.output_bytes = sum(file.bytes for file in files)
+        if run.table is not None and isinstance(write, WriteTable):
+            placed = executor.place_files(run.table, snapshot)
+            attempt.register(write, run.table, placed, snapshot, self._reports.build())
         self._reports.cost = cost_so_far(self.prices, self._start)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
@@ -247,7 +244,7 @@ class JobRun:
         self._publish(self._reports.build())
         example = partial(bad_row, run.attempt.layout, snapshot.entries)
         total = RowCount(rows, estimated=False)
-        check_errors(self.job.spec.errors, counts, total, example, resumes=self._resumes)
+        check_errors(self.job.spec.errors, counts, total, example, resumes=self.job.spec.resume)
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
 
     def _fail(self, failure: JobFailure) -> Report:

@@ -37,7 +37,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
-from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.files import FileInput, known_columns, open_input
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
     STATS,
@@ -47,12 +47,14 @@ from batchinference.pipeline.input.snapshot import (
     digest,
     read_snapshot,
 )
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
@@ -99,20 +101,29 @@ def prepare(
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
-        return NothingToDo(
-            action.layout, _describe_changes(source, target.complete or [action.layout])
-        )
+        changes = _describe_changes(source, target.complete or [action.layout])
+        return NothingToDo(action.layout, changes)
     if start is not None and not source.continues(start.input):
         _check_may_start_over(spec, state)
         start = None
+    _open_table(table, spec, source)
     count = source.count(start.ends if start else NOTHING)
-    merged = rewriting_writer_for(spec.write) is not None
+    merged = table is not None or rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
         missing = _missing_rows(source, start)
         attempt, start = _begin(spec, state, action, start, source, request)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
+    """Raise BadOutput if a table cannot take the rows, as far as their columns are known before
+    they are computed."""
+    if table is not None:
+        columns = columns_after_all(spec.steps, known_columns(source))
+        names = FileLayout.of(spec.write).written(columns.names)
+        table.open(pa.schema(map(columns.field, names)))
 
 
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:

@@ -90,7 +90,7 @@ def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
     columns: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):
         known = columns.get(field.name, field)
-        if len({known.type, field.type, pa.null()}) > 2:
+        if pa.null() not in (known.type, field.type) and known.type != field.type:
             raise TypeMismatch(field.name, known.type, field.type)
         columns[field.name] = unify_field([known, field])
     return pa.schema(list(columns.values()))

@@ -18,7 +18,7 @@ from batchinference.plan.writing import cpus_with_writers
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU
-from batchinference.spec.write import Write, WriteSized, WriteTable
+from batchinference.spec.write import Write, WriteSized
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ def plan_for_machine(
 def is_fused(stages: list[Stage], write: Write) -> bool:
     """Return whether one task can read, run all steps and write.
 
-    Pools that the job requests require separate operators. A table requires the columns of the
-    first rows before it is written. `rowsPerFile` collects the rows of several parts of the input.
+    Pools that the job requests require separate operators. `rowsPerFile` collects the rows of
+    several parts of the input.
     """
     operators = any(stage.needs_pool or stage.rows_per_block for stage in stages)
     collects = isinstance(write, WriteSized) and write.rows_per_file is not None
-    return not (operators or collects or isinstance(write, WriteTable))
+    return not (operators or collects)
 
 
 def ray_cpus(plan: Plan, machine: int) -> int:

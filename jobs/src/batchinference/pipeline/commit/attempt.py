@@ -21,11 +21,11 @@ from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_fi
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
+    TableFiles,
     table_errors_as_bad_output,
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.location import (
     Location,
     base_name,
@@ -191,23 +191,24 @@ class Attempt:
         self.check_lease()
         delete_all(orphans)
 
-    def commit(
-        self, write: WriteTable, table: CommittedTable, end: Snapshot, report: Report
+    def register(
+        self,
+        write: WriteTable,
+        table: CommittedTable,
+        rows: TableFiles,
+        end: Snapshot,
+        report: Report,
     ) -> None:
         """Make all rows of a table visible at once. The snapshot and the report are written first,
         so that no information is missing if the driver dies right after the commit.
 
         Raises BadOutput if another run has taken over the output."""
         self._put_end(end, report)
-        receipts = [self.layout.data / file.name for entry in end.entries for file in entry.data]
         with table_errors_as_bad_output():
             if write.mode in ("error", "ignore") and table.holds_rows():
                 raise table_has_rows(write)
-            for schema in map(schema_in, [] if receipts else end.empty_schemas):
-                self.check_lease()
-                table.create(schema)
             fence = Fence(self.lease.mark, self.lease.series_mark, self.check_lease)
-            table.commit(receipts, fence)
+            table.register(rows, fence)
 
     def check_lease(self) -> None:
         """Raise BadOutput if another run has taken over the output. That run deletes the files of

@@ -170,6 +170,8 @@ def decide(state: OutputState, request: Request) -> Action:
         raise OutputInUse(f"{where}: {_describe_other_work(state, state.lease, request)}")
     if isinstance(action, Start):
         _check_start(state, request)
+    if isinstance(action, Start | Resume | RetryFailed):
+        _check_rows_of_others(state, request)
     keeps = state.complete or (state.lease is None and state.added)
     replaces = write.mode == "overwrite" and keeps and state.table is None
     return Replace() if replaces and isinstance(action, Start) else action
@@ -209,7 +211,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
             "attempt that committed after a later attempt had started, so its failed rows are "
             "unknown. Set write.mode to overwrite, or remove its rows and write.path"
         )
-    if table is None and lease.begun and request.resume:
+    if lease.begun and request.resume:
         return RetryFailed() if request.retry else Resume()
     return Start(lease.series)
 
@@ -276,27 +278,31 @@ def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
 
 def _check_start(state: OutputState, request: Request) -> None:
     """Raise OutputInUse if the mode does not allow adding to or replacing the existing content."""
-    write = request.write
     if state.added_by:
         raise OutputInUse(
             f"spec.write.path: '{state.layout.output.uri}' holds rows that {state.added_by} has "
             "appended. Set write.mode to overwrite to replace them as well, or choose another path"
         )
-    if isinstance(write, WriteTable):
-        own_work = state.lease is not None and state.lease.key == state.layout.key
-        blocks = write.mode in ("error", "ignore") or (request.own_only and not own_work)
-        if blocks and state.table is not None and state.table.has_rows:
-            raise table_has_rows(write)
-    elif state.foreign_files and write.mode != "append":
+    if state.foreign_files and request.write.mode != "append":
         fix = (
             "Overwriting only replaces such output. Remove them yourself, or choose another path"
-            if write.mode == "overwrite"
+            if request.write.mode == "overwrite"
             else "Choose another path, empty it, or set write.mode to append"
         )
         raise OutputInUse(
             f"spec.write.path: '{state.layout.output.uri}' holds files that are no output of a "
             f"BatchInference. {fix}"
         )
+
+
+def _check_rows_of_others(state: OutputState, request: Request) -> None:
+    """Raise OutputInUse if the mode does not allow adding to or replacing the rows that a table
+    has before the rows of this work are in it."""
+    write = request.write
+    own_work = state.lease is not None and state.lease.key == state.layout.key
+    blocks = write.mode in ("error", "ignore") or (request.own_only and not own_work)
+    if isinstance(write, WriteTable) and blocks and state.table and state.table.has_rows:
+        raise table_has_rows(write)
 
 
 def load_state(
@@ -318,13 +324,12 @@ def load_state(
         if base is not None and base.key == layout.key:
             return OutputState(layout, base_complete=base.is_complete(layout.whole))
         lease = read_lease(layout)
-        if table is None:
-            return _load_files(layout, lease, request)
-        with table_errors_as_bad_output():
-            return _load_rows(layout, lease, request, table)
+        return _load_output(layout, lease, request, table)
 
 
-def _load_files(layout: Layout, lease: Lease | None, request: Request) -> OutputState:
+def _load_output(
+    layout: Layout, lease: Lease | None, request: Request, table: CommittedTable | None
+) -> OutputState:
     complete = lease is not None and lease.is_complete(layout)
     same_work = lease is not None and lease.key == layout.key
     changed = _changed_code(layout, lease, request, complete=complete)
@@ -336,29 +341,16 @@ def _load_files(layout: Layout, lease: Lease | None, request: Request) -> Output
         and complete
         and bool(request.retry or changed)
         and has_failed_rows(layout),
-        foreign_files=lease is None and _has_foreign_files(layout, request.write.mode),
+        foreign_files=table is None
+        and lease is None
+        and _has_foreign_files(layout, request.write.mode),
         unfinished_append=_has_unfinished_append(layout, lease, request),
         added=request.write.mode == "overwrite" and bool(layout.appended()),
         added_by=_added_by(layout, request),
         changed_code=changed,
         changed_spec=_changed_spec(layout, lease, request),
         committed=complete or _has_commits(layout, lease, changed),
-    )
-
-
-def _load_rows(
-    layout: Layout, lease: Lease | None, request: Request, table: CommittedTable
-) -> OutputState:
-    complete = lease is not None and lease.is_complete(layout)
-    return OutputState(
-        layout,
-        lease,
-        complete,
-        unfinished_append=_has_unfinished_append(layout, lease, request),
-        added_by=_added_by(layout, request),
-        changed_code=_changed_code(layout, lease, request, complete=True) if complete else "",
-        changed_spec=_changed_spec(layout, lease, request),
-        table=_load_table(table, layout, lease, request, complete=complete),
+        table=_load_table(table, layout, lease, request, complete=complete) if table else None,
     )
 
 
@@ -384,6 +376,7 @@ def _has_commits(layout: Layout, lease: Lease | None, changed: str) -> bool:
     return bool(Attempt(layout, lease).load_committed().entries)
 
 
+@table_errors_as_bad_output()
 def _load_table(
     table: CommittedTable, layout: Layout, lease: Lease | None, request: Request, *, complete: bool
 ) -> TableState:

@@ -20,7 +20,7 @@
       append-KEY/                  the same, and _SUCCESS, of a job with the mode append
       append-KEY-NNNN/             the same, and _SUCCESS, of addition NNNN: the rows of new files
       replacement/                 the same, and _SUCCESS, of a job that overwrites the output
-      staged/part-KEY-*            for a table: the input of its commit, until that is made; for a
+      staged/part-KEY-*            for a table: its files, until their rows are registered; for a
                                    replacement: its output, until it takes the place of the old one
 
 KEY is the beginning of the work's hash, which separates the files of jobs that share a directory.

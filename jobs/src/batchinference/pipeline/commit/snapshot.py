@@ -40,7 +40,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.version import __version__
 
 MAX_SCHEMAS = 100
-FORMAT = 5
+FORMAT = 6
 """The version of the format of state files. An output in another format cannot be resumed."""
 
 

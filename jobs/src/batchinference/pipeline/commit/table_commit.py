@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from batchinference.pipeline.errors import MAX_MESSAGE, BadOutput, JobFailure, OutputInUse
-from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -23,6 +22,15 @@ if TYPE_CHECKING:
 MARK, SERIES = "batchinference.commit", "batchinference.series"
 ATTEMPTS, FIRST_WAIT = 6, 0.1
 """Attempts of a commit that conflicts with other writers, and the first backoff in seconds."""
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The schema of the rows of a job, and the files with the rows, where a table has its files.
+    Each is what the format needs to register the file. There are no files if there are no rows."""
+
+    schema: pa.Schema
+    files: list[Any]
 
 
 @dataclass(frozen=True)
@@ -90,9 +98,7 @@ class CommittedTable(Protocol):
         """Return the number of commits with this mark of an attempt or a series. The number is 0 or
         1 for tables that accept a mark only once."""
 
-    def create(self, schema: pa.Schema) -> None:
-        """Create the table without rows, unless it exists, or the type of a column is unknown."""
-
-    def commit(self, receipts: list[Location], fence: Fence) -> None:
-        """Make the rows of all receipts visible. In overwrite mode, remove all other rows. Raises
-        BadOutput if another attempt has committed the rows, or may be about to."""
+    def register(self, rows: TableFiles, fence: Fence) -> None:
+        """Make the rows of all files visible. In overwrite mode, remove all other rows. Create a
+        table that does not exist. Raises BadOutput if another attempt has committed the rows, or
+        may be about to."""

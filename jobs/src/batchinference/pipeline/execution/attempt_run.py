@@ -48,11 +48,6 @@ class AttemptRun:
     isolation: Isolation = NO_DEATHS
     """The rows at which processes died in earlier passes."""
 
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether missing rows can be read and written again without the other rows."""
-        return self.input.repeatable and self.table is None
-
     def counts(self) -> RowCounts:
         """Return the counts of the committed rows."""
         return self.start.counts + self.attempt.counts()

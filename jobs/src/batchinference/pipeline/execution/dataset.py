@@ -44,7 +44,6 @@ from batchinference.pipeline.execution.stop_request import StopRequest, StopWatc
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import WindowLimits
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.ray_compat import errors_of_blocks
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
@@ -110,7 +109,6 @@ class DatasetExecution:
         joins = self.reads_run_steps and stages and _runs_with_reading(stages[0])
         first, rest = (stages[:1], stages[1:]) if joins else ([], stages)
         ends = rest and rest[-1].replicas is None and not rest[-1].rows_per_block
-        ends = ends and self.write.table is None  # it needs the columns of the first rows
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
 
     def sink(self, stages: list[Stage]) -> CommitSink:
@@ -182,14 +180,11 @@ def _runs_with_reading(stage: Stage) -> bool:
 @dataclass(frozen=True)
 class WriteRows:
     """How the rows of the last segment are committed. `rows` is the minimum number of rows of a
-    write task. `table` is the table that the job writes, if any, and `columns` are its columns;
-    None for all."""
+    write task."""
 
     committer: Committer
     rows: int
     rules: CommitRules
-    table: Table | None = None
-    columns: tuple[str, ...] | None = None
 
 
 class RowSource(Datasource):
@@ -255,19 +250,12 @@ class CommitSink(Datasink[None]):
         return self._write.rows
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Prepare the table, if any, before the sink is sent to the write tasks. Ray calls this on
-        the driver with the schema of the first rows that are ready. Raises JobFailure if these rows
-        cannot be written because of their columns."""
+        """Raise JobFailure if the rows cannot be written because of their columns. Ray calls this
+        on the driver with the schema of the first rows that are ready."""
         known = schema if isinstance(schema, pa.Schema) else pa.schema([])
-        names = [name for name in known.names if name not in OWN_COLUMNS]
-        write = self._write
         if not self._segment.has_stages:
-            write.committer.files.check(names)
-        if write.table is None:
-            return
-        if write.columns:
-            names = [name for name in write.columns if name in names]
-        write.table.begin(pa.schema([known.field(name) for name in names]))
+            names = [name for name in known.names if name not in OWN_COLUMNS]
+            self._write.committer.files.check(names)
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]

@@ -8,18 +8,17 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
-import pyarrow as pa
 import ray
 from ray.data import DataContext
 
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
@@ -38,21 +37,28 @@ from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
-from batchinference.pipeline.input import JobInput, ReadRows
-from batchinference.pipeline.input.files import FileInput
+from batchinference.pipeline.input import ReadRows
+from batchinference.pipeline.input.files import known_columns
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
+from batchinference.pipeline.output.file_rewrites import (
+    MERGED_BYTES,
+    Rewrite,
+    fit_in_driver,
+    rewrites,
+)
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
-from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.write import Write, WriteOrdered, WriteTable
+from batchinference.spec.write import WriteOrdered
+
+Result = TypeVar("Result")
 
 
 class Executor:
@@ -61,7 +67,7 @@ class Executor:
     def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: AttemptRun) -> None:
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self._control = ExecutionControl(
-            recovers=prepared.is_repeatable,
+            recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.attempt.counts().read > 0,
             rows_per_commit=self._rules.rows,
             commit_seconds=self._rules.small_commit_seconds,
@@ -93,12 +99,21 @@ class Executor:
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
         texts = read.HAS_TEXTS and columns_of_first_model(self._spec.steps)
-        merged = _merges(self._spec.write)
+        merged = self._merges
         prefer_large = bool(texts) or not merged
         divisible = job_input.divisible(self._at_once)
         parts = None if divisible else math.ceil(share * len(job_input))
         fused = FusedSizing(self._at_once, parts, prefer_large, merged)
         return fused.tasks(sizing.blocks, share * count.rows)
+
+    @property
+    def _merges(self) -> bool:
+        """Whether small files are merged at the end of the job. They are not if the spec or the
+        table defines how rows are divided into files."""
+        table, layout = self._prepared.table, FileLayout.of(self._spec.write)
+        ordered = table is not None or isinstance(self._spec.write, WriteOrdered)
+        partitions = table.partition_by if table else layout.partition_by
+        return ordered and not (layout.rows_per_file or partitions)
 
     @cached_property
     def _at_once(self) -> float:
@@ -108,7 +123,7 @@ class Executor:
     def _commit_tasks(self, tasks: list[ReadRows]) -> CommitTasks:
         prepared, plan, control = self._prepared, self._plan, self._control
         segment = Segment.of_job(plan, self._errors, self._run_id, prepared.isolation)
-        stop, committer = StopRequest(self._run_id), self._committer(None)
+        stop, committer = StopRequest(self._run_id), self._committer
         commit_tasks = [
             CommitTask(number, task, segment, committer, self._rules, stop)
             for number, task in enumerate(tasks)
@@ -125,12 +140,12 @@ class Executor:
     @property
     def _rules(self) -> CommitRules:
         rows = self._prepared.sizing.rows_per_file
-        return CommitRules(rows, small_commit_seconds(merged=_merges(self._spec.write)))
+        return CommitRules(rows, small_commit_seconds(merged=self._merges))
 
-    def _committer(self, table: Table | None) -> Committer:
-        """Return the committer of this attempt, which writes files, or rows of a table."""
+    @property
+    def _committer(self) -> Committer:
         write, prepared = self._spec.write, self._prepared
-        writer = table or writer_for(write)  # type: ignore[arg-type]
+        writer = prepared.table or writer_for(write)
         return committer_for(write, prepared.attempt, writer, self._errors, prepared.first_file)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
@@ -150,11 +165,8 @@ class Executor:
         reads_run_steps: bool,
     ) -> DatasetExecution:
         prepared, write = self._prepared, self._spec.write
-        layout = FileLayout.of(write)
-        # write tasks need the table that `on_write_start` has prepared
-        table = table_for(write) if isinstance(write, WriteTable) else None
-        rows = max(self._rules.rows, layout.rows_per_file or 0)
-        rows_written = WriteRows(self._committer(table), rows, self._rules, table, layout.columns)
+        rows = max(self._rules.rows, FileLayout.of(write).rows_per_file or 0)
+        rows_written = WriteRows(self._committer, rows, self._rules)
         return DatasetExecution(
             self._plan,
             tasks,
@@ -188,29 +200,50 @@ class Executor:
         divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
         if not end.has_rows:
-            steps, columns = self._spec.steps, _columns_of(self._prepared.input)
-            planned = columns_after_all(steps, columns)
-            guessed = columns_after_all(steps, columns, code_keeps_columns=True)
-            return with_columns(attempt, end, write, planned, guessed)
+            return self._with_columns(end)
         end = without_empty_files(end)
-        writer = rewriting_writer_for(write)
-        if writer is None or not isinstance(write, WriteOrdered):
+        writer = self._prepared.table or rewriting_writer_for(write)
+        if writer is None:
             return end
         work: Sequence[Rewrite]
-        if write.order == "input" and write.row_number:
-            rows = RowOrder(write.row_number, write.rows_per_file, merges=_merges(write))
+        if isinstance(write, WriteOrdered) and write.order == "input" and write.row_number:
+            rows = RowOrder(write.row_number, write.rows_per_file, merges=self._merges)
             work, entries = ordered_rewrites(attempt, end.entries, writer, rows)
         else:
             earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
             names = {file.name for entry in end.entries for file in entry.data}
-            mergeable = names - earlier if _merges(write) else set()
+            mergeable = names - earlier if self._merges else set()
             work, entries = rewrites(attempt, end.entries, writer, mergeable)
-        if fit_in_driver(work):
-            rewritten = [rewrite() for rewrite in work]
-        else:
-            task: Any = ray.remote(**write_task_arguments(self._plan))(_run)
-            rewritten = ray.get([task.remote(rewrite) for rewrite in work])
+        rewritten = self._results(work, in_tasks=not fit_in_driver(work))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
+
+    def _with_columns(self, end: Snapshot) -> Snapshot:
+        """Return the snapshot of an output without rows, with its columns."""
+        steps, columns = self._spec.steps, known_columns(self._prepared.input)
+        planned = columns_after_all(steps, columns)
+        guessed = columns_after_all(steps, columns, code_keeps_columns=True)
+        return with_columns(self._prepared.attempt, end, self._spec.write, planned, guessed)
+
+    def place_files(self, table: Table, end: Snapshot) -> TableFiles:
+        """Put the rows of a finished output where its table has its files, and return these
+        files."""
+        data, entries = self._prepared.attempt.layout.data, [e for e in end.entries if e.data]
+        if not entries:
+            return TableFiles(schema_without_rows(end.empty_schemas), [])
+        schema = schema_of_all(data, entries)
+        table.find_place()
+        files = [file for entry in entries for file in entry.data]
+        work = [partial(table.place, data, file, schema) for file in files]
+        in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
+        return TableFiles(schema, self._results(work, in_tasks=in_tasks))
+
+    def _results(self, work: Sequence[Callable[[], Result]], *, in_tasks: bool) -> list[Result]:
+        """Call functions and return their results, in order."""
+        if not in_tasks:
+            return [function() for function in work]
+        task: Any = ray.remote(**write_task_arguments(self._plan))(_run)
+        results: list[Result] = ray.get([task.remote(function) for function in work])
+        return results
 
     @property
     def capacity(self) -> Capacity | None:
@@ -241,21 +274,8 @@ class Executor:
         return self._control.stage
 
 
-def _columns_of(source: JobInput) -> pa.Schema:
-    """Return the columns of an input that are known before it is read. Unknown types are null."""
-    types = source.types() if isinstance(source, FileInput) else {}
-    names = source.columns() or ()
-    return pa.schema([(name, types.get(name, pa.null())) for name in names])
-
-
-def _merges(write: Write) -> bool:
-    """Return whether small files are merged at the end of the job. They are not if the spec
-    defines how rows are divided into files."""
-    return isinstance(write, WriteOrdered) and not (write.rows_per_file or write.partition_by)
-
-
-def _run(rewrite: Rewrite) -> list[ManifestEntry]:
-    return rewrite()
+def _run(function: Callable[[], Result]) -> Result:
+    return function()
 
 
 def configure() -> None:

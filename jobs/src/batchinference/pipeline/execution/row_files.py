@@ -18,8 +18,8 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import NullingWriter, ValueWriter, Writer
-from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
+from batchinference.pipeline.output.writers import NullingWriter, TypedWriter, ValueWriter, Writer
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, numbers_of
 from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
 from batchinference.spec.warnings import WarningName
@@ -71,9 +71,11 @@ class OutputFiles:
 
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:
         names = self.layout.written(table.column_names)
-        table = tensors_to_lists(table.slice(0, 0).select(names))
-        if isinstance(self.writer, ParquetWriter):
-            table = storable(table)
+        table = table.slice(0, 0).select(names)
+        if isinstance(self.writer, TypedWriter):
+            table = self.writer.converted(table)
+        else:
+            table = tensors_to_lists(table)
         return [(field.name, str(field.type)) for field in table.schema]
 
     def with_warnings(self, batch: RowBatch) -> RowBatch:

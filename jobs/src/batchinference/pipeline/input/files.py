@@ -411,3 +411,10 @@ def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
         lists[(2 * done + cost) * len(lists) // (2 * total)].append(file)
         done += cost
     return [chosen for chosen in lists if chosen]
+
+
+def known_columns(source: JobInput) -> pa.Schema:
+    """Return the columns of an input that are known before it is read. Unknown types are null."""
+    types = source.types() if isinstance(source, FileInput) else {}
+    names = source.columns() or ()
+    return pa.schema([(name, types.get(name, pa.null())) for name in names])

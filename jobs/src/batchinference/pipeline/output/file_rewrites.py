@@ -122,9 +122,7 @@ class Rewrite(ABC):
 
     def _table(self, file: DataFile) -> pa.Table:
         """Return the rows of a file. Raises BadOutput if the file has changed."""
-        return self.schema.cast(
-            self.writer.read(_unchanged_content(self.attempt.layout.data, file))
-        )
+        return self.schema.cast(self.writer.read(unchanged_content(self.attempt.layout.data, file)))
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content
     return DataFile.of(name, content)
 
 
-def _unchanged_content(place: Location, file: DataFile) -> bytes:
+def unchanged_content(place: Location, file: DataFile) -> bytes:
     """Return the content of a file that the manifest names. Raises BadOutput if it has changed."""
     content = (place / file.name).read()
     if DataFile.of(file.name, content) != file:
@@ -220,7 +218,7 @@ def merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFil
     if not files:
         return None
     writer = ParquetWriter("snappy")
-    content = writer.write(writer.read(_unchanged_content(place, file)) for file in files)
+    content = writer.write(writer.read(unchanged_content(place, file)) for file in files)
     return put_rewritten(attempt, place, renamed_part(files[0].name, uuid.uuid4().hex[:8]), content)
 
 

@@ -27,7 +27,14 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
 from batchinference.spec.read import NumpyOptions
-from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteNumpy, WriteParquet
+from batchinference.spec.write import (
+    Write,
+    WriteCsv,
+    WriteJson,
+    WriteNumpy,
+    WriteParquet,
+    WriteTable,
+)
 from batchinference.spec.write import WriteWebdataset as WriteShards
 
 CHUNK_BYTES = 4 << 20
@@ -143,7 +150,7 @@ def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None
     all bytes. One of them is None. Both are None for `images`, where a file is one row, and a row
     may have no file."""
     match write:
-        case WriteParquet():
+        case _ if isinstance(write, WriteParquet | WriteTable):
             return footer_rows, None
         case WriteNumpy():
             return _header_rows, None

@@ -82,8 +82,6 @@ class Work:
         """Return the snapshot of the output. Raises BadOutput if it cannot be determined."""
         if self.finished:
             return Snapshot.read(self.layout.end, self.lease.key)
-        if self.layout.is_table:  # its rows count only after its commit
-            return Snapshot(self.lease.key, "")
         return Attempt(self.layout, self.lease).load_committed()
 
 

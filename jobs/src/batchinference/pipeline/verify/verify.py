@@ -137,8 +137,8 @@ def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[De
 
 @dataclass(frozen=True)
 class Commits:
-    """The files of an output that its manifest entries name. `data` is None for a table, which has
-    no such files."""
+    """The files of an output that its manifest entries name. `data` is None for the table of a
+    finished job, which has its own files."""
 
     work: Work
     data: StoredFiles | None
@@ -147,7 +147,8 @@ class Commits:
     @classmethod
     def of(cls, work: Work, *, quick: bool) -> Commits:
         layout, write = work.layout, work.spec.write
-        data = None if layout.is_table else StoredFiles.of_rows(layout, write, quick=quick)
+        in_table = layout.is_table and work.finished
+        data = None if in_table else StoredFiles.of_rows(layout, write, quick=quick)
         return cls(work, data, StoredFiles.of_errors(layout, quick=quick))
 
     def check(self, entries: Sequence[ManifestEntry]) -> Iterator[Defect]:

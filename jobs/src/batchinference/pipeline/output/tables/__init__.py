@@ -1,9 +1,10 @@
 """Table outputs, one module per format. A format's library is imported only if a job writes it.
 
-Rows become visible in one commit, after the driver has checked that no rows are missing. Until then
-a write task stores its rows where readers of the table do not see them. It also writes a receipt,
-which the task's manifest lists like a data file. A retried task or a failed attempt therefore
-adds no rows to the table.
+Tasks commit Parquet files, as for an output of files. Readers of the table do not see them, and a
+retried task, a failed attempt or a pass over missing rows adds no rows to the table. After the
+driver has checked that no rows are missing, the files get one schema, and `Table.place` puts the
+rows of each where the table has its files. `Table.register` makes all of them visible in one
+commit. A file that may be registered is never deleted.
 
 The commit carries two marks. The first one identifies the commit. It shows that the commit was
 made, even if the driver died right after it. The second one identifies a series of attempts: a
@@ -13,45 +14,182 @@ table takes one commit per series, so a delayed driver cannot commit the same ro
 from __future__ import annotations
 
 import importlib
-import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.table_commit import CommittedTable
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
+from batchinference.pipeline.commit.table_commit import (
+    CommittedTable,
+    TableFiles,
+    table_errors_as_bad_output,
+)
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_package
-from batchinference.pipeline.schema import TypeMismatch, cast_to, is_list, unify_schemas
-from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
-from batchinference.pipeline.storage.json import load_json
-from batchinference.pipeline.storage.location import Location, is_inside
+from batchinference.pipeline.output.file_layout import FileLayout, partitions
+from batchinference.pipeline.output.file_rewrites import unchanged_content
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.schema import (
+    TypeMismatch,
+    cast_to,
+    is_complete,
+    is_list,
+    map_nulls,
+    unify_field,
+    unify_schemas,
+)
+from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
+from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write, WriteTable
 
-READ_THREADS = 16
 Row = dict[str, Any]
-Receipt = dict[str, Any]
 
 
-class Table(CommittedTable, Protocol):
-    """A table as the output of a job. In write tasks it is the writer of receipts."""
+class Table(CommittedTable, ABC):
+    """A table as the output of a job, and the writer of the files that tasks commit."""
 
-    def begin(self, schema: pa.Schema) -> None:
-        """Prepare the table for rows with these columns.
+    typed: ClassVar[bool] = True
+    parquet: ClassVar[ParquetWriter] = ParquetWriter("zstd")
+    partition_by: tuple[str, ...] = ()
+    types: pa.Schema | None = None
+    """The columns of the table that the rows must fit; None if they may have any types."""
 
-        Runs on the driver before the first write task. `schema` is the schema of the first rows.
-        Raises BadOutput if the table cannot take the rows."""
+    def open(self, planned: pa.Schema) -> None:
+        """Read the columns of the table, if it exists. `planned` are the columns of the rows, as
+        far as they are known before they are computed.
 
-    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        """Store rows where readers of the table do not see them, and yield their receipts."""
+        Runs on the driver before the first task. Raises BadOutput if the table cannot take the
+        rows. Nothing is changed."""
+        with table_errors_as_bad_output():
+            self.load()
+            self.converted(planned.empty_table())
 
+    @abstractmethod
+    def load(self) -> None:
+        """Set `types` and `partition_by` to those of the existing table. Raises BadOutput if the
+        job cannot write to it."""
+
+    @abstractmethod
+    def convert(self, table: pa.Table) -> pa.Table:
+        """Return rows with types that the format has. Raises BadOutput if it cannot hold them."""
+
+    def converted(self, table: pa.Table) -> pa.Table:
+        """Return rows with the columns of the table first, in their order and with their types, and
+        then the other columns. Missing columns become null. Raises BadOutput if a value does not
+        fit."""
+        try:
+            return cast_to(self.convert(table), self.types or pa.schema([]))
+        except TypeMismatch as error:
+            raise BadOutput(
+                f"write: column '{error.column}' is {error.other} in the table, and {error.one} in "
+                f"the rows ({error.error}). Give the column one type in a step"
+            ) from None
+
+    def columns(self, rows: TableFiles) -> pa.Schema:
+        """Return the columns of a new table with these rows."""
+        return self.convert(rows.schema.empty_table()).schema
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
+        layout = FileLayout(partition_by=self.partition_by)
+        rows = layout.chosen(self.converted(table))
+        self._check_with_earlier(rows.schema)
+        for _, partition in partitions(rows, self.partition_by):
+            yield ".parquet", self.write([partition])
+
+    def _check_with_earlier(self, schema: pa.Schema) -> None:
+        """Raise BadOutput if no type holds the values of a column in this and earlier files of this
+        task. All files are compared at the end of the job only."""
+        for field in schema:
+            earlier = self._seen.get(field.name, field)
+            both = unify_field([earlier, field])
+            if both is None:
+                raise _mixed_types(f"column '{field.name}' is {earlier.type} and {field.type}")
+            self._seen[field.name] = both
+
+    @cached_property
+    def _seen(self) -> dict[str, pa.Field]:
+        return {}
+
+    def read(self, content: bytes) -> pa.Table:
+        return self.parquet.read(content)
+
+    def write(self, tables: Iterable[pa.Table]) -> memoryview:
+        return self.parquet.write(tables)
+
+    @staticmethod
+    def footer(content: bytes) -> tuple[pa.Schema, int]:
+        """Return the schema of a Parquet file, and its number of rows."""
+        file = open_parquet(pa.BufferReader(content))
+        return file.schema_arrow.remove_metadata(), file.metadata.num_rows
+
+    def stored(self, content: bytes, without: Sequence[str] = ()) -> bytes:
+        """Return a Parquet file without values of type null, and without these columns."""
+        schema, _ = self.footer(content)
+        kept = pa.schema([field for field in typed_columns(schema) if field.name not in without])
+        if kept.equals(schema):
+            return content
+        return bytes(self.write([self.read(content).select(kept.names).cast(kept)]))
+
+    def find_place(self) -> None:
+        """Find out where the files of the table are. Runs on the driver before `place`."""
+
+    def place(self, data: Location, file: DataFile, schema: pa.Schema) -> Any:
+        """Put the rows of a committed file where the files of the table are, under a new name. They
+        are not visible yet. Return what `register` needs.
+
+        Runs in tasks. Raises BadOutput if the file has changed, or has other types than `schema`
+        because a value did not fit."""
+        with table_errors_as_bad_output():
+            content = unchanged_content(data, file)
+            _check_same(self.footer(content)[0], schema)
+            return self.put(data / file.name, content)
+
+    @abstractmethod
+    def put(self, file: Location, content: bytes) -> Any:
+        """Put the rows of a Parquet file with this content where the files of the table are, and
+        return what `register` needs."""
+
+    @abstractmethod
     def first_rows(self, count: int) -> list[Row]:
         """Return up to `count` rows of the table."""
 
     def holds_rows(self) -> bool:
         return bool(self.first_rows(1))
+
+
+def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema:
+    """Return the schema of the data files of these entries. Raises BadOutput if a column has types
+    that no type can hold."""
+    types: dict[str, str] = {}
+    for name, kind in (column for entry in entries for column in entry.columns):
+        if types.setdefault(name, kind) != kind:
+            raise _mixed_types(f"column '{name}' is {types[name]} and {kind}")
+    file = entries[0].data[0]
+    return parquet_footer(data / file.name, file.bytes).schema.to_arrow_schema().remove_metadata()
+
+
+def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
+    """Return the first of these schemas, which are texts; no columns if a type is unknown."""
+    found = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
+    return found[0] if found else pa.schema([])
+
+
+def _check_same(found: pa.Schema, expected: pa.Schema) -> None:
+    for one, other in zip(expected, found, strict=True):
+        if one.type != other.type:
+            problem = f"column '{one.name}' is {one.type}, and a value is {other.type}"
+            raise _mixed_types(problem)
+
+
+def _mixed_types(problem: str) -> BadOutput:
+    return BadOutput(
+        f"write: the rows have different types for a column ({problem}). Give the column one type "
+        "in a step"
+    )
 
 
 def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
@@ -65,75 +203,42 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
     return tuple(existing)
 
 
-def receipt(schema: pa.Schema, **fields: Any) -> tuple[str, bytes]:
-    """Return the file of a receipt: the end of its name, and its bytes."""
-    return ".json", json.dumps({"schema": schema_text(schema), **fields}).encode()
-
-
-def read_receipts(
-    addresses: list[Location], paths: Callable[[Receipt], Iterable[str]]
-) -> list[Receipt]:
-    """Return the contents of receipts. `paths` returns the paths in one receipt, relative to the
-    table.
-
-    Raises BadOutput if a receipt is damaged, or names a file outside the table. Without this check,
-    anyone who can write to the output could make the table read another file."""
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        return list(pool.map(lambda address: _read_receipt(address, paths), addresses))
-
-
-def _read_receipt(address: Location, paths: Callable[[Receipt], Iterable[str]]) -> Receipt:
-    content = address.read()
-    try:
-        entry: Receipt = load_json(content)
-        entry["schema"] = schema_in(entry["schema"])
-        damaged = not all(map(is_inside, paths(entry)))
-    except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException):
-        damaged = True
-    if damaged:
-        raise BadOutput(
-            f"'{address.uri}' is damaged, so its rows cannot be committed: run the job again with "
-            "resume: false"
-        )
-    return entry
-
-
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Return the unified schema of all rows. Raises BadOutput if a column has several types."""
+    """Return the unified schema of a table and its new rows. Raises BadOutput if a column has
+    several types."""
     try:
         return unify_schemas(schema.remove_metadata() for schema in schemas)
     except TypeMismatch as error:
+        raise _mixed_types(str(error)) from None
+
+
+def typed_columns(schema: pa.Schema) -> pa.Schema:
+    """Return the schema without columns of type null, for which readers return null, and with texts
+    in place of values of type null in lists and structs."""
+    typed = [field for field in schema if not pa.types.is_null(field.type)]
+    return pa.schema([field.with_type(map_nulls(field.type)) for field in typed])
+
+
+def check_types(schema: pa.Schema, made: Callable[[pa.Schema], object], name: str) -> None:
+    """Raise BadOutput if the format `name` does not have a column's type. `made` then raises any
+    exception."""
+    for field in typed_columns(schema):
+        try:
+            made(pa.schema([field]))
+        except Exception:  # noqa: BLE001 - libraries raise a plain Exception
+            raise BadOutput(
+                f"write: column '{field.name}' has a type that {name} does not have "
+                f"({field.type}). Make it text in a step, or leave it out of write.columns"
+            ) from None
+
+
+def check_columns(found: Sequence[str], existing: Sequence[str], table: str) -> None:
+    """Raise BadOutput if a table lacks a column, and the job cannot add it."""
+    if missing := [name for name in found if name not in existing]:
         raise BadOutput(
-            f"write: the rows have different types for a column ({error}). Give the column one "
-            "type in a step"
-        ) from None
-
-
-def aligned(table: pa.Table, expected: pa.Schema | None) -> pa.Table:
-    """Return the table with the columns of `expected` first, in their order and with their types,
-    and then its other columns. Missing columns become null.
-
-    Raises BadOutput if values do not fit the types."""
-    if expected is None:
-        return table
-    try:
-        return cast_to(table, expected)
-    except TypeMismatch as error:
-        raise BadOutput(
-            f"write: column '{error.column}' is {error.other} in the table or its first rows, and "
-            f"{error.one} in others ({error.error}). Give the column one type in a step"
-        ) from None
-
-
-def expected_schema(table: pa.Table) -> pa.Schema:
-    """Return the schema without columns of type null. Columns that are null in all of the first
-    rows say nothing about the types in other rows."""
-    return pa.schema([field for field in table.schema if not pa.types.is_null(field.type)])
-
-
-def without_nulls(table: pa.Table) -> pa.Table:
-    """Return the table without columns of type null. Readers return null for them."""
-    return table.select(expected_schema(table).names)
+            f"{table} has no column '{missing[0]}', only {', '.join(existing)}. Choose other "
+            "columns in write.columns"
+        )
 
 
 def common_types(table: pa.Table) -> pa.Table:

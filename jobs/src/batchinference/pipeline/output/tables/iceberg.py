@@ -1,9 +1,9 @@
-"""Writes Iceberg tables: tasks write Parquet files, and the commit adds them as one snapshot."""
+"""Writes Iceberg tables: one snapshot adds the Parquet files."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -21,24 +21,18 @@ from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.transforms import IdentityTransform
 
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence
+from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.file_layout import partitions
 from batchinference.pipeline.output.tables import (
-    Receipt,
     Row,
     Table,
-    aligned,
+    check_types,
     common_types,
-    expected_schema,
     partitions_of,
-    read_receipts,
-    receipt,
+    typed_columns,
     unified,
-    without_nulls,
 )
-from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.schema import is_complete
+from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import iceberg_properties
@@ -52,78 +46,75 @@ class IcebergTable(Table):
     def __init__(self, write: WriteIceberg) -> None:
         self._write = write
         self._append = write.mode == "append"
-        self._partition_by = tuple(write.partition_by or ())
-        self._expected: pa.Schema | None = None
+        self.partition_by = tuple(write.partition_by or ())
         self._place: tuple[FileIO, str] | None = None
 
-    def begin(self, schema: pa.Schema) -> None:
+    def load(self) -> None:
+        existing = self._table(self._catalog())
+        if existing is not None:
+            self._check_partitions(existing)
+            self.types = _columns_of(existing)
+
+    def convert(self, table: pa.Table) -> pa.Table:
+        table = common_types(storable(tensors_to_lists(table)))
+        check_types(table.schema, Catalog._convert_schema_if_needed, "Iceberg")
+        return table
+
+    def find_place(self) -> None:
         catalog = self._catalog()
         existing = self._table(catalog)
-        self._expected = expected_schema(common_types(tensors_to_lists(schema.empty_table())))
         if existing is None:
-            catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
+            self._create_namespace(catalog)
             # this transaction is never committed: it provides the location of the new table
             staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
             self._place = staged._table.io, staged.table_metadata.location
-            return
-        self._check_partitions(existing)
-        self._place = existing.io, existing.location()
-        if self._append:
-            self._expected = common_types(existing.schema().as_arrow().empty_table()).schema
+        else:
+            self._place = existing.io, existing.location()
 
-    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+    def put(self, file: Location, content: bytes) -> str:
         if self._place is None:
-            raise BadOutput("write: the table was not begun")
+            raise BadOutput("write: the location of the table is unknown")
         io, place = self._place
-        table = aligned(common_types(tensors_to_lists(table)), self._expected)
-        for _, rows in partitions(table, self._partition_by):
-            ((ending, content),) = ParquetWriter("zstd").files(without_nulls(rows))
-            name = f"data/{uuid.uuid4()}{ending}"
-            with io.new_output(f"{place.rstrip('/')}/{name}").create() as file:
-                file.write(bytes(content))
-            yield receipt(expected_schema(table), name=name)
+        address = f"{place.rstrip('/')}/data/{uuid.uuid4()}.parquet"
+        with io.new_output(address).create() as stream:
+            stream.write(self.stored(content))
+        return address
 
-    def create(self, schema: pa.Schema) -> None:
-        catalog = self._catalog()
-        if is_complete(schema) and self._table(catalog) is None:
-            schema = common_types(tensors_to_lists(schema.empty_table())).schema
-            catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
-            with catalog.create_table_transaction(self._write.table, schema) as creation:
-                _partition(creation, self._partition_by)
+    def _create_namespace(self, catalog: Catalog) -> None:
+        catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
 
     def commits(self, mark: str) -> int:
         table = self._table(self._catalog())
         return 0 if table is None else _commits(table, mark)
 
-    def commit(self, receipts: list[Location], fence: Fence) -> None:
-        found = read_receipts(receipts, lambda entry: [entry["name"]])
-        fence.put(
-            lambda: self._commit(found, fence), (CommitFailedException, TableAlreadyExistsError)
-        )
+    def register(self, rows: TableFiles, fence: Fence) -> None:
+        conflicts = (CommitFailedException, TableAlreadyExistsError)
+        fence.put(lambda: self._register(rows, fence), conflicts)
 
-    def _commit(self, found: list[Receipt], fence: Fence) -> None:
+    def _register(self, rows: TableFiles, fence: Fence) -> None:
         catalog = self._catalog()
         table = self._table(catalog)
         if table is not None:
-            self._put(table, found, fence)
-        elif found:
-            schema = unified([entry["schema"] for entry in found])
+            self._put(table, rows, fence)
+        elif schema := typed_columns(self.columns(rows)):
+            self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
-                _partition(creation, self._partition_by)
-                creation.add_files(_files(creation, found), fence.marks)
+                _partition(creation, self.partition_by)
+                if rows.files:
+                    creation.add_files(rows.files, fence.marks)
                 fence.check()
 
-    def _put(self, table: ExistingTable, found: list[Receipt], fence: Fence) -> None:
+    def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
         if fence.is_passed(partial(_commits, table)):
             return
         # after a conflict, pyiceberg would retry without a check of the new commits' marks
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         with table.transaction() as transaction:
             if not self._append:
-                transaction.delete(AlwaysTrue(), {} if found else fence.marks)
-            if found:
-                _widen(transaction, table, [entry["schema"] for entry in found])
-                transaction.add_files(_files(transaction, found), fence.marks)
+                transaction.delete(AlwaysTrue(), {} if rows.files else fence.marks)
+            if rows.files:
+                _widen(transaction, table, typed_columns(rows.schema))
+                transaction.add_files(rows.files, fence.marks)
             fence.check()
 
     def first_rows(self, count: int) -> list[Row]:
@@ -158,13 +149,7 @@ class IcebergTable(Table):
                 f"{hidden[0].name}, and only partitions by whole values can be written"
             )
         existing = [table.schema().find_column_name(field.source_id) or "" for field in fields]
-        self._partition_by = partitions_of(f"'{self._write.table}'", self._partition_by, existing)
-
-
-def _files(transaction: Transaction, found: list[Receipt]) -> list[str]:
-    """Return the full paths of the files in receipts. Receipts name them relative to the table."""
-    place = transaction.table_metadata.location.rstrip("/")
-    return [f"{place}/{entry['name']}" for entry in found]
+        self.partition_by = partitions_of(f"'{self._write.table}'", self.partition_by, existing)
 
 
 def _refuse_imports_of_tables(catalog: Catalog) -> None:
@@ -200,10 +185,14 @@ def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:
                 update.add_identity(column)
 
 
-def _widen(transaction: Transaction, table: ExistingTable, schemas: list[pa.Schema]) -> None:
+def _columns_of(table: ExistingTable) -> pa.Schema:
+    return common_types(table.schema().as_arrow().empty_table()).schema
+
+
+def _widen(transaction: Transaction, table: ExistingTable, schema: pa.Schema) -> None:
     """Add the columns that the table lacks to its schema."""
-    before = common_types(table.schema().as_arrow().empty_table()).schema
-    whole = unified([before, *schemas])
+    before = _columns_of(table)
+    whole = unified([before, schema])
     if not whole.equals(before):
         with transaction.update_schema() as update:
             update.union_by_name(whole)

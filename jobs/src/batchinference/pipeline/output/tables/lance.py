@@ -1,9 +1,8 @@
-"""Writes Lance datasets: tasks write fragments, and the commit adds them as one version."""
+"""Writes Lance datasets: one version adds the fragments made of Parquet files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
 
 import lance
@@ -12,70 +11,58 @@ from lance.commit import CommitConflictError
 from lance.fragment import FragmentMetadata, write_fragments
 
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence
-from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import (
-    Receipt,
-    Row,
-    Table,
-    aligned,
-    expected_schema,
-    read_receipts,
-    receipt,
-    unified,
-)
-from batchinference.pipeline.schema import is_complete, is_tensor
+from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
+from batchinference.pipeline.output.tables import Row, Table, check_columns
+from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
+from batchinference.pipeline.schema import is_tensor
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteLance
 
 
 class LanceTable(Table):
+    # Lance refuses to append lists whose elements have another name
+    parquet = ParquetWriter("zstd", names_of_lists=True)
+
     def __init__(self, write: WriteLance) -> None:
         self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"
-        self._expected: pa.Schema | None = None
-        self._exists = False
 
-    def begin(self, schema: pa.Schema) -> None:
+    def load(self) -> None:
         dataset = self._dataset()
-        self._exists = dataset is not None
-        if self._append and dataset is not None:
-            self._expected = dataset.schema
-        else:
-            self._expected = expected_schema(_with_vectors(schema.empty_table()))
+        if dataset is not None and self._append:
+            self.types = dataset.schema
 
-    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        table = aligned(_with_vectors(table), self._expected)
+    def convert(self, table: pa.Table) -> pa.Table:
+        if self.types is not None:
+            where = f"write.path: the dataset '{self._address.uri}'"
+            check_columns(table.column_names, self.types.names, where)
+        return without_empty_structs(_with_vectors(table))
+
+    def put(self, file: Location, content: bytes) -> list[str]:
+        table = self.read(content)
         mode = "append" if self._append else "overwrite"
         fragments = write_fragments(
             table,
             self._address.library_uri,
             schema=table.schema,
-            mode=mode if self._exists else "create",
+            mode="create" if self._dataset() is None else mode,
             storage_options=self._address.storage_options,
         )
-        yield receipt(table.schema, fragments=[fragment.to_json() for fragment in fragments])
-
-    def create(self, schema: pa.Schema) -> None:
-        if is_complete(schema) and self._dataset() is None:
-            options = self._address.storage_options
-            table = _with_vectors(schema.empty_table())
-            lance.write_dataset(table, self._address.library_uri, storage_options=options)
+        return [json.dumps(fragment.to_json()) for fragment in fragments]
 
     def commits(self, mark: str) -> int:
         dataset = self._dataset()
         return 0 if dataset is None else _commits(dataset, mark)
 
-    def commit(self, receipts: list[Location], fence: Fence) -> None:
-        found = read_receipts(receipts, _paths)
-        fence.put(lambda: self._commit(found, fence), (CommitConflictError,))
+    def register(self, rows: TableFiles, fence: Fence) -> None:
+        fence.put(lambda: self._register(rows, fence), (CommitConflictError,))
 
-    def _commit(self, found: list[Receipt], fence: Fence) -> None:
+    def _register(self, rows: TableFiles, fence: Fence) -> None:
         dataset = self._dataset()
         if dataset is not None and fence.is_passed(partial(_commits, dataset)):
             return
-        operation = self._operation(found, dataset)
+        operation = self._operation(rows, dataset)
         if operation is None:
             return
         version = 0 if dataset is None else dataset.version
@@ -88,22 +75,17 @@ class LanceTable(Table):
         )
 
     def _operation(
-        self, found: list[Receipt], dataset: lance.LanceDataset | None
+        self, rows: TableFiles, dataset: lance.LanceDataset | None
     ) -> lance.LanceOperation.BaseOperation | None:
         """Return the operation to commit, or None if there is nothing to do."""
-        if not found:
-            if dataset is None or self._append:
-                return None
-            return lance.LanceOperation.Overwrite(dataset.schema, [])
-        schema = _common_schema([entry["schema"] for entry in found])
-        fragments = [
-            FragmentMetadata.from_json(json.dumps(fragment))
-            for entry in found
-            for fragment in entry["fragments"]
-        ]
+        if not rows.files and dataset is not None:
+            return None if self._append else lance.LanceOperation.Overwrite(dataset.schema, [])
+        if not rows.schema:
+            return None
+        fragments = [FragmentMetadata.from_json(text) for file in rows.files for text in file]
         if self._append and dataset is not None:
             return lance.LanceOperation.Append(fragments)
-        return lance.LanceOperation.Overwrite(schema, fragments)
+        return lance.LanceOperation.Overwrite(self.columns(rows), fragments)
 
     def first_rows(self, count: int) -> list[Row]:
         dataset = self._dataset()
@@ -116,29 +98,10 @@ class LanceTable(Table):
         return lance.dataset(self._address.library_uri, storage_options=options)
 
 
-def _paths(entry: Receipt) -> list[str]:
-    return [file["path"] for fragment in entry["fragments"] for file in fragment["files"]]
-
-
 def _commits(dataset: lance.LanceDataset, mark: str) -> int:
     transactions = (entry for entry in dataset.get_transactions(dataset.version) if entry)
     found = (entry.transaction_properties or {} for entry in transactions)
     return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
-
-
-def _common_schema(schemas: list[pa.Schema]) -> pa.Schema:
-    """Return the schema of all rows.
-
-    Raises BadOutput if schemas differ. Fragments that are written separately identify columns only
-    by number, so any difference would mix up columns."""
-    whole = unified(schemas)
-    if any(not schema.remove_metadata().equals(whole) for schema in schemas):
-        raise BadOutput(
-            f"write: the rows do not all have the columns {', '.join(whole.names)} with the same "
-            "types, which Lance needs: end the steps with selectColumns, and give null columns a "
-            "type"
-        )
-    return whole
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:

@@ -1,5 +1,4 @@
-"""Writes database tables: tasks stage Parquet files, and the commit inserts their rows in one
-transaction."""
+"""Writes database tables: one transaction inserts the rows of the Parquet files."""
 
 from __future__ import annotations
 
@@ -15,13 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.commit.table_commit import Fence
+from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput, mask_secrets
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.tables import Row, Table, unified
-from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.schema import is_complete
-from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
+from batchinference.pipeline.output.tables import Row, Table, check_columns
+from batchinference.pipeline.output.writers.parquet import storable
+from batchinference.pipeline.storage.arrow_files import open_parquet
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
@@ -37,20 +35,20 @@ class SqlTable(Table):
         self._write = write
         schema, _, self._name = write.table.rpartition(".")
         self._schema = schema or None
+        self._columns: list[str] | None = None
+        """The columns of the table; None if it does not exist."""
 
-    def begin(self, schema: pa.Schema) -> None:
+    def load(self) -> None:
         engine = self._engine()
-        if not self._exists(engine):
-            return
-        existing = self._existing(engine).columns.keys()
-        if missing := [name for name in schema.names if name not in existing]:
-            raise BadOutput(
-                f"write.table: '{self._write.table}' has no column '{missing[0]}', only "
-                f"{', '.join(existing)}. Choose other columns in write.columns"
-            )
+        self._columns = self._existing(engine).columns.keys() if self._exists(engine) else None
 
-    def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
-        yield from ParquetWriter("zstd").files(tensors_to_lists(table))
+    def convert(self, table: pa.Table) -> pa.Table:
+        if self._columns is not None:
+            check_columns(table.column_names, self._columns, f"write.table: '{self._write.table}'")
+        return storable(tensors_to_lists(table))
+
+    def put(self, file: Location, content: bytes) -> Location:
+        return file
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         """Nested values become JSON. SQLite has no NaN."""
@@ -62,12 +60,6 @@ class SqlTable(Table):
                 rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
         return dict(rows)
 
-    def create(self, schema: pa.Schema) -> None:
-        engine = self._engine()
-        if is_complete(schema) and not self._exists(engine):
-            schema = tensors_to_lists(schema.empty_table()).schema
-            self._new(schema).metadata.create_all(engine)
-
     def commits(self, mark: str) -> int:
         with self._engine().connect() as connection:
             marks = self._marks()
@@ -76,15 +68,14 @@ class SqlTable(Table):
             wanted = sa.select(marks).where(marks.c.mark == mark)
             return len(connection.execute(wanted).all())
 
-    def commit(self, receipts: list[Location], fence: Fence) -> None:
+    def register(self, rows: TableFiles, fence: Fence) -> None:
         engine, marks = self._engine(), self._marks()
-        schema = unified([_schema(address) for address in receipts]) if receipts else pa.schema([])
         existed = self._exists(engine)
-        if not existed and not receipts:
+        if not existed and not rows.schema:
             return
         if self._was_committed(fence):
             return
-        table = self._existing(engine) if existed else self._new(schema)
+        table = self._existing(engine) if existed else self._new(self.columns(rows))
         fence.check()
         try:
             # before the transaction: in some databases, creating a table ends a transaction
@@ -96,8 +87,8 @@ class SqlTable(Table):
                     connection.execute(sa.insert(marks).values(mark=mark))
                 if self._write.mode == "overwrite":
                     connection.execute(sa.delete(table))
-                for rows in _batches(receipts):
-                    connection.execute(sa.insert(table), rows)
+                for batch in _batches(rows.files):
+                    connection.execute(sa.insert(table), batch)
         except Exception as error:  # noqa: BLE001 - drivers raise any exception
             if self._was_committed(fence):
                 return
@@ -163,14 +154,9 @@ class SqlTable(Table):
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
 
 
-def _schema(address: Location) -> pa.Schema:
-    with address.open_input_file() as source:
-        return parquet_schema(source)
-
-
-def _batches(receipts: list[Location]) -> Iterator[list[Row]]:
-    for address in receipts:
-        with address.open_input_file() as source:
+def _batches(files: list[Location]) -> Iterator[list[Row]]:
+    for file in files:
+        with file.open_input_file() as source:
             for batch in open_parquet(source).iter_batches(INSERT_ROWS):
                 yield batch.to_pylist()
 

@@ -17,7 +17,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import errors_within_limits
 
 if TYPE_CHECKING:
-    from batchinference.spec.write import Write, WriteFiles
+    from batchinference.spec.write import Write
 
 
 class Writer(Protocol):
@@ -32,6 +32,14 @@ class FileWriter(Writer, Protocol):
 
     def rows(self, part: Location) -> Iterator[Row]:
         """Yield the rows of a file as Python values. Raises an error of DAMAGE if it is damaged."""
+
+
+@runtime_checkable
+class TypedWriter(Writer, Protocol):
+    """A writer whose files have columns with types."""
+
+    def converted(self, table: pa.Table) -> pa.Table:
+        """Return a table with the types that its files have."""
 
 
 @runtime_checkable
@@ -78,8 +86,8 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
 has the name of the format, and is imported when it is needed."""
 
 
-def writer_for(write: WriteFiles) -> FileWriter:
-    """Return the writer for a format, with its options."""
+def writer_for(write: Write) -> FileWriter:
+    """Return the writer for a format of files, with its options."""
     name, fields = WRITERS[write.format]
     module = importlib.import_module(f"{__name__}.{write.format}")
     return cast(FileWriter, getattr(module, name)(*(getattr(write, field) for field in fields)))
@@ -87,7 +95,7 @@ def writer_for(write: WriteFiles) -> FileWriter:
 
 def rewriting_writer_for(write: Write) -> RewritingWriter | None:
     """Return the writer of an output; None if its files are not rewritten."""
-    writer = writer_for(write) if write.format in WRITERS else None  # type: ignore[arg-type]
+    writer = writer_for(write) if write.format in WRITERS else None
     return writer if isinstance(writer, RewritingWriter) else None
 
 

@@ -25,10 +25,15 @@ ROW_GROUP_BYTES = 64 << 20
 @dataclass(frozen=True)
 class ParquetWriter:
     compression: str
+    names_of_lists: bool = False
+    """Whether lists keep the names of their elements. Otherwise they have the standard name."""
     typed: ClassVar[bool] = True
 
+    def converted(self, table: pa.Table) -> pa.Table:
+        return storable(tensors_to_lists(table))
+
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
-        yield ".parquet", self.write([storable(tensors_to_lists(table))])
+        yield ".parquet", self.write([self.converted(table)])
 
     def rows(self, part: Location) -> Iterator[Row]:
         with part.open_input_file() as source:
@@ -44,7 +49,12 @@ class ParquetWriter:
         with ExitStack() as opened:
             for group in _row_groups(tables):
                 if writer is None:
-                    writer = pq.ParquetWriter(sink, group.schema, compression=self.compression)
+                    writer = pq.ParquetWriter(
+                        sink,
+                        group.schema,
+                        compression=self.compression,
+                        use_compliant_nested_type=not self.names_of_lists,
+                    )
                     opened.enter_context(writer)
                 writer.write_table(group)
         return memoryview(sink.getvalue())
@@ -67,15 +77,21 @@ def storable(table: pa.Table) -> pa.Table:
     """Return the table with types that Parquet readers support: float16 as float32, because Spark
     does not support float16, and structs without fields as the text {}, as Parquet cannot store
     them."""
+    table = without_empty_structs(table)
+    for index, field in enumerate(table.schema):
+        if (kind := map_types(field.type, _widened)) != field.type:
+            wide = table.column(index).cast(kind)
+            table = table.set_column(index, field.with_type(kind), wide)
+    return table
+
+
+def without_empty_structs(table: pa.Table) -> pa.Table:
+    """Return the table with the text {} in place of structs without fields."""
     for index, field in enumerate(table.schema):
         if _has_empty_struct(field.type):
             chunks = [_without_empty_structs(chunk) for chunk in table.column(index).chunks]
             kind = chunks[0].type if chunks else pa.string()
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
-    for index, field in enumerate(table.schema):
-        if (kind := map_types(field.type, _widened)) != field.type:
-            wide = table.column(index).cast(kind)
-            table = table.set_column(index, field.with_type(kind), wide)
     return table
 
 

@@ -1,0 +1,111 @@
+"""Jobs that write a table have the guarantees of jobs that write files."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.spec import parse
+from batchinference.spec.report import JobState
+from support.jobs.table_writes import run_job
+from support.jobs.text_table import COMPUTED, TextTable
+from support.jobs.without_ray import InProcessExecution
+from support.outputs.tables import write_fields
+from support.outputs.verify_command import verified
+
+FORMATS = ["delta", "iceberg", "lance", "sql"]
+ALL = ["a1", "a3", "b1"]
+EACH = ["a1", "a3", "b1", "x a2"]
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> TextTable:
+    table = TextTable(request.param, tmp_path)
+    table.lines("b", ["b1"])
+    COMPUTED.clear()
+    return table
+
+
+def die_at_commit(number: int, dying: pytest.MonkeyPatch) -> None:
+    """Let the process of the next job lose its storage at a commit."""
+    real, commits = Committer.put, count()
+
+    def put(self: Committer, *arguments: Any) -> None:
+        if next(commits) >= number:
+            raise OSError("killed")
+        real(self, *arguments)
+
+    dying.setattr(Committer, "put", put)
+
+
+@pytest.mark.parametrize("table", FORMATS, indirect=True)
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_interrupted_job_computes_only_the_missing_rows(
+    table: TextTable, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        with monkeypatch.context() as dying:
+            die_at_commit(1, dying)
+            assert table.run(mode).state == JobState.FAILED
+        assert table.texts() == []
+        done = verified(table.output, "--trust-output")
+        assert (done.result, done.found, done.job["accountedRows"]) == ("unfinished", {}, number)
+    COMPUTED.clear()
+    report = table.run(mode)
+    assert (report.state, table.texts()) == (JobState.SUCCEEDED, ALL)
+    assert len(COMPUTED) == len(EACH) - 2
+    assert report.counts is not None
+    assert (report.counts.written, report.counts.failed, table.proven()) == (3, 1, True)
+
+
+@pytest.mark.parametrize("table", ["delta"], indirect=True)
+def test_unfinished_job_starts_over_without_resume(
+    table: TextTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as dying:
+        die_at_commit(1, dying)
+        assert table.run().state == JobState.FAILED
+    COMPUTED.clear()
+    assert table.run(resume=False).state == JobState.SUCCEEDED
+    assert (sorted(COMPUTED), table.texts(), table.proven()) == (EACH, ALL, True)
+
+
+@pytest.mark.parametrize("table", FORMATS, indirect=True)
+def test_second_pass_computes_rows_that_the_first_lost(
+    table: TextTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, passes = InProcessExecution.run, count(1)
+
+    def run(self: InProcessExecution) -> None:
+        self._only = 0 if next(passes) == 1 else None
+        real(self)
+
+    monkeypatch.setattr(InProcessExecution, "run", run)
+    report = table.run()
+    assert (report.state, report.attempt) == (JobState.SUCCEEDED, 2)
+    assert (sorted(COMPUTED), table.texts(), table.proven()) == (EACH, ALL, True)
+
+
+@pytest.mark.parametrize("table", ["delta"], indirect=True)
+def test_small_files_are_merged_before_they_are_registered(table: TextTable) -> None:
+    assert table.run().state == JobState.SUCCEEDED
+    assert len(deltalake.DeltaTable(str(table.output)).file_uris()) == 1
+
+
+@pytest.mark.parametrize("table", FORMATS, indirect=True)
+def test_rows_that_cannot_fit_the_table_are_refused_before_the_job(table: TextTable) -> None:
+    """The columns are known from the input, so no row is computed."""
+    text = {"other": ["a"]} if table.format == "sql" else {"text": [[1]]}
+    run_job(table.place / "before", write_fields(table.format, table.place), [pa.table(text)])
+    job = table.job()
+    job["spec"]["steps"] = [{"name": "all", "filter": "text != ''"}]
+    report = table.run_job(job)
+    assert (report.reason, "'text'" in (report.message or "")) == ("BadOutput", True)
+    assert not Layout.of(parse(job).spec).job.exists()

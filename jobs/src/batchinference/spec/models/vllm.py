@@ -198,6 +198,10 @@ class VllmModel(TextModel):
         return ["float32"] if self.task == "embed" else "string"
 
     @property
+    def uses_texts(self) -> bool:
+        return True
+
+    @property
     def is_chat(self) -> bool:
         """Return whether the chat template is applied."""
         return self.task == "generate" if self.chat is None else self.chat

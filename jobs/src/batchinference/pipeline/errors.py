@@ -152,6 +152,10 @@ class WorkerCrashed(JobFailure):
     reason = "WorkerCrashed"
 
 
+class EngineDied(WorkerCrashed):
+    """A process on which this one depends has died, so that this one must be replaced too."""
+
+
 class NodeLost(JobFailure):
     """Ray lost a node, or its own processes on a node. No step raised an error."""
 

@@ -21,7 +21,12 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
+from batchinference.pipeline.execution.concurrent_batches import (
+    concurrency_of_actors,
+    concurrent_or_single,
+)
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
+from batchinference.pipeline.execution.placement import placement_arguments
 from batchinference.pipeline.execution.resources import (
     ACTOR_RESTARTS,
     TASK_RETRIES,
@@ -113,24 +118,31 @@ class StagedExecution:
             task = _task(stage, errors)
             retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
             return dataset.map_batches(task, batch_size=None, **common, **retries)
-        if stage.is_llm:
-            return _add_llm(dataset, stage, plan, errors)
         least, most = pool_size(stage, plan)
+        arguments = {
+            **common,
+            "num_gpus": stage.gpus or None,
+            "resources": dict(stage.custom) or None,
+            "accelerator_type": stage.accelerator,
+            "memory": memory_of(stage, plan),
+            "max_task_retries": TASK_RETRIES,
+            "max_restarts": ACTOR_RESTARTS,
+            **placement_arguments(stage, plan, dataset),
+        }
         return dataset.map_batches(
             _actor(stage, errors),
             batch_size=self._rows_at_once(stage, most),
-            compute=ActorPoolStrategy(min_size=least, max_size=most),
-            num_gpus=stage.gpus or None,
-            resources=dict(stage.custom) or None,
-            accelerator_type=stage.accelerator,
-            memory=memory_of(stage, plan),
-            max_task_retries=TASK_RETRIES,
-            max_restarts=ACTOR_RESTARTS,
-            **common,
+            compute=ActorPoolStrategy(
+                min_size=least, max_size=most, **concurrency_of_actors(stage)
+            ),
+            **arguments,
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the number of rows that an actor gets at once: a batch, or a window of texts."""
+        """Return the number of rows that an actor gets at once: a batch, a window of texts, or a
+        block for batches that are computed at the same time."""
+        if stage.concurrent_batches > 1:
+            return None
         if not (self.windows and stage.texts and stage.batch_size):
             return stage.batch_size
         return self.windows.window_rows(stage.batch_size, replicas)
@@ -250,17 +262,6 @@ def sink_for(
     return CommitSink(committer, rows)
 
 
-def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
-    from batchinference.pipeline.execution.vllm_stage import add_llm
-    from batchinference.pipeline.runtimes.vllm_processor import NodeSelectors, RetryOptions
-
-    engine = selector(plan, plan.group_of(stage)) if plan.groups else None
-    nodes = NodeSelectors(engine, selector(plan, CPU_GROUP))
-    of_actors = {"max_task_retries": TASK_RETRIES, "max_restarts": ACTOR_RESTARTS}
-    retries = RetryOptions({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
-    return add_llm(dataset, stage, errors, nodes, retries)
-
-
 def _actor(stage: Stage, errors: ErrorHandling) -> type:
     """Return a class for an actor pool.
 
@@ -271,7 +272,7 @@ def _actor(stage: Stage, errors: ErrorHandling) -> type:
         def __init__(self) -> None:
             self._failure: JobFailure | None = None
             try:
-                self._stage = BlockStage(stage, errors)
+                self._stage = concurrent_or_single(stage, lambda: BlockStage(stage, errors))
             except JobFailure as failure:
                 # raised at the first batch: Ray drops the cause of an error in a constructor
                 self._failure = failure
@@ -310,13 +311,15 @@ class BlockStage:
         self._runner = StageRunner(stage, errors)
         self._texts = stage.texts
         self._runs_in_tasks = stage.replicas is None
+        self._waits = not self._runs_in_tasks and stage.concurrent_batches == 1
+        """Whether the process waits for rows between blocks."""
         self._memory = PeakMemory()
         self._ended: float | None = None
         """When the previous block was done."""
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the block after the steps, in several blocks if a step makes large results."""
-        if self._ended is not None and not self._runs_in_tasks:
+        if self._ended is not None and self._waits:
             self._runner.add_wait(time.perf_counter() - self._ended)
         for batch in computed_longest_first(self._runner, decode(block), self._texts):
             notes = (*batch.notes, *self._memory.notes(self._name), *retry_notes(self._name))

@@ -177,8 +177,7 @@ RUNTIMES = {
     "transformers": Entry(
         "transformers", "load_transformers", "transformers", PIPELINE_EXTRA, checks=True
     ),
-    # not one class in one actor, but several Ray Data operators: see vllm_processor
-    "vllm": Entry("vllm_checks", "", "vllm", "ray[llm]", checks=True),
+    "vllm": Entry("vllm", "VllmRuntime", "vllm", "vllm", checks=True),
 }
 """Maps runtime names in the specification to runtimes. A module is imported when it is needed."""
 

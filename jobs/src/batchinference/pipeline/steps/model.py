@@ -17,7 +17,7 @@ from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.result_columns import ResultColumns
-from batchinference.spec.models import HttpModel, Model
+from batchinference.spec.models import HttpModel, Model, VllmModel
 from batchinference.spec.models.transformers_tasks import GENERATION
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
@@ -69,7 +69,7 @@ class ModelTransform:
 
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
     """Return the values of each input of the model."""
-    if isinstance(model, HttpModel) or getattr(model, "task", None) in GENERATION:
+    if isinstance(model, HttpModel | VllmModel) or getattr(model, "task", None) in GENERATION:
         return dict(values_for_texts(model.inputs, table))
     columns = to_batch(table)
     return {name: columns[column] for name, column in model.inputs.items()}

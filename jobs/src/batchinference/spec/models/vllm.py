@@ -1,4 +1,4 @@
-"""Language models that run in vLLM, with the vLLM processor of Ray Data."""
+"""Language models that run in vLLM."""
 
 from __future__ import annotations
 
@@ -114,6 +114,7 @@ class VllmModel(TextModel):
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
     IN_PROCESS: ClassVar[bool] = False
+    WITHOUT_DEVICE: ClassVar[str] = "without GPUs, which vLLM needs unless it was built for CPUs"
 
     runtime: Literal["vllm"]
     """The library that runs the model."""
@@ -191,9 +192,8 @@ class VllmModel(TextModel):
         return self.parallelism.pipeline
 
     @property
-    def preprocessing_pools(self) -> int:
-        """Return the number of actor pools for images, the chat template and tokenization."""
-        return bool(self.images) + self.is_chat + 1
+    def concurrent_batches(self) -> int:
+        return self.max_concurrent_batches
 
     @property
     def other_locations(self) -> list[str]:

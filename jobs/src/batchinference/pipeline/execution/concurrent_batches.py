@@ -1,0 +1,84 @@
+"""Computes several batches at the same time in one actor, whose model takes rows of all of them.
+
+While one batch waits for its slowest row, the model already computes rows of the next ones. Ray
+Data lets an actor run several calls at the same time, one for each block, but runs the batches of
+a block one after the other. So a call gets a whole block, and cuts it into batches itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline.errors import EngineDied
+from batchinference.plan import Stage
+
+Run = Callable[[pa.Table], Iterator[pa.Table]]
+"""The steps of a stage. It keeps measurements and batch sizes, so that each thread needs one."""
+
+
+def concurrency_of_actors(stage: Stage) -> dict[str, Any]:
+    """Return the arguments of Ray's actor pool for a stage."""
+    if stage.concurrent_batches == 1:
+        return {}
+    return {
+        "max_concurrent_calls_per_actor": stage.concurrent_batches,
+        "enable_true_multi_threading": True,
+    }
+
+
+def concurrent_or_single(stage: Stage, make: Callable[[], Run]) -> Run:
+    """Return what an actor of a stage runs for each block. `make` loads the steps."""
+    if stage.concurrent_batches == 1 or stage.batch_size is None:
+        return make()
+    return ConcurrentBatches(make, stage.batch_size, stage.concurrent_batches)
+
+
+class ConcurrentBatches:
+    """Runs the steps of a stage over the batches of blocks. All calls together compute at most
+    `at_once` batches of `rows` rows at the same time."""
+
+    def __init__(self, make: Callable[[], Run], rows: int, at_once: int) -> None:
+        self._make, self._rows = make, rows
+        self._idle = [make()]  # loads the model before there are several threads
+        self._lock = Lock()
+        self._threads = ThreadPoolExecutor(at_once)
+
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+        """Yield the block after the steps, in the order of its rows."""
+        starts = range(0, block.num_rows, self._rows)
+        batches = (block.slice(start, self._rows) for start in starts)
+        running = deque(self._threads.submit(self._run, batch) for batch in batches)
+        try:
+            while running:
+                yield from running.popleft().result()
+        except EngineDied as error:
+            exit_process(error)
+            raise
+        finally:
+            for batch in running:
+                batch.cancel()
+
+    def _run(self, batch: pa.Table) -> list[pa.Table]:
+        with self._lock:
+            run = self._idle.pop() if self._idle else None
+        run = run or self._make()
+        try:
+            return list(run(batch))
+        finally:
+            with self._lock:
+                self._idle.append(run)
+
+
+def exit_process(error: EngineDied) -> None:
+    """End this process, so that Ray starts the actor again, with a new engine. Ray would send
+    retries of a call that raises to this actor."""
+    print(error.message, file=sys.stderr, flush=True)
+    os._exit(1)

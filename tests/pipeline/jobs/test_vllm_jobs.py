@@ -70,7 +70,6 @@ def test_rows_keep_their_columns_and_failed_rows_their_errors(tmp_path: Path, mo
         ("ask", "VLLMValidationError: The decoder prompt is too odd"),
         ("ask", "TemplateError: roles must alternate"),
     }
-    assert found.report.steps["ask"].rows == 41
 
 
 @pytest.mark.long("vllm")
@@ -88,6 +87,7 @@ def test_engine_that_dies_is_replaced(tmp_path: Path, model: str) -> None:
     found = run(tmp_path, vllm_step(source=model, chat=False), texts=texts)
     assert found.report.state == JobState.SUCCEEDED, found.report.message
     assert written(tmp_path) == {text: text[::-1] for text in texts}
+    assert found.report.retries
 
 
 def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, model: str) -> None:

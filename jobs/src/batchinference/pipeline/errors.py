@@ -21,6 +21,7 @@ FORMATS_EXTRA = "./jobs[formats]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
 VISION_EXTRA = "./jobs[vision]"
 HEIC_EXTRA = "./jobs[heic]"
+VLLM_PACKAGE = "vllm>=0.29,<0.30"
 
 
 def mask_secrets(text: str) -> str:

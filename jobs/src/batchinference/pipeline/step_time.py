@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
 from threading import Lock, get_ident
 from typing import TypeVar
 
@@ -87,11 +87,10 @@ class SharedClock:
             return self._share
 
 
-@cache
-def _clocks_of(step: str) -> tuple[SharedClock, SharedClock]:
-    """Return the clocks of all threads of this process that run a step: for its seconds, and for
-    its CPU seconds."""
-    return SharedClock(time.perf_counter), SharedClock(_THREADS.other_cpu_time)
+_CLOCKS: defaultdict[str, tuple[SharedClock, SharedClock]] = defaultdict(
+    lambda: (SharedClock(time.perf_counter), SharedClock(_THREADS.other_cpu_time))
+)
+"""The clocks for the seconds and for the CPU seconds of each step, for all threads that run it."""
 
 
 class StepTime:
@@ -119,7 +118,7 @@ class StepTime:
         clock, cpu_clock = (
             (SharedClock(time.perf_counter), SharedClock(time.thread_time))
             if self._of_thread
-            else _clocks_of(self._step)
+            else _CLOCKS[self._step]
         )
         with _THREADS.this_thread() if self._of_thread else nullcontext():
             began, cpu = clock.begin(), cpu_clock.begin()

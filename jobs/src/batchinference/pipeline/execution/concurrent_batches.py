@@ -18,7 +18,11 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline.errors import EngineDied
+from batchinference.pipeline.execution.block_codec import encode
+from batchinference.pipeline.execution.task_notes import retry_notes
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.plan import Stage
+from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
 Run = Callable[[pa.Table], Iterator[pa.Table]]
 """The steps of a stage. It keeps measurements and batch sizes, so that each thread needs one."""
@@ -36,23 +40,24 @@ def concurrency_of_actors(stage: Stage) -> dict[str, Any]:
 
 def concurrent_or_single(stage: Stage, make: Callable[[], Run]) -> Run:
     """Return what an actor of a stage runs for each block. `make` loads the steps."""
-    if stage.concurrent_batches == 1 or stage.batch_size is None:
-        return make()
-    return ConcurrentBatches(make, stage.batch_size, stage.concurrent_batches)
+    return make() if stage.concurrent_batches == 1 else ConcurrentBatches(stage, make)
 
 
 class ConcurrentBatches:
-    """Runs the steps of a stage over the batches of blocks. All calls together compute at most
-    `at_once` batches of `rows` rows at the same time."""
+    """Runs the steps of a stage over the batches of blocks, several of them at the same time, also
+    of several calls."""
 
-    def __init__(self, make: Callable[[], Run], rows: int, at_once: int) -> None:
-        self._make, self._rows = make, rows
+    def __init__(self, stage: Stage, make: Callable[[], Run]) -> None:
+        self._name, self._rows = stage.name, stage.batch_size or MODEL_BATCH_SIZE
+        self._make = make
         self._idle = [make()]  # loads the model before there are several threads
         self._lock = Lock()
-        self._threads = ThreadPoolExecutor(at_once)
+        self._threads = ThreadPoolExecutor(stage.concurrent_batches)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the block after the steps, in the order of its rows."""
+        if notes := retry_notes(self._name):  # the threads are in no task of Ray
+            yield encode(RowBatch(notes=notes))
         starts = range(0, block.num_rows, self._rows)
         batches = (block.slice(start, self._rows) for start in starts)
         running = deque(self._threads.submit(self._run, batch) for batch in batches)
@@ -80,5 +85,6 @@ class ConcurrentBatches:
 def exit_process(error: EngineDied) -> None:
     """End this process, so that Ray starts the actor again, with a new engine. Ray would send
     retries of a call that raises to this actor."""
-    print(error.message, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{error.message}\n")
+    sys.stderr.flush()
     os._exit(1)

@@ -16,9 +16,6 @@ from batchinference.pipeline.ray_compat import ExecutionCallback, InternalQueueO
 if TYPE_CHECKING:
     from batchinference.pipeline.ray_compat import OpState, StreamingExecutor
 
-INTO = "-into"
-"""Name suffix of an operator that converts a step's rows for Ray's own operators."""
-_RAY_SUFFIX = "UDF"
 _OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
 
 
@@ -42,12 +39,12 @@ class ExecutionControl:
             raise JobFailure("given up")
         if self.draining:
             _drain(states)
-        names = _names([state.op.name for state in states])
         busy = [
             name
-            for state, name in zip(states, names, strict=True)
+            for state in states
             # rows that wait for a batch to fill do not count
-            if name and (state.op.num_active_tasks() or state.has_pending_bundles())
+            if (name := _name(state.op.name))
+            and (state.op.num_active_tasks() or state.has_pending_bundles())
         ]
         self.stage = busy[-1] if busy else self.stage
 
@@ -71,18 +68,6 @@ def _drain(states: Sequence[OpState]) -> None:
             queue.clear()
         if isinstance(state.op, InternalQueueOperatorMixin):
             state.op.clear_internal_input_queue()
-
-
-def _names(operators: Sequence[str]) -> list[str]:
-    """Return the names of the operators in the job.
-
-    Ray's own operators belong to the step whose rows an earlier operator converted for them."""
-    names: list[str] = []
-    step = ""
-    for name in map(_name, operators):
-        step = name.removesuffix(INTO) if name.endswith(INTO) else step
-        names.append(step if name.endswith(_RAY_SUFFIX) else name)
-    return names
 
 
 def _name(operator: str) -> str:

@@ -16,8 +16,8 @@ Bundle = dict[str, float]
 
 
 def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str, Any]:
-    """Return the arguments of `dataset.map_batches` with which each actor gets a placement group that has
-    the GPUs of its replica on several pods; none if a replica fits into one pod.
+    """Return the arguments of `dataset.map_batches` with which each actor gets a placement group
+    that has the GPUs of its replica on several pods; none if a replica fits into one pod.
 
     The actor is in the group, takes the CPUs of its first bundle and no GPU: the library that runs
     the model starts a process for each GPU in the group."""

@@ -15,6 +15,7 @@ from batchinference.pipeline.errors import (
     PIPELINE_EXTRA,
     RUNTIMES_EXTRA,
     VISION_EXTRA,
+    VLLM_PACKAGE,
     ModelLoad,
     describe,
     require_package,
@@ -177,7 +178,7 @@ RUNTIMES = {
     "transformers": Entry(
         "transformers", "load_transformers", "transformers", PIPELINE_EXTRA, checks=True
     ),
-    "vllm": Entry("vllm", "VllmRuntime", "vllm", "vllm", checks=True),
+    "vllm": Entry("vllm", "VllmRuntime", "vllm", VLLM_PACKAGE, checks=True),
 }
 """Maps runtime names in the specification to runtimes. A module is imported when it is needed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Coroutine
@@ -71,11 +72,8 @@ class Engine:
         return asyncio.run_coroutine_threadsafe(self._answer(prompt, adapter), self._loop)
 
     async def _answer(self, prompt: Prompt, adapter: Any) -> Any:
-        output = None
-        asked = self._ask(prompt, request_id=str(next(self._numbers)), lora_request=adapter)
-        async for output in asked:
-            pass
-        return output
+        outputs = self._ask(prompt, request_id=str(next(self._numbers)), lora_request=adapter)
+        return [output async for output in outputs][-1]
 
     def adapter(self, name: Any) -> Any:
         """Return vLLM's request for an adapter; None if the name is None. Raises NoAdapter."""
@@ -96,6 +94,8 @@ class Engine:
 
 
 async def _started(model: VllmModel) -> Any:
+    # the standard output of a preview has only its results
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     import vllm
 
     return vllm.AsyncLLMEngine.from_engine_args(vllm.AsyncEngineArgs(**arguments_of(model)))

@@ -83,7 +83,7 @@ class VllmRuntime:
         model = self._model
         if not model.is_chat:
             return {"prompt": _not_empty(text_of(model, row))}
-        messages, images = messages_of(model, row), {}
+        messages, images = messages_of(model, row), Prompt()
         if model.images:
             messages, images = self._engine.without_images(self._inlined(messages))
         return {"prompt": apply_template(model, self._engine.processor, messages), **images}
@@ -94,7 +94,7 @@ class VllmRuntime:
             return answer
         try:
             return self._value(answer.result())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the engine raises many types
             return self._explained(_row_error(error))
 
     def _value(self, output: Any) -> str | np.ndarray:
@@ -111,10 +111,13 @@ class VllmRuntime:
         found = _TOO_LONG.search(str(error))
         if found is None:
             return error
+        together = (
+            "" if self._model.task == "embed" else " for the prompt and the new text together"
+        )
         fix = "" if self._model.images else ", or set the model's field tooLong to truncate"
         return PromptTooLong(
-            f"the prompt is too long: the model takes {found[1]} tokens for the prompt and the new "
-            f"text together. Shorten the prompt{fix}"
+            f"the prompt is too long: the model takes {found[1]} tokens{together}. "
+            f"Shorten the prompt{fix}"
         )
 
 

@@ -256,7 +256,9 @@ def test_runtimes_of_a_process_share_one_engine(
 
     started: list[Any] = []
     start = fake.AsyncLLMEngine
-    monkeypatch.setattr(start, "from_engine_args", lambda args: started.append(args) or start(args))
+    monkeypatch.setattr(
+        start, "from_engine_args", lambda args, **_: started.append(args) or start(args)
+    )
     for _ in range(3):
         asked(model(source=folder), text=["a"])
     assert len(started) == 1

@@ -77,7 +77,8 @@ class AsyncLLMEngine:
         )
 
     @classmethod
-    def from_engine_args(cls, arguments: AsyncEngineArgs) -> AsyncLLMEngine:
+    def from_engine_args(cls, arguments: AsyncEngineArgs, usage_context: str) -> AsyncLLMEngine:
+        assert usage_context == "for batches"
         return cls(arguments)
 
     async def generate(
@@ -175,6 +176,8 @@ _module(
     RequestOutputKind=SimpleNamespace(FINAL_ONLY=2),
     StructuredOutputsParams=SimpleNamespace,
 )
+_module("vllm.usage")
+_module("vllm.usage.usage_lib", UsageContext=SimpleNamespace(LLM_CLASS="for batches"))
 _module("vllm.v1")
 _module("vllm.v1.engine")
 _module(

@@ -97,8 +97,11 @@ async def _started(model: VllmModel) -> Any:
     # the standard output of a preview has only its results
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     import vllm
+    from vllm.usage.usage_lib import UsageContext
 
-    return vllm.AsyncLLMEngine.from_engine_args(vllm.AsyncEngineArgs(**arguments_of(model)))
+    arguments = vllm.AsyncEngineArgs(**arguments_of(model))
+    # with the defaults of vLLM's class for batches: more rows at the same time than in a server
+    return vllm.AsyncLLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
 
 
 def arguments_of(model: VllmModel) -> dict[str, Any]:

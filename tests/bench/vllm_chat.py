@@ -63,7 +63,7 @@ def alone(model: str, _: int) -> Callable[[list[str]], list[str]]:
 SIDES = {"batchinference": product, "LLM.chat": alone}
 
 
-def main(model: str, rows: int = 2000, batches: int = 8, side: str = "") -> None:
+def main(model: str, rows: int = 2000, batches: int = 16, side: str = "") -> None:
     if not side:
         for name in SIDES:
             command = [sys.executable, __file__, model, str(rows), str(batches), name]

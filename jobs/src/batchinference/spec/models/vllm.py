@@ -169,9 +169,11 @@ class VllmModel(TextModel):
     adapters of the Hub, because rows must not choose what is downloaded."""
     adapter: ColumnName | None = None
     """The input with the name of the LoRA adapter of each row. Null for the base model."""
-    max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Maximum number of concurrent batches of a replica. Together they should have at least
-    `max_num_seqs` rows, the maximum number of concurrent sequences of the engine."""
+    max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Maximum number of concurrent batches of a replica. Together they should have more rows than
+    `max_num_seqs`, the maximum number of concurrent sequences of the engine (256, or 1024 on GPUs
+    with much memory), because a batch waits for its slowest row. The prompts of all these rows, with
+    their images, are in memory."""
 
     @property
     def is_chat(self) -> bool:

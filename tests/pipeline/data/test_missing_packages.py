@@ -60,7 +60,7 @@ def test_install_commands_are_in_few_modules() -> None:
 def test_runtimes_and_formats_name_their_packages() -> None:
     for entry in RUNTIMES.values():
         assert entry.library.isidentifier()
-        assert entry.package in {*EXTRAS.values(), "ray[llm]"}
+        assert entry.package in {*EXTRAS.values(), errors.VLLM_PACKAGE}
     assert all(name.isidentifier() for entry in READERS.values() for name in entry.libraries)
 
 

@@ -37,7 +37,7 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
 from batchinference.pipeline.report.notes import collect_notes
 from batchinference.pipeline.row_batch import RowBatch, merged
-from batchinference.pipeline.step_time import StepTime
+from batchinference.pipeline.step_time import SharedClock, StepTime
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
@@ -307,7 +307,7 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch is recorded immediately, later batches once they take a tenth of the time."""
     clock = Mock(perf_counter=Mock(), process_time=Mock())
     monkeypatch.setattr(step_time, "time", clock)
-    found = StepTime("embed")
+    found = StepTime("timed")
     taken = []
     for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):
         clock.perf_counter.side_effect = [0.0, seconds]
@@ -315,16 +315,28 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         with found.measured(lambda: 10):
             pass
         notes = found.take_notes()
-        assert all(step == "embed" for step, _ in notes)
+        assert all(step == "timed" for step, _ in notes)
         taken.append([json.loads(note) for _, note in notes])
     assert taken == [
         [{"rows": 10, "seconds": 20.0, "cpu_seconds": 40.0}],
         *([], [], [{"rows": 30, "seconds": 2.2, "cpu_seconds": 4.4}], []),
     ]
     ((step, rest),) = found.take_rest()
-    assert step == "embed"
+    assert step == "timed"
     assert json.loads(rest) == {"rows": 10, "seconds": 0.5, "cpu_seconds": 1.0}
     assert found.take_rest() == []
+
+
+def test_time_is_divided_among_batches_that_are_computed_at_the_same_time() -> None:
+    now = iter([0.0, 1.0, 4.0, 6.0, 10.0, 11.0])
+    clock = SharedClock(lambda: next(now))
+    first = clock.begin()
+    second = clock.begin()  # after 1 s
+    second = clock.end() - second  # after 4 s
+    first = clock.end() - first  # after 6 s
+    third = clock.begin()  # after 10 s
+    third = clock.end() - third
+    assert (first, second, third) == (1 + 3 / 2 + 2, 3 / 2, 1)
 
 
 def test_loading_is_noted_once() -> None:

@@ -58,13 +58,6 @@ def test_last_stage_with_running_tasks_or_waiting_rows_counts() -> None:
     assert control.stage == "write"
 
 
-def test_operators_of_an_llm_belong_to_its_step() -> None:
-    control = ExecutionControl()
-    names = ["MapBatches(chat-into)", "MapBatches(TokenizeUDF)", "MapBatches(vLLMEngineStageUDF)"]
-    control.on_step([state("ReadRowSource", 1), *(state(name, 1) for name in names)])
-    assert control.stage == "chat"
-
-
 def test_idle_job_reports_its_last_busy_stage() -> None:
     control = ExecutionControl()
     assert control.stage is None

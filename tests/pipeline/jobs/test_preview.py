@@ -23,7 +23,9 @@ from support.documents.vllm_models import vllm_step
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
 from support.program import run_program
+from support.servers.openai import save_language_model
 
+FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
 CODE = """
 def show(batch):
     print("batch of", len(batch["text"]))
@@ -303,10 +305,16 @@ def test_printed_rows_are_limited_if_steps_add_rows(job_file: JobFile, module: s
     assert done.stdout.endswith("... and 4 more row(s)\n")
 
 
-def test_vllm_is_refused(job_file: JobFile) -> None:
-    done = preview(job_file(vllm_step()))
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "job.yaml: spec.steps[0].model.runtime: the engine runs only on Ray" in done.stderr
+def test_vllm_runs_in_this_process(
+    job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FAKES))
+    save_language_model(tmp_path / "model")
+    step = vllm_step(source=str(tmp_path / "model"), chat=False)
+    done = preview(job_file(step), "-o", "json")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["answer"] for row in rows] == [row["text"][::-1] for row in rows]
 
 
 def test_queries_with_few_rows_are_read(

@@ -1,19 +1,13 @@
-"""Jobs with a vLLM model: the stages of Ray Data around a fake engine.
-
-Each stage is an actor whose imports take 14 s of CPU time. `make landing` tests the chain without
-actors, in test_vllm_processor.py and data/test_llm_*.py.
-"""
+"""Jobs with a vLLM model on Ray, with a fake engine. `make landing` tests it without Ray, in
+data/test_vllm.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import ray
-from ray.util.placement_group import PlacementGroup, PlacementGroupID
 
 from batchinference.pipeline.runtimes.model_files import ADAPTER_FILE
 from batchinference.spec.report import JobState
@@ -53,13 +47,14 @@ def written(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.long("vllm")
-def test_rows_pass_through_the_chain_and_failed_rows_bypass_it(tmp_path: Path, model: str) -> None:
+def test_rows_keep_their_columns_and_failed_rows_their_errors(tmp_path: Path, model: str) -> None:
     texts = [*TEXTS[:10], "bad one", *TEXTS[10:], "refuse me", "odd one"]
     steps = [
         {"name": "keep", "filter": "text != 'row 7'"},
         {"name": "break", "python": {"callable": "own_code:refuse_bad"}},
         {"name": "make", "python": {"callable": "own_code:add_columns_of_many_types"}},
-        vllm_step(source=model, system="Hm.", prompt="Say {question}!", chatTemplate=PICKY),
+        vllm_step(source=model, system="Hm.", prompt="Say {question}!", chatTemplate=PICKY)
+        | {"batchSize": 4},
         {"name": "drop", "dropColumns": ["pixels", "other"]},
     ]
     found = run(tmp_path, *steps, texts=texts, errors={"maxRows": 5})
@@ -70,30 +65,11 @@ def test_rows_pass_through_the_chain_and_failed_rows_bypass_it(tmp_path: Path, m
         text: prompt[::-1] for text, prompt in prompts.items() if text != "row 7"
     }
     errors = errors_of(tmp_path / "out")
-    assert {(one["step"], one["error"].partition(" (own_code.py:")[0]) for one in errors} == {
+    assert {(one["step"], one["error"].partition(" (")[0]) for one in errors} == {
         ("break", "ValueError: cannot do bad one"),
-        ("ask", "EngineError: ValueError: The decoder prompt is too long"),
-        ("ask", "EngineError: TemplateError: roles must alternate"),
+        ("ask", "VLLMValidationError: The decoder prompt is too odd"),
+        ("ask", "TemplateError: roles must alternate"),
     }
-
-
-@pytest.mark.long("vllm")
-def test_columns_keep_their_types_and_embeddings_are_vectors(tmp_path: Path, model: str) -> None:
-    texts = [f"{'bad' if number % 7 == 3 else 'row'} {number}" for number in range(100)]
-    steps = [
-        {"name": "break", "python": {"callable": "own_code:refuse_bad"}},
-        {"name": "make", "python": {"callable": "own_code:add_columns_of_many_types"}},
-        vllm_step(source=model, task="embed", sampling={}),
-    ]
-    found = run(tmp_path, *steps, texts=texts, errors={"maxRows": 20})
-    assert found.counts == (100, 86, 14, 0)
-    run(tmp_path / "without", *steps[:2], texts=texts, errors={"maxRows": 20})
-    ours = pq.read_table(tmp_path / "out").sort_by("text")
-    plain = pq.read_table(tmp_path / "without" / "out").sort_by("text")
-    assert ours.drop_columns("answer").equals(plain)
-    assert ours.schema.field("answer").type == plain.schema.field("vector").type
-    lengths = [len(text) for text in ours["text"].to_pylist()]
-    assert ours["answer"].to_pylist() == [[length, 0.5] for length in lengths]
 
 
 @pytest.mark.long("vllm")
@@ -101,8 +77,17 @@ def test_engine_that_does_not_load_fails_the_job(tmp_path: Path, model: str) -> 
     found = run(tmp_path, vllm_step(source=model, engine={"gpu_memory_utilization": 2}))
     assert (found.report.state, found.report.reason) == (JobState.FAILED, "ModelLoad")
     message = found.report.message or ""
-    assert message.startswith(f"step 'ask': the model '{model}' cannot be loaded (vLLM needs GPUs")
+    assert message.startswith(f"the model '{model}' cannot be loaded (vLLM needs GPUs")
     assert "ValueError: GPU memory utilization must be less than 1.0. Got 2." in message
+
+
+@pytest.mark.long("vllm")
+def test_engine_that_dies_is_replaced(tmp_path: Path, model: str) -> None:
+    texts = [*TEXTS, "lost once"]
+    found = run(tmp_path, vllm_step(source=model, chat=False), texts=texts)
+    assert found.report.state == JobState.SUCCEEDED, found.report.message
+    assert written(tmp_path) == {text: text[::-1] for text in texts}
+    assert found.report.retries
 
 
 def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, model: str) -> None:
@@ -112,25 +97,8 @@ def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, mo
     assert "'/nowhere' not found" in (found.report.message or "")
 
 
-@pytest.fixture
-def groups() -> Iterator[Callable[[], list[Any]]]:
-    """Yield a function that lists the placement groups, and remove them after the test.
-
-    Ray keeps placement groups until the program ends."""
-    yield lambda: [one for one in all_groups() if one["state"] != "REMOVED"]
-    for one in all_groups():
-        found = PlacementGroup(PlacementGroupID.from_hex(one["placement_group_id"]))
-        ray.util.remove_placement_group(found)
-
-
-def all_groups() -> list[Any]:
-    return list(ray.util.placement_group_table().values())
-
-
 @pytest.mark.long("vllm")
-def test_images_adapters_and_several_workers_of_an_engine(
-    tmp_path: Path, model: str, groups: Callable[[], list[Any]]
-) -> None:
+def test_images_and_adapters_of_rows(tmp_path: Path, model: str) -> None:
     adapters = tmp_path / "adapters"
     (adapters / "poem").mkdir(parents=True)
     (adapters / "poem" / ADAPTER_FILE).write_text("{}")
@@ -154,16 +122,14 @@ def test_images_adapters_and_several_workers_of_an_engine(
     assert found.report.state == JobState.SUCCEEDED, found.report.message
     backwards = "user: What?\nassistant: "[::-1]
     assert written(tmp_path) == {
-        "plain": f"{backwards} of [(2, 2)] on 2 bundles",
-        "poem": f"{backwards} by {adapters}/poem of [(2, 2)] on 2 bundles",
+        "plain": f"{backwards} of [(2, 2)]",
+        "poem": f"{backwards} by {adapters}/poem of [(2, 2)]",
     }
     (error,) = errors_of(tmp_path / "out")
-    assert error["error"] == f"EngineError: NoAdapter: there is no {adapters}/ode/{ADAPTER_FILE}"
-    assert [len(group["bundles"]) for group in groups()] == [2], "more would reserve GPUs"
+    assert error["error"] == f"NoAdapter: there is no {adapters}/ode/{ADAPTER_FILE}"
 
 
 @pytest.mark.long("vllm")
-@pytest.mark.usefixtures("groups")
 def test_example_runs(tmp_path: Path, model: str) -> None:
     copy = prepared("vllm", tmp_path)
     job = job_of(copy)
@@ -173,4 +139,4 @@ def test_example_runs(tmp_path: Path, model: str) -> None:
     haikus = {row["topic"]: row["haiku"] for row in rows_of(copy / "out")}
     assert len(haikus) == 4
     asked = "system: You are a bot that responds with haikus.\nuser: fresh bread\nassistant: "
-    assert haikus["fresh bread"] == f"{asked[::-1]} on 2 bundles"
+    assert haikus["fresh bread"] == asked[::-1]

@@ -1,4 +1,4 @@
-"""Plans for vLLM: pods for tensor and pipeline parallelism, and CPUs for prompts."""
+"""Plans for vLLM: pods for tensor and pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from batchinference.plan import Plan, cpus_needed, plan_for_cluster, plan_for_machine
-from batchinference.spec import BatchInferenceSpec, SpecError
+from batchinference.plan import Plan, plan_for_cluster, plan_for_machine
+from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import drop_step, spec_of
 from support.documents.vllm_models import vllm_step
 
@@ -19,6 +19,12 @@ def vllm_spec(
     step |= {"replicas": {"min": 1, "max": most}}
     step["resources"] |= resources or {}
     return spec_of(steps=[step, drop_step("text")])
+
+
+def pool_spec() -> BatchInferenceSpec:
+    """Return a job with another pool of GPUs."""
+    own = {"name": "own", "python": {"callable": "own_code:Length"}, "resources": {"gpu": 1}}
+    return spec_of(steps=[own, drop_step("text")])
 
 
 def shapes(plan: Plan) -> list[tuple[str, float, int, str, int]]:
@@ -63,19 +69,8 @@ def test_vllm_stage_includes_a_drop() -> None:
     assert [step.name for step in stage.steps] == ["ask", "drop"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "cpus"),
-    [({}, 0.5), ({"chat": False}, 0.25), ({"task": "embed"}, 0.25)],
-    ids=["chat", "text", "embed"],
-)
-def test_vllm_prompt_actors_have_cpus_in_addition_to_tasks(
-    fields: dict[str, Any], cpus: float
-) -> None:
-    on_cluster = plan_for_cluster(vllm_spec(most=4, **fields))
-    without = plan_for_cluster(spec_of())
-    assert cpus_needed(on_cluster) == cpus_needed(without) + 1 + cpus
-    (cpu, *_) = on_cluster.groups
-    assert cpu.cpus * cpu.max >= 1.25 + 4 * cpus
+def test_vllm_needs_no_cpus_next_to_its_pods() -> None:
+    assert plan_for_cluster(vllm_spec(most=4)).groups[0] == plan_for_cluster(pool_spec()).groups[0]
 
 
 def test_vllm_uses_the_gpus_of_a_machine() -> None:
@@ -91,10 +86,3 @@ def test_vllm_on_a_machine_with_too_few_gpus_gets_a_note() -> None:
         "step 'ask' runs without GPUs, which vLLM needs unless it was built for CPUs: the job "
         "needs 4 GPU(s) at the same time and this machine has 1",
     )
-
-
-def test_vllm_workers_too_small_for_prompt_actors_are_refused() -> None:
-    tight = {"workers": {"cpu": 1.25, "max": 1}}
-    assert plan_for_cluster(spec_of(cluster=tight))
-    with pytest.raises(SpecError, match="this job would wait for ever"):
-        plan_for_cluster(spec_of(steps=[vllm_step()], cluster=tight))

@@ -69,7 +69,7 @@ def test_parameters_are_accepted(model: Document) -> None:
         (asking(logprobs=0), "sampling.logprobs: the output is a text"),
         (asking(prompt_logprobs=2), "sampling.prompt_logprobs: the output is a text"),
         (asking(detokenize=False), "sampling.detokenize: without it"),
-        (asking(logit_bias={"5": 1}), "sampling.logit_bias: Ray's processor"),
+        (asking(logit_bias={"5": 1}), "sampling.logit_bias: vLLM takes values"),
         (asking(max_tokens="8"), "sampling.max_tokens: expected a whole number, got a text"),
         (asking(max_tokens="{m}"), "All rows have the same parameters"),
         (asking(max_tokens=True), "sampling.max_tokens: expected a whole number, got a boolean"),

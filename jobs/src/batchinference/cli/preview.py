@@ -18,7 +18,6 @@ from batchinference.credentials import LineMasker
 from batchinference.plan import plan_for_machine
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
-from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.profiles import GPU
 from batchinference.text import in_one_line, without_controls
 
@@ -63,24 +62,10 @@ def preview_file(
 def _load(file: str, settings: Sequence[str], directory: Path) -> BatchInference:
     """Return the job in a file. Raises SpecError if it cannot be previewed."""
     job = load_job(file, settings)
-    problems = [Problem("", problem) for problem in shadowing([str(directory)])]
-    if problems := [*problems, *_without_preview(job.spec)]:
+    if problems := [Problem("", problem) for problem in shadowing([str(directory)])]:
         raise SpecError(problems)
     plan_for_machine(job.spec)
     return job
-
-
-def _without_preview(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return a problem for each step that runs only on Ray."""
-    return [
-        Problem(
-            f"spec.steps[{number}].model.runtime",
-            "the engine runs only on Ray, which a preview does not start (vllm). Use "
-            "batchinference run --limit",
-        )
-        for number, step in enumerate(spec.steps)
-        if step.model is not None and step.model.runtime == "vllm"
-    ]
 
 
 class LinesOfSteps(io.TextIOBase):

@@ -21,6 +21,7 @@ FORMATS_EXTRA = "./jobs[formats]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
 VISION_EXTRA = "./jobs[vision]"
 HEIC_EXTRA = "./jobs[heic]"
+VLLM_PACKAGE = "vllm>=0.29,<0.30"
 
 
 def mask_secrets(text: str) -> str:
@@ -150,6 +151,10 @@ class WorkerCrashed(JobFailure):
     """A process died more often than Ray restarts it. No step raised an error."""
 
     reason = "WorkerCrashed"
+
+
+class EngineDied(WorkerCrashed):
+    """A process on which this one depends has died, so that this one must be replaced too."""
 
 
 class NodeLost(JobFailure):

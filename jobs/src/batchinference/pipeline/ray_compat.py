@@ -51,21 +51,17 @@ if TYPE_CHECKING:
     from ray.data._internal.execution.interfaces import PhysicalOperator, RefBundle
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpState
-    from ray.data._internal.issue_detection.detectors import HighMemoryIssueDetector
-    from ray.llm._internal.batch.stages.base import StatefulStageUDF
 
 __all__ = [
     "ArrowPythonObjectType",
     "AuthenticationTokenLoader",
     "ExecutionCallback",
-    "HighMemoryIssueDetector",
     "HuggingFaceDatasource",
     "InternalQueueOperatorMixin",
     "LanceDatasource",
     "NodeLifetime",
     "OpState",
     "SQLDatasource",
-    "StatefulStageUDF",
     "StreamingExecutor",
     "accelerator_of_machine",
     "auto_init_hook",
@@ -93,11 +89,7 @@ __all__ = [
 
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
-_SLOW = {
-    "HighMemoryIssueDetector": "ray.data._internal.issue_detection.detectors",
-    "HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource",
-    "StatefulStageUDF": "ray.llm._internal.batch.stages.base",
-}
+_SLOW = {"HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource"}
 """Modules that are slow to import and that few jobs need."""
 
 

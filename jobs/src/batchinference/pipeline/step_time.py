@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Lock, get_ident
@@ -58,6 +59,40 @@ def _cpu_since(began: float, thread: int) -> float:
 _THREADS = ThreadCpuTimes()
 
 
+class SharedClock:
+    """A clock for measurements that run at the same time: a second is divided among them. The sum
+    of all measurements is the time in which at least one of them ran."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._lock = Lock()
+        self._running = 0
+        self._read = self._share = 0.0
+
+    def begin(self) -> float:
+        """Return the time at which a measurement begins."""
+        return self._change(1)
+
+    def end(self) -> float:
+        """Return the time at which a measurement ends."""
+        return self._change(-1)
+
+    def _change(self, measurements: int) -> float:
+        with self._lock:
+            now = self._seconds()
+            if self._running:
+                self._share += (now - self._read) / self._running
+            self._read = now
+            self._running += measurements
+            return self._share
+
+
+_CLOCKS: defaultdict[str, tuple[SharedClock, SharedClock]] = defaultdict(
+    lambda: (SharedClock(time.perf_counter), SharedClock(_THREADS.other_cpu_time))
+)
+"""The clocks for the seconds and for the CPU seconds of each step, for all threads that run it."""
+
+
 class StepTime:
     """The rows, the seconds and the CPU seconds of a step in one process. Notes have its name.
 
@@ -80,13 +115,20 @@ class StepTime:
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
         """Add the time of the block, after which the step has run over `rows()` rows."""
-        cpu_time = time.thread_time if self._of_thread else _THREADS.other_cpu_time
+        clock, cpu_clock = (
+            (SharedClock(time.perf_counter), SharedClock(time.thread_time))
+            if self._of_thread
+            else _CLOCKS[self._step]
+        )
         with _THREADS.this_thread() if self._of_thread else nullcontext():
-            began, cpu = time.perf_counter(), cpu_time()
-            yield
+            began, cpu = clock.begin(), cpu_clock.begin()
+            try:
+                yield
+            finally:
+                ended, cpu_ended = clock.end(), cpu_clock.end()
             self._rows += rows()
-            self._seconds += time.perf_counter() - began
-            self._cpu += cpu_time() - cpu
+            self._seconds += ended - began
+            self._cpu += cpu_ended - cpu
 
     def of(self, batches: Iterator[Batch], rows: Callable[[Batch], int]) -> Iterator[Batch]:
         """Yield the batches, and add the time in which they are made. `rows` returns the number of

@@ -116,16 +116,11 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
 
 def _cpu_group(stages: list[Stage], workers: Workers, *, fused: bool) -> WorkerGroup:
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
-    helpers = [(stage, cpus) for stage in stages for cpus in stage.helper_cpus]
     min_demands = [
         stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)
     ]
-    min_demands += [cpus for _, cpus in helpers]
     max_demands = [
         stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.max)
-    ]
-    max_demands += [
-        cpus for stage, cpus in helpers if stage.replicas for _ in range(stage.replicas.max)
     ]
     read_cpus = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
     cpus = workers.cpu or _default_cpus([*min_demands, read_cpus, WRITE_CPUS])

@@ -50,9 +50,10 @@ def _requested(stages: Sequence[Stage]) -> dict[str, int]:
 
 
 def _fallback(stage: Stage, name: str) -> str:
-    if stage.is_llm:
-        return "without GPUs, which vLLM needs unless it was built for CPUs"
-    return "on the CPU" if name in dict(stage.kinds) else f"without {name}"
+    if name not in dict(stage.kinds):
+        return f"without {name}"
+    model = stage.steps[0].model
+    return model.WITHOUT_DEVICE if model else "on the CPU"
 
 
 def _without_resource(stage: Stage, name: str) -> Stage:

@@ -109,7 +109,6 @@ def cpus_needed(plan: Plan) -> float:
     With fewer CPUs, the replicas would leave none for the tasks that feed them and for writing.
     """
     pools = sum(stage.cpus * stage.replicas.min for stage in plan.stages if stage.replicas)
-    pools += sum(sum(stage.helper_cpus) for stage in plan.stages)
     tasks = [stage.cpus for stage in plan.stages if not stage.replicas]
     return pools + max([TASK_CPUS, *tasks]) + WRITE_CPUS
 

@@ -23,8 +23,6 @@ TASK_CPUS = 1.0
 WRITE_CPUS = 0.25
 """CPUs of a write task, which mostly waits for storage. With a whole CPU, it might not start until
 all reading is done, and rows are not safe until they are written."""
-HELPER_CPUS = 0.25
-"""CPUs of a helper actor, which prepares rows for a model's actors and mostly waits for them."""
 Custom = tuple[tuple[str, int], ...]
 """Custom resources: pairs of Ray's resource name and number of units."""
 
@@ -36,8 +34,6 @@ class Stage:
     `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
     means a whole block. `kinds` maps resources that are devices to PyTorch's device type. On a
     cluster, the GPUs of a replica are divided among `pods` pods, each with `cpus` and `memory`.
-    `helper_cpus` has one entry per actor pool that prepares rows for this stage: the CPUs of each
-    of its actors.
     """
 
     name: str
@@ -51,7 +47,6 @@ class Stage:
     accelerator: str | None = None
     kinds: tuple[tuple[str, str], ...] = ((GPU, "cuda"),)
     pods: int = 1
-    helper_cpus: tuple[float, ...] = ()
 
     @property
     def resources(self) -> dict[str, int]:
@@ -65,10 +60,10 @@ class Stage:
         return model.padded_texts if model else ()
 
     @property
-    def is_llm(self) -> bool:
-        """Whether Ray Data runs the stage with an LLM processor, as several operators."""
+    def concurrent_batches(self) -> int:
+        """The number of batches that a replica computes at the same time."""
         model = self.steps[0].model if self.steps else None
-        return model is not None and model.runtime == "vllm"
+        return model.concurrent_batches if model else 1
 
     @property
     def needs_pool(self) -> bool:
@@ -110,7 +105,6 @@ def _stage(step: Step) -> Stage:
             _batch_size(step),
             step.replicas or Replicas(),
             pods=step.model.pods if step.model else 1,
-            helper_cpus=(HELPER_CPUS,) * (step.model.preprocessing_pools if step.model else 0),
         )
     return Stage(step.name, (step,), resources.cpu)
 

@@ -176,7 +176,7 @@ class Report(SpecModel):
     was reduced because memory ran out."""
     steps: dict[str, StepTimes] = {}
     """The time of each step that ran in this attempt, of reading and decoding rows (`read`), and of
-    encoding and storing rows (`write`). Not measured for models of vLLM."""
+    encoding and storing rows (`write`)."""
     retries: int = 0
     """Number of tasks of this attempt that were retried because their process died."""
     memory: Memory | None = None

@@ -1,6 +1,7 @@
-"""The parts of vLLM that Ray Data's stages use, with an engine that reverses its prompt.
+"""The parts of vLLM that its runtime uses, with an engine that reverses its prompt.
 
-vLLM needs a GPU. This module tests everything between a job's file and vLLM, not vLLM itself.
+vLLM needs a GPU, unless it was built for CPUs. This module tests everything between a job's file
+and vLLM, not vLLM itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -23,17 +25,11 @@ class AsyncEngineArgs(SimpleNamespace):
     revision = None
     gpu_memory_utilization = 0.9
 
-    def create_engine_config(self) -> Any:
-        if (share := self.gpu_memory_utilization) > 1:
-            raise ValueError(f"GPU memory utilization must be less than 1.0. Got {share}.")
-        sizes = SimpleNamespace(pipeline_parallel_size=self.pipeline_parallel_size)
-        return SimpleNamespace(
-            scheduler_config=SimpleNamespace(max_num_seqs=4), parallel_config=sizes
-        )
-
 
 class SamplingParams(SimpleNamespace):
     """Any parameters."""
+
+    max_tokens = 16
 
 
 class PoolingParams(SimpleNamespace):
@@ -50,76 +46,98 @@ class LoRARequest:
 @dataclass
 class Completion:
     text: str
-    token_ids: list[int]
-    logprobs: None = None
+    finish_reason: str = "stop"
 
 
-@dataclass
-class RequestOutput:
-    prompt_token_ids: list[int]
-    outputs: list[Completion]
-    prompt: str = ""
-    finished: bool = True
-    metrics: None = None
-    prompt_logprobs: None = None
+class VLLMValidationError(Exception):
+    """A request that vLLM refuses."""
 
 
-@dataclass
-class PoolingRequestOutput:
-    prompt_token_ids: list[int]
-    outputs: Any
-    prompt: str = ""
-    finished: bool = True
+class EngineDeadError(Exception):
+    """The engine's process has died."""
+
+
+class EngineGenerateError(Exception):
+    """An unexpected error of a request, which is its cause."""
 
 
 @dataclass
 class AsyncLLMEngine:
     arguments: AsyncEngineArgs
+    model_config: Any = None
     _tokenizer: Any = field(init=False)
 
     def __post_init__(self) -> None:
         from transformers import AutoTokenizer
 
+        if (share := self.arguments.gpu_memory_utilization) > 1:
+            raise ValueError(f"GPU memory utilization must be less than 1.0. Got {share}.")
         self._tokenizer = AutoTokenizer.from_pretrained(
             self.arguments.model, revision=self.arguments.revision
         )
 
     @classmethod
-    def from_engine_args(cls, arguments: AsyncEngineArgs, stat_loggers: Any) -> AsyncLLMEngine:
+    def from_engine_args(cls, arguments: AsyncEngineArgs, usage_context: str) -> AsyncLLMEngine:
+        assert usage_context == "for batches"
         return cls(arguments)
 
     async def generate(
-        self, request_id: str, prompt: Any, sampling_params: Any, lora_request: Any
-    ) -> AsyncIterator[RequestOutput]:
-        tokens = prompt["prompt_token_ids"]
-        text = self._tokenizer.decode(tokens)
-        if len(tokens) > MOST_TOKENS:
-            raise ValueError(
-                f"This model's maximum context length is {MOST_TOKENS} tokens. However, you "
-                f"requested 0 output tokens and your prompt contains {len(tokens)} input tokens"
-            )
-        if "refuse" in text:
-            raise ValueError("The decoder prompt is too long")
+        self,
+        prompt: Any,
+        sampling_params: Any,
+        request_id: str,
+        *,
+        lora_request: Any,
+        tokenization_kwargs: dict[str, Any],
+    ) -> AsyncIterator[Any]:
+        text = self._checked(prompt, tokenization_kwargs)
         generated = text[::-1][: sampling_params.max_tokens]
         if lora_request is not None:
             generated += f" by {lora_request.lora_path}"
-        if images := prompt["multi_modal_data"]:
+        if images := prompt.get("multi_modal_data"):
             generated += f" of {[tuple(map(int, size)) for size in images['image']]}"
         if ray.is_initialized() and (group := ray.util.get_current_placement_group()):
             generated += f" on {len(group.bundle_specs)} bundles"
-        yield RequestOutput(tokens, [Completion(generated, [1])])
+        yield SimpleNamespace(outputs=[Completion(generated)])
 
     async def encode(
-        self, request_id: str, prompt: Any, pooling_params: Any, **_: Any
-    ) -> AsyncIterator[PoolingRequestOutput]:
+        self,
+        prompt: Any,
+        pooling_params: Any,
+        request_id: str,
+        *,
+        lora_request: Any,
+        tokenization_kwargs: dict[str, Any],
+    ) -> AsyncIterator[Any]:
         import torch
 
-        tokens = prompt["prompt_token_ids"]
-        vector = torch.tensor([float(len(tokens)), 0.5])
-        yield PoolingRequestOutput(tokens, SimpleNamespace(data=vector))
+        text = self._checked(prompt, tokenization_kwargs)
+        vector = torch.tensor([float(len(text)), 0.5], dtype=torch.bfloat16)
+        yield SimpleNamespace(outputs=SimpleNamespace(data=vector))
 
-    async def do_log_stats(self) -> None:
-        """Log nothing."""
+    def shutdown(self) -> None:
+        """Do nothing."""
+
+    def _checked(self, prompt: Any, options: dict[str, Any]) -> str:
+        """Return the text of a prompt after the tokenizer. Some texts make the engine fail."""
+        tokens = self._tokenizer(prompt["prompt"], **options)["input_ids"]
+        if len(tokens) > MOST_TOKENS:
+            raise VLLMValidationError(
+                f"This model's maximum context length is {MOST_TOKENS} tokens. However, you "
+                f"requested 0 output tokens and your prompt contains at least {len(tokens)} input "
+                "tokens"
+            )
+        text: str = self._tokenizer.decode(tokens)
+        if "refuse" in text:
+            raise VLLMValidationError("The decoder prompt is too odd")
+        if "lost once" in text and not (mark := Path(self.arguments.model, "lost")).exists():
+            mark.touch()
+            raise EngineDeadError("EngineCore encountered an issue")
+        if "is lost" in text:
+            raise EngineDeadError("EngineCore encountered an issue")
+        if "no memory" in text:
+            raise EngineGenerateError from MemoryError("no memory left")
+        return text
 
 
 async def parse_chat_messages_async(
@@ -141,10 +159,6 @@ async def parse_chat_messages_async(
     return conversation, {"image": sizes} if sizes else None, None
 
 
-class EngineDeadError(Exception):
-    """Never raised here."""
-
-
 def _module(name: str, **content: Any) -> None:
     module = ModuleType(name)
     module.__dict__.update(content)
@@ -153,16 +167,21 @@ def _module(name: str, **content: Any) -> None:
     setattr(sys.modules[parent], last, module)
 
 
-_module("vllm.config", ModelConfig=SimpleNamespace)
 _module("vllm.entrypoints")
 _module("vllm.entrypoints.chat_utils", parse_chat_messages_async=parse_chat_messages_async)
-_module("vllm.inputs")
-_module("vllm.inputs.llm", TextPrompt=dict, TokensPrompt=dict)
-_module("vllm.outputs", RequestOutput=RequestOutput, PoolingRequestOutput=PoolingRequestOutput)
 _module("vllm.lora")
 _module("vllm.lora.request", LoRARequest=LoRARequest)
+_module(
+    "vllm.sampling_params",
+    RequestOutputKind=SimpleNamespace(FINAL_ONLY=2),
+    StructuredOutputsParams=SimpleNamespace,
+)
+_module("vllm.usage")
+_module("vllm.usage.usage_lib", UsageContext=SimpleNamespace(LLM_CLASS="for batches"))
 _module("vllm.v1")
 _module("vllm.v1.engine")
-_module("vllm.v1.engine.exceptions", EngineDeadError=EngineDeadError)
-_module("vllm.v1.metrics")
-_module("vllm.v1.metrics.ray_wrappers", RayPrometheusStatLogger=object)
+_module(
+    "vllm.v1.engine.exceptions",
+    EngineDeadError=EngineDeadError,
+    EngineGenerateError=EngineGenerateError,
+)

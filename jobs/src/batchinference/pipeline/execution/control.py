@@ -21,9 +21,6 @@ from batchinference.pipeline.ray_compat import (
 if TYPE_CHECKING:
     from batchinference.pipeline.ray_compat import OpState, StreamingExecutor
 
-INTO = "-into"
-"""Name suffix of an operator that converts a step's rows for Ray's own operators."""
-_RAY_SUFFIX = "UDF"
 _OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
 
 
@@ -91,12 +88,12 @@ class ExecutionControl:
         self.check()
         if self.draining:
             _drain(states)
-        names = _names([state.op.name for state in states], *self.ends)
         busy = [
             name
-            for state, name in zip(states, names, strict=True)
+            for state in states
             # rows that wait for a batch to fill do not count
-            if name and (state.op.num_active_tasks() or state.has_pending_bundles())
+            if (name := _name(state.op.name, *self.ends))
+            and (state.op.num_active_tasks() or state.has_pending_bundles())
         ]
         self.stage = busy[-1] if busy else self.stage
 
@@ -124,18 +121,6 @@ def _drain(states: Sequence[OpState]) -> None:
             queue.clear()
         if isinstance(state.op, InternalQueueOperatorMixin):
             state.op.clear_internal_input_queue()
-
-
-def _names(operators: Sequence[str], read: str, write: str) -> list[str]:
-    """Return the names of the operators in the job.
-
-    Ray's own operators belong to the step whose rows an earlier operator converted for them."""
-    names: list[str] = []
-    step = ""
-    for name in (_name(operator, read, write) for operator in operators):
-        step = name.removesuffix(INTO) if name.endswith(INTO) else step
-        names.append(step if name.endswith(_RAY_SUFFIX) else name)
-    return names
 
 
 def _name(operator: str, read: str, write: str) -> str:

@@ -15,6 +15,7 @@ from threading import get_ident, local
 
 import numpy as np
 
+from batchinference.pipeline.errors import EngineDied
 from batchinference.pipeline.execution.isolation import CrashNote, Death
 from batchinference.pipeline.ray_compat import (
     lost_nodes,
@@ -68,6 +69,8 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
         put_note(name, CrashNote.of(step, ids, node_of_this_process()).serialized())
     try:
         yield
+    except EngineDied:
+        raise  # this process ends, too
     except Exception:
         _remove(name)
         raise

@@ -6,6 +6,8 @@ model, and tasks run the steps after it and commit. The edges between segments a
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -22,11 +24,16 @@ from ray.data.datasource import Datasink, Datasource, ReadTask
 from batchinference.credentials import NO_SECRETS, SecretVariables
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import EngineDied, JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
 from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
+from batchinference.pipeline.execution.concurrent_batches import (
+    concurrency_of_actors,
+    concurrent_or_single,
+)
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.isolation import NO_DEATHS, Isolation
+from batchinference.pipeline.execution.placement import placement_arguments
 from batchinference.pipeline.execution.resources import (
     ACTOR_RESTARTS,
     TASK_RETRIES,
@@ -135,7 +142,7 @@ class DatasetExecution:
         return dataset
 
     def _add_stage(self, dataset: Dataset, stage: Stage) -> Dataset:
-        plan, errors = self.plan, self.errors
+        plan = self.plan
         group = plan.group_of(stage) if plan.groups else ""
         common: dict[str, Any] = {
             "batch_format": "pyarrow",
@@ -149,24 +156,30 @@ class DatasetExecution:
             task = _task(stage.name, self._segment([stage]))
             retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
             return dataset.map_batches(task, batch_size=None, **common, **retries)
-        if stage.is_llm:
-            return _add_llm(dataset, stage, plan, errors)
         least, most = pool_size(stage, plan)
-        return dataset.map_batches(
-            _actor(stage.name, self._segment([stage])),
-            batch_size=self._rows_at_once(stage, most),
-            compute=ActorPoolStrategy(min_size=least, max_size=most),
-            num_gpus=stage.gpus or None,
-            resources=dict(stage.custom) or None,
-            accelerator_type=stage.accelerator,
-            memory=memory_of(stage, plan),
-            max_task_retries=TASK_RETRIES,
-            max_restarts=ACTOR_RESTARTS,
+        arguments = {
             **common,
+            "num_gpus": stage.gpus or None,
+            "resources": dict(stage.custom) or None,
+            "accelerator_type": stage.accelerator,
+            "memory": memory_of(stage, plan),
+            "max_task_retries": TASK_RETRIES,
+            "max_restarts": ACTOR_RESTARTS,
+            **placement_arguments(stage, plan, dataset),
+        }
+        concurrency = concurrency_of_actors(stage)
+        return dataset.map_batches(
+            _actor(stage, self._segment([stage])),
+            batch_size=self._rows_at_once(stage, most),
+            compute=ActorPoolStrategy(min_size=least, max_size=most, **concurrency),
+            **arguments,
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the number of rows that an actor gets at once: a batch, or a window of texts."""
+        """Return the number of rows that an actor gets at once: a batch, a window of texts, or a
+        block for batches that are computed at the same time."""
+        if stage.concurrent_batches > 1:
+            return None
         if not (self.windows and stage.texts and stage.batch_size):
             return stage.batch_size
         return self.windows.window_rows(stage.batch_size, replicas)
@@ -283,18 +296,7 @@ class CommitSink(Datasink[None]):
         return self._segment.of_block(batch, stopping) if has_stages else iter([batch])
 
 
-def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
-    from batchinference.pipeline.execution.vllm_stage import add_llm
-    from batchinference.pipeline.runtimes.vllm_processor import NodeSelectors, RetryOptions
-
-    engine = selector(plan, plan.group_of(stage)) if plan.groups else None
-    nodes = NodeSelectors(engine, selector(plan, CPU_GROUP))
-    of_actors = {"max_task_retries": TASK_RETRIES, "max_restarts": ACTOR_RESTARTS}
-    retries = RetryOptions({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
-    return add_llm(dataset, stage, errors, nodes, retries)
-
-
-def _actor(name: str, segment: Segment) -> type:
+def _actor(stage: Stage, segment: Segment) -> type:
     """Return a class for an actor pool.
 
     The class contains its arguments. Constructor arguments are in Ray's object store and can be
@@ -303,27 +305,40 @@ def _actor(name: str, segment: Segment) -> type:
     class SegmentActor:
         def __init__(self) -> None:
             self._failure: JobFailure | None = None
-            self._calls = BlockCalls(name, segment)
-            self._stop = StopWatch(StopRequest(segment.run_id))
+            stopping = StopWatch(StopRequest(segment.run_id)).requested
             try:
                 segment.load()
             except JobFailure as failure:
                 # raised at the first batch: Ray drops the cause of an error in a constructor
                 self._failure = failure
+            self._run = concurrent_or_single(
+                stage, lambda: BlockCalls(stage.name, segment, stopping), stopping
+            )
 
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:
                 raise self._failure
-            return self._calls.run(block, self._stop.requested)
+            try:
+                yield from self._run(block)
+            except EngineDied as error:
+                exit_process(error)
 
-    SegmentActor.__name__ = SegmentActor.__qualname__ = name
+    SegmentActor.__name__ = SegmentActor.__qualname__ = stage.name
     return SegmentActor
+
+
+def exit_process(error: EngineDied) -> None:
+    """End this process, so that Ray starts the actor again, with a new engine. Ray would send
+    retries of a call that raises to this actor."""
+    sys.stderr.write(f"{error.message}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table]]:
     def run(block: pa.Table) -> Iterator[pa.Table]:
         with StopRequest(segment.run_id).watched() as stopping:
-            yield from BlockCalls(name, segment).run(block, stopping)
+            yield from BlockCalls(name, segment, stopping)(block)
             # a task may be the last task of its process; an actor has too many calls for this
             if notes := tuple(segment.take_notes()):
                 yield encode(RowBatch(notes=notes))
@@ -335,17 +350,18 @@ def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table
 class BlockCalls:
     """Runs a segment over the blocks that an actor, or a task, gets."""
 
-    def __init__(self, name: str, segment: Segment) -> None:
-        self._name, self._segment = name, segment
+    def __init__(self, name: str, segment: Segment, stopping: Event) -> None:
+        self._name, self._segment, self._stopping = name, segment, stopping
         self._ended: float | None = None
         """When the previous block was done."""
 
-    def run(self, block: pa.Table, stopping: Event) -> Iterator[pa.Table]:
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the results of a block, as several blocks if they are large."""
         if self._ended is not None:
             self._segment.load()[0].add_wait(time.perf_counter() - self._ended)
         memory = peak_memory(self._segment.run_id)
-        for batch in self._segment.of_block(decode(block), stopping):
+        for batch in self._segment.of_block(decode(block), self._stopping):
             notes = (*batch.notes, *memory.notes(self._name), *retry_notes(self._name))
             yield encode(replace(batch, notes=notes))
-        self._ended = time.perf_counter()
+        # threads of an actor with concurrent batches wait for each other, and not for rows
+        self._ended = None if self._segment.concurrent else time.perf_counter()

@@ -163,9 +163,8 @@ def _reserved_cpus(plan: Plan) -> list[float]:
         tasks = [stage.cpus for stage in plan.stages if stage.replicas is None]
         cpus = [max([TASK_CPUS, *tasks]), WRITE_CPUS]
     for stage in plan.stages:
-        if stage.replicas and stage.needs_pool:
-            own = [cpus_of(stage, plan)] if is_cpu_stage(stage) or not plan.groups else []
-            cpus += [*own, *stage.helper_cpus] * stage.replicas.max
+        if stage.replicas and stage.needs_pool and (is_cpu_stage(stage) or not plan.groups):
+            cpus += [cpus_of(stage, plan)] * stage.replicas.max
     return cpus
 
 

@@ -13,10 +13,10 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from threading import Event, Lock
+from threading import Condition, Event, Lock, get_ident
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,6 +84,9 @@ class Segment:
     before: int = 0
     """The number of stages before the stage of the first model."""
     has_stages: bool = True
+    concurrent: bool = False
+    """Whether several threads of the process run the segment, each with its own measurements and
+    batch sizes. A model that allows this is loaded once."""
     isolation: Isolation = NO_DEATHS
     """The rows that were suspects, or had crashed, when this pass began."""
 
@@ -103,7 +106,8 @@ class Segment:
         texts = stages[0].texts if stages else ()
         pickled = pickle.dumps((list(stages), errors))
         before = next(models, 0)
-        return cls(pickled, run_id, largest, texts, before, bool(stages), isolation)
+        several = any(stage.concurrent_batches > 1 and stage.needs_pool for stage in stages)
+        return cls(pickled, run_id, largest, texts, before, bool(stages), several, isolation)
 
     @classmethod
     def of_job(
@@ -121,7 +125,7 @@ class Segment:
 
     def load(self) -> list[StageRunner]:
         """Return the stages of this process, loaded at the first call. Raises ModelLoad."""
-        return _LOADED.stages(self.run_id, self.pickled)
+        return _LOADED.stages(self.run_id, self.pickled, get_ident() if self.concurrent else 0)
 
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of rows that a reader yields. If `stopping` is set, complete results
@@ -140,7 +144,7 @@ class Segment:
         isolation = self.current_isolation()
         with self._noted(isolation):
             if not isolation:
-                yield from self._of_block(batch, stopping)
+                yield from self._of_blocks(iter([batch]), stopping)
                 return
             yield from self._isolated(batch, isolation, stopping, self._of_blocks)
 
@@ -175,6 +179,8 @@ class Segment:
         rows. Crashed rows become failed rows."""
         suspects, others = isolation.divided(self._without_crashed(batch, isolation))
         with ExitStack() as kept:
+            if suspects and self.concurrent:
+                kept.enter_context(_TURNS.exclusive())
             for stage in self.load() if suspects else ():
                 kept.enter_context(stage.unlearned())
             parts = (self._run_all(part, stopping) for part in suspects)
@@ -217,15 +223,14 @@ class Segment:
                     yield results.in_order_of(window.ids)
 
     def _of_blocks(self, batches: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        for batch in batches:
-            yield from self._of_block(batch, stopping)
-
-    def _of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of a block, which is a window: its size was chosen when it was made."""
+        """Yield the results of blocks. A block is a window: it was made with the right size."""
         self.load()
         rows = _batch_rows_of_process(self.pickled, self.batch_rows)
-        for results in self._computed(self._run_all, PreparedRows(batch, 0.0), rows, stopping):
-            yield results.in_order_of(batch.ids)
+        for batch in batches:
+            prepared = PreparedRows(batch, 0.0)
+            with _TURNS.shared() if self.concurrent else nullcontext():
+                for results in self._computed(self._run_all, prepared, rows, stopping):
+                    yield results.in_order_of(batch.ids)
 
     @property
     def _window_bytes(self) -> int:
@@ -342,7 +347,7 @@ class LoadedStages:
 
     def __init__(self) -> None:
         self._run = ""
-        self._stages: dict[bytes, list[StageRunner]] = {}
+        self._stages: dict[tuple[bytes, int], list[StageRunner]] = {}
         self._lock = Lock()
 
     def clear(self) -> None:
@@ -350,18 +355,58 @@ class LoadedStages:
         with self._lock:
             self._stages.clear()
 
-    def stages(self, run: str, pickled: bytes) -> list[StageRunner]:
-        """Return the stages of a segment, which are loaded at the first call."""
+    def stages(self, run: str, pickled: bytes, thread: int = 0) -> list[StageRunner]:
+        """Return the stages of a segment, which are loaded at the first call. `thread` is the id of
+        the thread if each thread has its own."""
+        key = pickled, thread
         with self._lock:
-            if pickled not in self._stages:
+            if key not in self._stages:
                 if run != self._run:
                     self._stages.clear()
-                self._stages[pickled] = _load(pickled)
+                self._stages[key] = _load(pickled)
             self._run = run
-            return self._stages[pickled]
+            return self._stages[key]
 
 
-_LOADED = LoadedStages()
+class Turns:
+    """Lets threads compute at the same time, or one of them alone."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._shared = self._waiting = 0
+        self._alone = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Wait until no thread computes alone, or waits for that."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._alone or self._waiting))
+            self._shared += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._shared -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Wait until no other thread computes, and let none begin. So a note of rows that were
+        computed alone is the only note of its process."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not (self._alone or self._shared))
+            self._waiting -= 1
+            self._alone = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = False
+                self._changed.notify_all()
+
+
+_LOADED, _TURNS = LoadedStages(), Turns()
 
 
 def _load(pickled: bytes) -> list[StageRunner]:

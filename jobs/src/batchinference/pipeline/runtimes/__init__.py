@@ -15,6 +15,7 @@ from batchinference.pipeline.errors import (
     PIPELINE_EXTRA,
     RUNTIMES_EXTRA,
     VISION_EXTRA,
+    VLLM_PACKAGE,
     ModelLoad,
     describe,
     require_package,
@@ -177,8 +178,7 @@ RUNTIMES = {
     "transformers": Entry(
         "transformers", "load_transformers", "transformers", PIPELINE_EXTRA, checks=True
     ),
-    # not one class in one actor, but several Ray Data operators: see vllm_processor
-    "vllm": Entry("vllm_checks", "", "vllm", "ray[llm]", checks=True),
+    "vllm": Entry("vllm", "VllmRuntime", "vllm", VLLM_PACKAGE, checks=True),
 }
 """Maps runtime names in the specification to runtimes. A module is imported when it is needed."""
 

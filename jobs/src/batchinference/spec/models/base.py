@@ -46,6 +46,8 @@ class RuntimeModel(SpecModel):
     """Whether a server runs the model."""
     MEDIA: ClassVar[Mapping[str, str]] = {}
     """The inputs that cannot be texts, and where their values come from."""
+    WITHOUT_DEVICE: ClassVar[str] = "on the CPU"
+    """How the model runs without the device that its step requests, for notes of the plan."""
 
     null_input: Literal["null", "fail"] | None = None
     """What happens to a row if one of its inputs is null. `null`, the default: the output is null,
@@ -156,9 +158,9 @@ class RuntimeModel(SpecModel):
         return 1
 
     @property
-    def preprocessing_pools(self) -> int:
-        """Return the number of CPU actor pools that prepare the input of the model."""
-        return 0
+    def concurrent_batches(self) -> int:
+        """Return the number of batches that a replica computes at the same time."""
+        return 1
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise PydanticCustomError if the resources or the batch size do not fit the model."""

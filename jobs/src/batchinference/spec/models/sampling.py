@@ -66,7 +66,7 @@ NULLABLE = {
 _ONE_TEXT = "a row has one text, and the others would be lost"
 _ONLY_TEXT = "the output is a text, and other results would be lost"
 _NO_EFFECT = "it has no effect on the text of a row"
-_NEEDS_OBJECTS = "Ray's processor for vLLM cannot pass it to the engine"
+_NEEDS_OBJECTS = "vLLM takes values that a job's file cannot hold"
 LOST: dict[str, tuple[Any, str]] = {
     "n": (1, _ONE_TEXT),
     **dict.fromkeys(("logprobs", "prompt_logprobs", "logprob_token_ids"), (None, _ONLY_TEXT)),

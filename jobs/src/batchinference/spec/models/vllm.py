@@ -1,4 +1,4 @@
-"""Language models that run in vLLM, with the vLLM processor of Ray Data."""
+"""Language models that run in vLLM."""
 
 from __future__ import annotations
 
@@ -135,6 +135,7 @@ class VllmModel(TextModel):
             "vllm makes its batches itself: batchSize is a number",
         ),
     )
+    WITHOUT_DEVICE: ClassVar[str] = "without GPUs, which vLLM needs unless it was built for CPUs"
 
     runtime: Literal["vllm"]
     """The library that runs the model."""
@@ -189,9 +190,11 @@ class VllmModel(TextModel):
     adapters of the Hub, because rows must not choose what is downloaded."""
     adapter: ColumnName | None = None
     """The input with the name of the LoRA adapter of each row. Null for the base model."""
-    max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Maximum number of concurrent batches of a replica. Together they should have at least
-    `max_num_seqs` rows, the maximum number of concurrent sequences of the engine."""
+    max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Maximum number of concurrent batches of a replica. Together they should have more rows than
+    `max_num_seqs`, the maximum number of concurrent sequences of the engine (256, or 1024 on GPUs
+    with much memory), because a batch waits for its slowest row. The prompts of all these rows,
+    with their images, are in memory."""
 
     @property
     def output_type(self) -> ColumnType:
@@ -220,9 +223,8 @@ class VllmModel(TextModel):
         return self.parallelism.pipeline
 
     @property
-    def preprocessing_pools(self) -> int:
-        """Return the number of actor pools for images, the chat template and tokenization."""
-        return bool(self.images) + self.is_chat + 1
+    def concurrent_batches(self) -> int:
+        return self.max_concurrent_batches
 
     @property
     def other_locations(self) -> list[str]:

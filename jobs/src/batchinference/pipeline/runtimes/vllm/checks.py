@@ -41,7 +41,7 @@ def check_template(model: VllmModel, processor: Any) -> None:
 
 
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
-    """Return the prompt that Ray's stage makes of messages."""
+    """Return the prompt that the chat template makes of messages."""
     asks = messages[-1]["role"] == "user"
     prompt: str = limited(processor.apply_chat_template)(
         messages,
@@ -54,23 +54,18 @@ def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str
     return prompt
 
 
-def check_parameters(model: VllmModel) -> None:
-    """Raise ModelLoad if the installed vLLM does not accept the values of `sampling`. Otherwise,
-    each row would fail after the engine has been loaded."""
+def parameters_of(model: VllmModel) -> Any:
+    """Return vLLM's parameters of all rows. Raises ModelLoad if the installed vLLM does not accept
+    the values of `sampling`."""
     import vllm
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+    values = dict(model.sampling)
     try:
         if model.task == "embed":
-            vllm.PoolingParams(**model.sampling, task=model.task)
-        else:
-            vllm.SamplingParams(**{**model.sampling, "structured_outputs": _constraint(model)})
+            return vllm.PoolingParams(**values, task=model.task)
+        if constraint := values.pop("structured_outputs", None):
+            values["structured_outputs"] = StructuredOutputsParams(**constraint)
+        return vllm.SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
     except Exception as error:
         raise ModelLoad(f"sampling: vLLM does not accept it: {describe(error)}") from error
-
-
-def _constraint(model: VllmModel) -> Any:
-    if not (given := model.sampling.get("structured_outputs")):
-        return None
-    from vllm.sampling_params import StructuredOutputsParams
-
-    return StructuredOutputsParams(**given)

@@ -1,4 +1,4 @@
-"""Cuts prompts that are too long for vLLM, before they are sent to its operators.
+"""Cuts prompts that are too long for vLLM, before its engine gets them.
 
 The engine itself would only cut the beginning of the whole prompt, with its instructions.
 """
@@ -15,7 +15,7 @@ from batchinference.pipeline.runtimes.model_files import files_without_weights
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit, Row
 from batchinference.pipeline.runtimes.prompts import messages_of, text_of, with_messages
 from batchinference.pipeline.runtimes.text_limits import max_tokens
-from batchinference.pipeline.runtimes.vllm_checks import apply_template
+from batchinference.pipeline.runtimes.vllm.checks import apply_template
 from batchinference.spec.models import VllmModel
 
 _MAX_TOKENS = 16
@@ -31,7 +31,9 @@ def fitted(model: VllmModel, row: Row) -> tuple[Row, int]:
     limit = _limit(model.model_dump_json(by_alias=True))
     given = {name: value for name, value in row.items() if name not in model.parameter_inputs}
     given = with_messages(model, given) if model.is_chat else given
-    values, _, cut = limit.fitted(given, lambda part: _prompt(model, limit.tokenizer, part))
+    values, _, cut = limit.fitted(
+        given, lambda part: _prompt(model, limit.tokenizer, part), special=not model.is_chat
+    )
     return ({**row, **values}, cut) if cut else (row, 0)
 
 

@@ -1,0 +1,80 @@
+"""Computes several batches at the same time in one actor, whose model takes rows of all of them.
+
+While one batch waits for its slowest row, the model already computes rows of the next ones. Ray
+Data lets an actor run several calls at the same time, one for each block, but runs the batches of
+a block one after the other. So a call gets a whole block, and cuts it into batches itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline.execution.block_codec import encode
+from batchinference.pipeline.execution.task_notes import retry_notes
+from batchinference.pipeline.row_batch import RowBatch
+from batchinference.plan import Stage
+from batchinference.spec.models.base import MODEL_BATCH_SIZE
+
+Run = Callable[[pa.Table], Iterator[pa.Table]]
+"""The steps of a stage. It keeps measurements and batch sizes, so that each thread needs one."""
+
+
+def concurrency_of_actors(stage: Stage) -> dict[str, Any]:
+    """Return the arguments of Ray's actor pool for a stage. All blocks of an actor are in calls, so
+    that none waits for it while other actors are idle."""
+    if stage.concurrent_batches == 1:
+        return {}
+    return {
+        "max_tasks_in_flight_per_actor": stage.concurrent_batches,
+        "max_concurrent_calls_per_actor": stage.concurrent_batches,
+        "enable_true_multi_threading": True,
+    }
+
+
+def concurrent_or_single(stage: Stage, make: Callable[[], Run], stopping: Event) -> Run:
+    """Return what an actor of a stage runs for each block."""
+    return make() if stage.concurrent_batches == 1 else ConcurrentBatches(stage, make, stopping)
+
+
+class ConcurrentBatches:
+    """Runs the steps of a stage over the batches of blocks, several of them at the same time, also
+    of several calls. Once `stopping` is set, batches that have not begun are left out."""
+
+    def __init__(self, stage: Stage, make: Callable[[], Run], stopping: Event) -> None:
+        self._name, self._rows = stage.name, stage.batch_size or MODEL_BATCH_SIZE
+        self._make, self._stopping = make, stopping
+        self._idle: list[Run] = []
+        self._lock = Lock()
+        self._threads = ThreadPoolExecutor(stage.concurrent_batches)
+
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+        """Yield the block after the steps, in the order of its rows."""
+        if notes := retry_notes(self._name):  # the threads are in no task of Ray
+            yield encode(RowBatch(notes=notes))
+        starts = range(0, block.num_rows, self._rows)
+        batches = (block.slice(start, self._rows) for start in starts)
+        running = deque(self._threads.submit(self._run, batch) for batch in batches)
+        try:
+            while running:
+                yield from running.popleft().result()
+        finally:
+            for batch in running:
+                batch.cancel()
+
+    def _run(self, batch: pa.Table) -> list[pa.Table]:
+        if self._stopping.is_set():
+            return []
+        with self._lock:
+            run = self._idle.pop() if self._idle else None
+        run = run or self._make()
+        try:
+            return list(run(batch))
+        finally:
+            with self._lock:
+                self._idle.append(run)

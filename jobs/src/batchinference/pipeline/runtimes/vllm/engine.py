@@ -1,0 +1,157 @@
+"""vLLM's engine, and what its requests need. All threads of a process share them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
+from batchinference.pipeline.runtimes.model_files import (
+    Adapters,
+    NoAdapter,
+    files_of,
+    files_without_weights,
+)
+from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
+from batchinference.pipeline.storage.http import THREADS
+from batchinference.spec.models import VllmModel
+
+NO_DEVICES = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
+Prompt = dict[str, Any]
+"""The text of a prompt, and its images."""
+_Result = TypeVar("_Result")
+
+
+@lru_cache(maxsize=8)
+def engine_of(document: str, *, has_devices: bool) -> Engine:
+    """Return the engine of a model, given as JSON. It is loaded once per process: load it before
+    several threads use it. Raises ModelLoad."""
+    model = VllmModel.model_validate_json(document)
+    try:
+        return Engine(model)
+    except JobFailure:
+        raise
+    except Exception as error:
+        hint = "" if has_devices else NO_DEVICES
+        raise ModelLoad(
+            f"the model '{model.source}' cannot be loaded{hint}: {describe(error)}"
+        ) from error
+
+
+class Engine:
+    """vLLM's engine on an event loop, which runs in a thread of its own."""
+
+    def __init__(self, model: VllmModel) -> None:
+        parameters = parameters_of(model)  # before the weights are downloaded
+        self.processor = _processor(model) if model.is_chat else None
+        self.threads = ThreadPoolExecutor(THREADS)
+        """The threads that prepare prompts with images."""
+        self._adapters = _LoraRequests(model)
+        self._numbers = itertools.count()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._llm = self._run(_started(model))
+        ask = (
+            partial(self._llm.encode, pooling_params=parameters)
+            if model.task == "embed"
+            else partial(self._llm.generate, sampling_params=parameters)
+        )
+        # a chat template writes the special tokens itself
+        self._ask = partial(ask, tokenization_kwargs={"add_special_tokens": not model.is_chat})
+        weakref.finalize(self, self._llm.shutdown)
+
+    def submit(self, prompt: Prompt, adapter: Any) -> Future[Any]:
+        """Let the engine answer a prompt, with its base model or with an adapter from `adapter`."""
+        return asyncio.run_coroutine_threadsafe(self._answer(prompt, adapter), self._loop)
+
+    async def _answer(self, prompt: Prompt, adapter: Any) -> Any:
+        outputs = self._ask(prompt, request_id=str(next(self._numbers)), lora_request=adapter)
+        return [output async for output in outputs][-1]
+
+    def adapter(self, name: Any) -> Any:
+        """Return vLLM's request for an adapter; None if the name is None. Raises NoAdapter."""
+        return None if name is None else self._adapters.named(name)
+
+    def without_images(self, messages: list[Any]) -> tuple[list[Any], Prompt]:
+        """Return messages with a text in the place of each image, and the fields of a prompt with
+        these images."""
+        from vllm.entrypoints.chat_utils import parse_chat_messages_async
+
+        config = self._llm.model_config
+        parsed = parse_chat_messages_async(messages, config, content_format="string")
+        conversation, images, ids = self._run(parsed)
+        return conversation, {"multi_modal_data": images, "multi_modal_uuids": ids}
+
+    def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _started(model: VllmModel) -> Any:
+    # the standard output of a preview has only its results
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    import vllm
+    from vllm.usage.usage_lib import UsageContext
+
+    arguments = vllm.AsyncEngineArgs(**arguments_of(model))
+    # with the defaults of vLLM's class for batches: more rows at the same time than in a server
+    return vllm.AsyncLLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
+
+
+def arguments_of(model: VllmModel) -> dict[str, Any]:
+    """Return the arguments of vLLM's engine. Without a backend, vLLM distributes a model over the
+    GPUs of this pod, or over the placement group that this process is in."""
+    embeds = {"runner": "pooling", "convert": "embed"}
+    arguments: dict[str, Any] = {
+        "model": files_of(model),
+        "tensor_parallel_size": model.parallelism.tensor,
+        "pipeline_parallel_size": model.parallelism.pipeline,
+        "disable_log_stats": True,
+        **(embeds if model.task == "embed" else {"runner": "generate"}),
+    }
+    if model.revision is not None:
+        arguments |= {"revision": model.revision, "tokenizer_revision": model.revision}
+    if model.adapter is not None:
+        arguments["enable_lora"] = True
+    return {**arguments, **model.engine}
+
+
+def _processor(model: VllmModel) -> Any:
+    """Return what applies the chat template. Raises ModelLoad if it does not accept the messages of
+    the job."""
+    from transformers import AutoProcessor
+
+    path = files_without_weights(model)
+    processor = AutoProcessor.from_pretrained(path, trust_remote_code=False)
+    check_template(model, processor)
+    return processor
+
+
+class _LoraRequests:
+    """The requests for the adapters that rows have named so far."""
+
+    def __init__(self, model: VllmModel) -> None:
+        self._adapters = Adapters(model)
+        self._requests: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def named(self, name: Any) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        with self._lock:
+            try:
+                folder = self._adapters.folder(name)
+            except NoAdapter:
+                raise
+            except Exception as error:
+                raise JobFailure(
+                    f"the adapter '{name}' cannot be fetched: {describe(error)}"
+                ) from error
+            number = len(self._requests) + 1
+            return self._requests.setdefault(folder, LoRARequest(name, number, folder))

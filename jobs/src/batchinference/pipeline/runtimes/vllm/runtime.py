@@ -1,0 +1,146 @@
+"""Sends the prompts of rows to vLLM's engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.errors import EngineDied
+from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
+from batchinference.pipeline.runtimes.vllm.checks import apply_template
+from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
+from batchinference.pipeline.runtimes.vllm.images import ImageInliner
+from batchinference.pipeline.runtimes.vllm.prompts import fitted
+from batchinference.spec.models import VllmModel
+from batchinference.spec.warnings import WarningName
+
+Row = Mapping[str, Any]
+_TOO_LONG = re.compile(r"maximum context length is (\d+) tokens")
+_NO_ANSWER = ("abort", "error")
+"""Reasons for which vLLM ends a request without its whole text."""
+
+
+class Request(NamedTuple):
+    """The prompt of a row, its adapter, and the number of tokens that were cut from its texts."""
+
+    prompt: Prompt
+    adapter: Any
+    cut: int
+
+
+class VllmRuntime:
+    """Sends each row of a batch to the engine as a request of its own. The runtimes of a model
+    share one engine, so that batches of several threads are computed at the same time."""
+
+    def __init__(self, model: VllmModel, device: Device) -> None:
+        self._model = model
+        document = model.model_dump_json(by_alias=True)
+        self._engine = engine_of(document, has_devices=device.kind != "cpu")
+        self._inlined = ImageInliner(model)
+
+    def __call__(self, inputs: dict[str, Any]) -> list[Any]:
+        """Return one result per row, with an exception in place of the result of a failed row.
+
+        Raises EngineDied if the engine has died, and errors that are not about a row."""
+        each = self._engine.threads.map if self._model.images else map
+        answers: list[Future[Any] | Exception] = []
+        try:
+            for row, request in enumerate(each(self._request, rows_of(inputs))):
+                if isinstance(request, Exception):
+                    answers.append(request)
+                    continue
+                answers.append(self._engine.submit(request.prompt, request.adapter))
+                if request.cut:
+                    warn(WarningName.TEXT_CUT, row=row, amount=request.cut)
+            return [self._result(answer) for answer in answers]
+        except BaseException:
+            for answer in answers:
+                if isinstance(answer, Future):
+                    answer.cancel()
+            raise
+
+    def _request(self, row: dict[str, Any]) -> Request | Exception:
+        """Return the request of a row, or the row's error."""
+        try:
+            row, cut = fitted(self._model, row)
+            name = self._model.adapter
+            adapter = self._engine.adapter(plain(row[name])) if name else None
+            texts = {key: value for key, value in row.items() if key != name}
+            return Request(self._prompt(texts), adapter, cut)
+        except Exception as error:
+            if not is_about_the_row(error):
+                raise
+            return error
+
+    def _prompt(self, row: Row) -> Prompt:
+        model = self._model
+        if not model.is_chat:
+            return {"prompt": _not_empty(text_of(model, row))}
+        messages, images = messages_of(model, row), Prompt()
+        if model.images:
+            messages, images = self._engine.without_images(self._inlined(messages))
+        return {"prompt": apply_template(model, self._engine.processor, messages), **images}
+
+    def _result(self, answer: Future[Any] | Exception) -> Any:
+        """Return the result of a row, or the row's error."""
+        if isinstance(answer, Exception):
+            return answer
+        try:
+            return self._value(answer.result())
+        except Exception as error:  # noqa: BLE001 - the engine raises many types
+            return self._explained(_row_error(error))
+
+    def _value(self, output: Any) -> str | np.ndarray:
+        if self._model.task == "embed":
+            return np.asarray(output.outputs.data.float().cpu().numpy())
+        (completion,) = output.outputs
+        if completion.finish_reason in _NO_ANSWER:
+            raise RuntimeError(f"vLLM ended the request with '{completion.finish_reason}'")
+        return str(completion.text)
+
+    def _explained(self, error: Exception) -> Exception:
+        """Return a clear error if the prompt was too long. vLLM does not say which length it is
+        about."""
+        found = _TOO_LONG.search(str(error))
+        if found is None:
+            return error
+        together = (
+            "" if self._model.task == "embed" else " for the prompt and the new text together"
+        )
+        fix = "" if self._model.images else ", or set the model's field tooLong to truncate"
+        return PromptTooLong(
+            f"the prompt is too long: the model takes {found[1]} tokens{together}. "
+            f"Shorten the prompt{fix}"
+        )
+
+
+class PromptTooLong(ValueError):
+    """A prompt has more tokens than the model takes."""
+
+
+def _not_empty(prompt: str) -> str:
+    if not prompt:
+        raise ValueError("the prompt is empty. Set the model's field emptyInput to null")
+    return prompt
+
+
+def _row_error(error: Exception) -> Exception:
+    """Return the error of a row. Raises EngineDied, and errors that are not about the row."""
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+    if isinstance(error, EngineDeadError):
+        raise EngineDied(
+            f"the engine of vLLM has died ({error}). The output of its process says why"
+        ) from error
+    if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    if not is_about_the_row(error):
+        raise error
+    return error

@@ -1,0 +1,479 @@
+"""Models in vLLM, with a fake engine: prompts, failed rows, images, adapters and failures."""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.errors import LocalEntryNotFoundError
+from PIL import Image
+
+from batchinference.pipeline.arrow import to_batch, to_table
+from batchinference.pipeline.errors import EngineDied, JobFailure, ModelLoad, describe
+from batchinference.pipeline.row_warnings import collect_warnings
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import (
+    ADAPTER_FILE,
+    files_of,
+    files_without_weights,
+)
+from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
+from batchinference.pipeline.runtimes.vllm.images import ImageInliner
+from batchinference.pipeline.steps import as_result, load_step
+from batchinference.pipeline.storage import retry
+from batchinference.spec.models import VllmModel
+from batchinference.spec.steps import Step
+from support.documents.vllm_models import vllm
+from support.models import tiny_transformers
+from support.models.hub_cache import add_to_hub_cache
+from support.outputs.row_warnings import plain
+from support.servers.loopback import handled_by
+from support.servers.openai import save_language_model
+
+FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
+TEMPLATE = (
+    "{% if 'odd' in messages[0].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{{ messages[0].content }}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = tmp_path_factory.mktemp("model")
+    save_language_model(made)
+    return str(made)
+
+
+@pytest.fixture(autouse=True)
+def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(FAKES))
+    yield
+    engine_of.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+
+
+def model(**fields: Any) -> VllmModel:
+    return VllmModel.model_validate(vllm(**fields))
+
+
+class Asked:
+    """The result of a model for the rows of one batch."""
+
+    def __init__(self, spec: VllmModel, **columns: Any) -> None:
+        step = Step.model_validate({"name": "ask", "model": spec, "resources": {"gpu": 1}})
+        transform = load_step(step, Device())
+        with collect_warnings() as warnings:
+            result = as_result(transform(to_table(columns)))
+        self.table, self.failed = result.table, result.failed
+        self.warnings = plain(warnings)
+        answers = self.table["answer"].to_pylist() if "answer" in self.table.column_names else []
+        self._by_row = dict(zip(result.parents.tolist(), answers, strict=False))
+
+    @property
+    def answers(self) -> list[Any]:
+        """The answer of each row, or its error."""
+        rows = sorted({*self._by_row, *self.failed})
+        return [self._by_row.get(row) or self._error(row) for row in rows]
+
+    def _error(self, row: int) -> str | None:
+        return describe(self.failed[row]) if row in self.failed else None
+
+
+def asked(spec: VllmModel, **columns: Any) -> list[Any]:
+    return Asked(spec, **columns).answers
+
+
+def test_prompt_is_a_chat_or_a_text(folder: str) -> None:
+    chat = model(source=folder, system="Hm.", prompt="Say {question}!")
+    rendered = "system: Hm.\nuser: Say b!\nassistant: "
+    assert asked(chat, text=["a", "b"])[1] == rendered[::-1]
+    text = model(source=folder, prompt="Q: {question}", chat=False)
+    assert asked(text, text=["a"]) == ["a :Q"]
+    (empty,) = asked(model(source=folder, emptyInput="compute", chat=False), text=[""])
+    assert "the prompt is empty" in empty
+
+
+def test_only_a_prompt_without_template_gets_special_tokens(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def checked(self: Any, prompt: Any, options: Any) -> str:
+        given.append(options)
+        return "x"
+
+    monkeypatch.setattr("vllm.AsyncLLMEngine._checked", checked)
+    for chat in (True, False):
+        asked(model(source=folder, chat=chat), text=["a"])
+    assert given == [{"add_special_tokens": False}, {"add_special_tokens": True}]
+
+
+def test_embeddings_are_float32_vectors(folder: str) -> None:
+    spec = model(source=folder, task="embed", sampling={})
+    vectors = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
+    for texts in (["a", "bcd"], ["a", None, "bcd"]):
+        done = Asked(spec, text=pa.array(texts)).table
+        found = [vector for vector in to_batch(done)["answer"] if vector is not None]
+        assert np.stack(found).tolist() == [[1, 0.5], [3, 0.5]]
+        assert done.schema.field("answer").type == vectors.schema.field("answer").type
+
+
+def test_rows_without_input_are_not_asked(folder: str) -> None:
+    done = Asked(model(source=folder, chat=False), text=pa.array(["ab", None, " "]))
+    assert done.answers == ["ba", None, None]
+    assert done.warnings == [(1, "NullInput", 0), (2, "EmptyInput", 0)]
+    failing = model(source=folder, chat=False, nullInput="fail")
+    assert "question is null" in asked(failing, text=pa.array(["a", None]))[1]
+
+
+def test_null_of_another_row_does_not_change_a_prompt(folder: str) -> None:
+    inputs = {"question": "text", "age": "age"}
+    spec = model(source=folder, inputs=inputs, prompt="{question} is {age}", chat=False)
+    ages = pa.array([42, (1 << 53) + 1, None], pa.int64())
+    found = asked(spec, text=["Ann", "Bob", "Cy"], age=ages)
+    assert found[:2] == ["Ann is 42"[::-1], "Bob is 9007199254740993"[::-1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("refuse me", "VLLMValidationError: The decoder prompt is too odd"),
+        ("odd one", "TemplateError: roles must alternate"),
+        ("x" * 6052, "the model takes 4096 tokens for the prompt and the new text together"),
+    ],
+)
+def test_refused_prompt_fails_its_row_only(folder: str, text: str, error: str) -> None:
+    found = asked(model(source=folder, chatTemplate=TEMPLATE), text=["a", text, "b"])
+    assert (found[0], found[2]) == ("a", "b")
+    assert error in found[1]
+
+
+def test_fix_for_a_long_prompt_fits_the_model(folder: str) -> None:
+    (text,) = asked(model(source=folder), text=["x" * 6052])
+    (image,) = asked(
+        model(source=folder, inputs={"photo": "image", "question": "text"}, images=["photo"]),
+        image=[picture("PNG")],
+        text=["x" * 6052],
+    )
+    assert ("tooLong" in text, "tooLong" in image) == (True, False)
+    assert "Shorten the prompt" in image
+
+
+@pytest.mark.parametrize(("text", "error"), [("is lost", EngineDied), ("no memory", MemoryError)])
+def test_error_of_the_engine_is_not_of_a_row(folder: str, text: str, error: Any) -> None:
+    with pytest.raises(error):
+        asked(model(source=folder), text=["a", text])
+
+
+def test_text_of_an_aborted_request_is_no_answer(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vllm as fake
+
+    monkeypatch.setattr(fake, "Completion", lambda text: Aborted())
+    (error,) = asked(model(source=folder), text=["a"])
+    assert "vLLM ended the request with 'abort'" in error
+
+
+class Aborted:
+    text, finish_reason = "half an ans", "abort"
+
+
+def test_chat_template_that_takes_too_much_memory_fails_its_row_only(folder: str) -> None:
+    template = "{{ messages[0].content }}{{ 'x' * 10000000000 if messages[0].content == 'b' }}"
+    found = asked(model(source=folder, chatTemplate=template), text=["a", "b", "c"])
+    assert (found[0], found[2]) == ("a", "c")
+    assert "the chat template takes more than" in found[1]
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
+    tiny_transformers.write("chat_model", tmp_path)
+    numbers = "".join(str(number % 10) for number in range(90))
+    fields: dict[str, Any] = {"prompt": "Say {question}!", "chat": chat, "sampling": {}}
+    fields |= {"source": str(tmp_path), "engine": {"max_model_len": 60}}
+    spec = model(**{**fields, "sampling": {"max_tokens": 10}}, tooLong="truncateLeft")
+    room = 50 - len("Say !") - 1 - (len("[user][assistant]") if chat else 0)  # and <bos>
+    done = Asked(spec, text=["a", numbers])
+    assert done.warnings == [(1, "TextCut", 90 - room)]
+    inputs = {"question": "text", "style": "style"}
+    (tmp_path / "adapters" / "poem").mkdir(parents=True)
+    (tmp_path / "adapters" / "poem" / ADAPTER_FILE).write_text("{}")
+    adapted = model(**fields, inputs=inputs, adapter="style", tooLong="truncate",
+                    loraPath=str(tmp_path / "adapters"))  # fmt: skip
+    assert asked(adapted, text=[numbers], style=["poem"])[0].endswith("/adapters/poem")
+    whole = Asked(model(**fields, tooLong="fail"), text=[numbers])
+    assert whole.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"system": "Be brief."}, r"system: .*no system role"),
+        ({"engine": {"gpu_memory_utilization": 2}}, "vLLM needs GPUs.*must be less than 1.0"),
+        ({"source": "/nowhere"}, "model '/nowhere' not found"),
+    ],
+)
+def test_model_that_cannot_work_ends_the_job(
+    folder: str, fields: dict[str, Any], reason: str
+) -> None:
+    template = "{{ raise_exception('no system role') if messages[0].role == 'system' }}x"
+    with pytest.raises(ModelLoad, match=reason):
+        asked(model(**{"source": folder, "chatTemplate": template, **fields}), text=["a"])
+
+
+def test_invalid_parameters_end_the_job_before_the_engine_loads(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**values: Any) -> None:
+        raise ValueError(f"temperature must be non-negative, got {values['temperature']}")
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the engine was loaded")
+
+    monkeypatch.setattr("vllm.SamplingParams", refuse)
+    monkeypatch.setattr("vllm.AsyncLLMEngine.from_engine_args", never)
+    with pytest.raises(ModelLoad, match=r"sampling: .*temperature must be non-negative"):
+        asked(model(source=folder, sampling={"temperature": -1}), text=["a"])
+
+
+def test_runtimes_of_a_process_share_one_engine(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vllm as fake
+
+    started: list[Any] = []
+    start = fake.AsyncLLMEngine
+    monkeypatch.setattr(
+        start, "from_engine_args", lambda args, **_: started.append(args) or start(args)
+    )
+    for _ in range(3):
+        asked(model(source=folder), text=["a"])
+    assert len(started) == 1
+
+
+def test_engine_gets_the_arguments_of_the_model(folder: str) -> None:
+    parallelism = {"tensor": 2, "pipeline": 3}
+    spec = model(source=folder, engine={"max_model_len": 512}, parallelism=parallelism)
+    assert arguments_of(spec) == {
+        "model": folder,
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 3,
+        "disable_log_stats": True,
+        "runner": "generate",
+        "max_model_len": 512,
+    }
+    embedding = arguments_of(model(source=folder, task="embed", sampling={}))
+    assert (embedding["runner"], embedding["convert"]) == ("pooling", "embed")
+    inputs = {"question": "text", "style": "style"}
+    adapted = model(source=folder, inputs=inputs, adapter="style", loraPath="s3://adapters")
+    assert arguments_of(adapted)["enable_lora"] is True
+
+
+def test_constraint_of_the_text_is_an_object(folder: str) -> None:
+    from batchinference.pipeline.runtimes.vllm.checks import parameters_of
+
+    schema = {"properties": {"a": {"enum": [1, "b", None]}}, "required": []}
+    sampling = {"max_tokens": 3, "structured_outputs": {"json": schema}}
+    made = parameters_of(model(source=folder, sampling=sampling))
+    assert (made.max_tokens, made.structured_outputs.json) == (3, schema)
+
+
+def picture(kind: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@contextmanager
+def image_server() -> Iterator[str]:
+    """Serve a picture at `/a.png`, and content that is not a picture at other paths."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = picture("PNG") if self.path == "/a.png" else b"no picture"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    with handled_by(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def data_uri_of(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+class TestImages:
+    def asked(self, folder: str, urls: list[Any], allow: list[str] | None = None) -> list[Any]:
+        fields: dict[str, Any] = {"inputs": {"photo": "image"}, "images": ["photo"]}
+        fields |= {"prompt": "What?", "chatTemplate": "x", "allow": allow or []}
+        return asked(model(source=folder, **fields), image=urls)
+
+    def test_invalid_image_fails_its_row_only(self, folder: str) -> None:
+        urls = ["data:image/png;base64,AAAA", data_uri_of(picture("PNG"))]
+        broken, good = self.asked(folder, urls)
+        assert "UnidentifiedImageError" in broken
+        assert good == "x of [(2, 2)]"
+
+    def test_addresses_are_fetched_by_the_rules_of_manifests(self, folder: str) -> None:
+        with image_server() as url, image_server() as private:
+            urls = [f"{place}/{path}" for place in (url, private) for path in ("a.png", "b")]
+            found = self.asked(folder, urls, allow=[url])
+        expected = ["of [(2, 2)]", "cannot identify image file"]
+        for answer, part in zip(
+            found, [*expected, *["Add its prefix to model.allow"] * 2], strict=True
+        ):
+            assert part in answer
+
+    @pytest.mark.parametrize(
+        ("part", "reason"),
+        [
+            ({"image_url": {"url": "file:///etc/passwd"}}, "http://, https:// or data:"),
+            # Pillow would start Ghostscript
+            ({"image_url": {"url": data_uri_of(picture("EPS"))}}, "cannot identify image"),
+            ({"image_url": {"url": "data:image/png,AAAA"}}, "is in base64"),
+            ({"type": "image_embeds", "image_embeds": "AAAA"}, "image_url, not 'image_emb"),
+        ],
+        ids=["scheme", "format", "encoding", "tensor"],
+    )
+    def test_engine_gets_texts_and_common_image_formats_only(
+        self, part: dict[str, Any], reason: str
+    ) -> None:
+        messages = [{"role": "user", "content": [{"type": "image_url", **part}]}]
+        with pytest.raises((ValueError, OSError), match=reason):
+            ImageInliner(model())(messages)
+
+    def test_engine_gets_only_the_fields_of_a_part(self) -> None:
+        uri = data_uri_of(picture("PNG"))
+        part = {"type": "image_url", "image_url": {"url": uri}, "uuid": "1", "image_embeds": "A"}
+        ((message,),) = [ImageInliner(model())([{"role": "user", "content": [part]}])]
+        assert message["content"] == [{"type": "image_url", "image_url": {"url": uri}}]
+
+
+class TestAdapters:
+    @pytest.fixture
+    def spec(self, folder: str, tmp_path: Path) -> VllmModel:
+        """Return a model with one adapter, named `poem`."""
+        (tmp_path / "poem").mkdir()
+        (tmp_path / "poem" / ADAPTER_FILE).write_text("{}")
+        return self.with_adapters(folder, loraPath=str(tmp_path))
+
+    def with_adapters(self, folder: str, **fields: Any) -> VllmModel:
+        inputs = {"question": "text", "style": "style"}
+        fields = {"chat": False, "prompt": "{question}", **fields}
+        return model(source=folder, inputs=inputs, adapter="style", **fields)
+
+    def asked(self, spec: VllmModel, *styles: Any) -> list[Any]:
+        return asked(spec, text=["ab"] * len(styles), style=pa.array(styles))
+
+    def test_row_uses_its_adapter(self, spec: VllmModel) -> None:
+        of_poem = f"ba by {spec.lora_path}/poem"
+        assert self.asked(spec, "poem", None, "poem") == [of_poem, "ba", of_poem]
+        column = pa.array(["poem", None]).dictionary_encode()
+        assert asked(spec, text=["ab", "ab"], style=column) == [of_poem, "ba"]
+
+    def test_adapters_have_different_numbers(self, spec: VllmModel, tmp_path: Path) -> None:
+        (tmp_path / "ode").mkdir()
+        (tmp_path / "ode" / ADAPTER_FILE).write_text("{}")
+        engine = engine_of(spec.model_dump_json(by_alias=True), has_devices=True)
+        numbers = [engine.adapter(name).lora_int_id for name in ("poem", "ode", "poem")]
+        assert numbers == [1, 2, 1]
+
+    def test_missing_adapter_fails_its_rows_only(self, spec: VllmModel) -> None:
+        found = self.asked(spec, "poem", "ode", None)
+        assert found[1] == f"NoAdapter: there is no {spec.lora_path}/ode/{ADAPTER_FILE}"
+        assert found[2] == "ba"
+
+    def test_adapter_that_is_not_listed_fails_its_row(
+        self, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("poem", "ode"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / ADAPTER_FILE).write_text("{}")
+        below = self.with_adapters(folder, loraPath=str(tmp_path), loraAdapters=["poem"])
+        assert self.asked(below, "poem", "ode")[1:] == [
+            "NoAdapter: the adapter 'ode' is not in 'loraAdapters'"
+        ]
+        (other,) = self.asked(below, ["poem"])
+        assert other == "NoAdapter: expected the name of an adapter, got list"
+        downloads: list[str] = []
+
+        def download(name: str) -> Path:
+            downloads.append(name)
+            return tmp_path
+
+        monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+        (tmp_path / ADAPTER_FILE).write_text("{}")
+        of_hub = self.with_adapters(folder, loraAdapters=["org/poem"])
+        found = self.asked(of_hub, "org/poem", "evil/repo", "s3://adapters/poem", "/etc")
+        assert ["NoAdapter" in answer for answer in found] == [False, True, True, True]
+        assert downloads == ["org/poem"]
+
+    def test_adapter_outside_of_its_folder_fails_its_row(self, folder: str, tmp_path: Path) -> None:
+        for name in ("private", "adapters/poem"):
+            (tmp_path / name).mkdir(parents=True)
+            (tmp_path / name / ADAPTER_FILE).write_text("{}")
+        spec = self.with_adapters(folder, loraPath=str(tmp_path / "adapters"))
+        outside = ["../private", "poem/../../private", str(tmp_path / "private"), "."]
+        assert self.asked(spec, *outside) == [
+            f"NoAdapter: '{name}' is not the name of an adapter below 'loraPath'"
+            for name in outside
+        ]
+
+    def test_unreachable_storage_ends_the_job(
+        self, folder: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retry, "STORAGE", replace(retry.STORAGE, attempts=1))
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+        storage = {"endpoint": "http://127.0.0.1:1"}
+        spec = self.with_adapters(folder, loraPath="s3://adapters", storage=storage)
+        with pytest.raises(JobFailure, match="the adapter 'poem' cannot be fetched: OSError: "):
+            self.asked(spec, None, "poem")
+
+    def test_unreachable_hub_ends_the_job(
+        self, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        reason = "the adapter 'org/poem' cannot be fetched: LocalEntryNotFoundError"
+        spec = self.with_adapters(folder, loraAdapters=["org/poem"])
+        with pytest.raises(JobFailure, match=reason) as caught:
+            self.asked(spec, "org/poem")
+        assert isinstance(caught.value.__cause__, LocalEntryNotFoundError)
+
+
+def test_revision_of_the_hub_is_used(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    add_to_hub_cache(tmp_path, "org/model", "v2", Path(folder))
+    spec = model(revision="v2")
+    engine = arguments_of(spec)
+    assert (engine["revision"], engine["tokenizer_revision"]) == ("v2", "v2")
+    assert Path(files_without_weights(spec)).parent.name == "snapshots"
+    assert files_of(spec) == "org/model"
+    assert asked(model(revision="v2", chat=False), text=["ab"]) == ["ba"]
+    with pytest.raises(ModelLoad, match="the model 'org/model' cannot be loaded"):
+        asked(model(revision="v3"), text=["a"])
+
+
+def test_model_id_and_streamed_weights_are_not_fetched() -> None:
+    assert files_without_weights(model()) == files_of(model()) == "org/model"
+    spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
+    assert files_of(spec) == "s3://models/llama"

@@ -3,8 +3,8 @@
     python tests/bench/vllm_chat.py MODEL [ROWS] [BATCHES]
 
 MODEL is a folder, ROWS are 2000 by default, and BATCHES is `maxConcurrentBatches`. Each side loads
-the model in a process of its own, without Ray, and computes the rows after a few others. Needs vLLM:
-on a machine without GPUs, its build for CPUs.
+the model in a process of its own, without Ray, and computes the rows after a few others. Needs
+vLLM: on a machine without GPUs, its build for CPUs.
 """
 
 from __future__ import annotations

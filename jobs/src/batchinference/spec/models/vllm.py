@@ -172,8 +172,8 @@ class VllmModel(TextModel):
     max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 16
     """Maximum number of concurrent batches of a replica. Together they should have more rows than
     `max_num_seqs`, the maximum number of concurrent sequences of the engine (256, or 1024 on GPUs
-    with much memory), because a batch waits for its slowest row. The prompts of all these rows, with
-    their images, are in memory."""
+    with much memory), because a batch waits for its slowest row. The prompts of all these rows,
+    with their images, are in memory."""
 
     @property
     def is_chat(self) -> bool:

@@ -33,7 +33,7 @@ Document = dict[str, Any]
 
 FULL = full_document()
 IMMUTABLE = "for other rows, create a new BatchInference"
-ONE_KIND = f"a step holds exactly one of {', '.join(map(to_alias, Step.KINDS))}"
+ONE_KIND = f"a step holds exactly one of {', '.join(map(to_alias, Step.kinds()))}"
 POOLED = "batchSize, replicas and resources do not apply to this step. Remove them"
 NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning with a letter"
 KEY = {"name": "object", "key": "key"}

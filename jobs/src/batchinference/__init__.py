@@ -6,19 +6,21 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from batchinference.version import __version__
+
 if TYPE_CHECKING:
     from batchinference.api.job import Job
     from batchinference.api.jobs_on_cluster import JobHandle, JobStatus
     from batchinference.api.run import JobFailed, Result, run
     from batchinference.api.submit import submit
 
-__version__ = "0.1.0"
 __all__ = [
     "Job",
     "JobFailed",
     "JobHandle",
     "JobStatus",
     "Result",
+    "__version__",
     "run",
     "submit",
 ]

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, chunk, load_step
+from batchinference.pipeline.steps import TransformResult, check_step, chunk, load_step
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.spec.steps import Step
 

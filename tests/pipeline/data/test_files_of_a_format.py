@@ -19,10 +19,11 @@ import soundfile
 from PIL import Image
 
 from batchinference.pipeline.input import file_rule
-from batchinference.pipeline.input.file_kinds import EXTENSIONS, extension_of
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.signatures import SIGNED, is_of
+from batchinference.pipeline.input.readers import reader_class
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.file_extensions import extension_of
+from batchinference.spec.read import FILE_FORMATS, ReadCsv, ReadParquet
 from support.inputs.read_files import read_files
 from support.inputs.tfrecords import write_examples
 
@@ -117,6 +118,9 @@ CONTENTS: dict[str, dict[str, Callable[[], bytes]]] = {
     "tfrecords": {"records": examples, "records.gz": lambda: gzip.compress(examples())},
 }
 """Contents of the formats that have a signature, by format and kind."""
+SIGNED = {
+    name: recognizes for name in FILE_FORMATS if (recognizes := reader_class(name).recognizes)
+}
 
 
 @pytest.mark.parametrize("file_format", CONTENTS)
@@ -126,11 +130,13 @@ def test_content_shows_the_format(
     monkeypatch.chdir(tmp_path)
     for kind, content in CONTENTS[file_format].items():
         head = content()[:4096]
-        assert {name for name in SIGNED if is_of(name, head)} == {file_format}, kind
+        assert {name for name, recognizes in SIGNED.items() if recognizes(head)} == {file_format}, (
+            kind
+        )
 
 
 def test_every_format_with_a_signature_is_tested() -> None:
-    assert set(CONTENTS) == SIGNED
+    assert CONTENTS.keys() == SIGNED.keys()
 
 
 @pytest.mark.parametrize("file_format", SIGNED)
@@ -139,7 +145,7 @@ def test_other_content_is_of_no_format(file_format: str) -> None:
     texts = [b"", b"a", b"a,b\n1,2\n", b'{"a": 1}\n', b"P1 is a name\n", b"BM is not a bitmap" * 9]
     binary = [random.bytes(length) for length in (1, 3, 12, 100, 4096)]
     for head in (*texts, *binary, b"%PDF-1.7\n", b"PK\3\4" + bytes(99), b"\x1f\x8bno gzip"):
-        assert not is_of(file_format, head), head
+        assert not SIGNED[file_format](head), head
 
 
 @pytest.mark.parametrize(
@@ -155,7 +161,7 @@ def test_extension_of_a_name(name: str, extension: str) -> None:
 
 
 def read_names(directory: Path, file_format: str) -> list[str]:
-    frozen = snapshot_input([str(directory)], None, file_format=file_format)
+    frozen = snapshot_input([str(directory)], None, kind=FILE_FORMATS[file_format])
     return [Path(file.path).name for file in frozen.files()]
 
 
@@ -164,9 +170,11 @@ def put(directory: Path, **contents: bytes) -> None:
         (directory / name).write_bytes(content)
 
 
-@pytest.mark.parametrize("file_format", EXTENSIONS)
+@pytest.mark.parametrize("file_format", FILE_FORMATS)
 def test_known_extensions_are_read_in_any_case(tmp_path: Path, file_format: str) -> None:
-    names = [f"{number}.{ending}" for number, ending in enumerate(EXTENSIONS[file_format])]
+    names = [
+        f"{number}.{ending}" for number, ending in enumerate(FILE_FORMATS[file_format].EXTENSIONS)
+    ]
     names += [name.upper() for name in names] or ["a.any"]
     put(tmp_path, **dict.fromkeys(names, b"x"))
     assert read_names(tmp_path, file_format) == sorted(names)
@@ -189,12 +197,12 @@ def test_files_of_lines_are_read_by_extension_only(tmp_path: Path) -> None:
     put(tmp_path, **{"a.csv": b"a\n1\n", "000000_0": b"a\n2\n", "b.tbl": b"a\n3\n"})
     assert read_names(tmp_path, "csv") == ["a.csv"]
     for path in ("*", "**", "[0ab]*"):
-        assert len(snapshot_input([f"{tmp_path}/{path}"], None, file_format="csv").files()) == 3
+        assert len(snapshot_input([f"{tmp_path}/{path}"], None, kind=ReadCsv).files()) == 3
 
 
 def test_extensions_of_a_job_replace_the_rule(tmp_path: Path) -> None:
     put(tmp_path, **{"a.parquet": table(), "b.dat": table(), "000000_0": table()})
-    frozen = snapshot_input([str(tmp_path)], ["dat"], file_format="parquet")
+    frozen = snapshot_input([str(tmp_path)], ["dat"], kind=ReadParquet)
     assert [Path(file.path).name for file in frozen.files()] == ["b.dat"]
 
 
@@ -307,7 +315,7 @@ class TestExamination:
     ) -> None:
         monkeypatch.setattr(file_rule, "MAX_EXAMINED", 150)
         self.make(tmp_path, 300, lambda number: number % 3 == 0, "{:04}")
-        frozen = snapshot_input([str(tmp_path)], None, file_format="parquet")
+        frozen = snapshot_input([str(tmp_path)], None, kind=ReadParquet)
         assert len(opened) == 150
         assert 0 < len(frozen) < 100
         assert len(frozen) + frozen.ignored.total == 300

@@ -20,6 +20,7 @@ from batchinference.pipeline.input.ignored_files import (
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import InputSnapshot, ProcessedFiles, read_snapshot
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.read import FILE_FORMATS
 from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.minimal import Document
 from support.documents.parsed import spec_of
@@ -33,7 +34,7 @@ def make(directory: Path, *names: str, content: bytes = b"x") -> Path:
 
 
 def listed(*paths: Path | str, file_format: str = "images") -> InputSnapshot:
-    return snapshot_input([str(path) for path in paths], None, file_format=file_format)
+    return snapshot_input([str(path) for path in paths], None, kind=FILE_FORMATS[file_format])
 
 
 def reasons(ignored: IgnoredFiles) -> dict[str, tuple[Reason, int]]:

@@ -24,7 +24,7 @@ from batchinference.pipeline.runtimes.model_files import (
     resolve,
     resolve_place,
 )
-from batchinference.pipeline.steps.model import ModelTransform
+from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
 from support.servers.loopback import handled_by
@@ -261,7 +261,7 @@ def embed(source: str) -> Step:
 def test_load_error_names_the_step(offline: None, tmp_path: Path) -> None:
     for source, reason in (("org/missing", "OSError: "), (str(tmp_path), "")):
         with pytest.raises(ModelLoad, match=f"step 'embed': the model cannot be loaded: {reason}"):
-            ModelTransform(embed(source), Device())
+            load_step(embed(source), Device())
 
 
 def test_cache_directory_comes_from_the_environment(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
+from batchinference.pipeline.steps import check_step
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from support.documents.vllm_models import vllm

@@ -11,9 +11,8 @@ import pytest
 
 from batchinference.pipeline.arrow import to_table
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, load_step
+from batchinference.pipeline.steps import TransformResult, check_step, load_step
 from batchinference.spec.steps import Step
 from support.outputs.builders import embedded, finished_output, vectors
 

@@ -13,12 +13,12 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
-from batchinference.pipeline.input.readers.whole_file import ImageReader
+from batchinference.pipeline.input.readers.images import ImageReader
 from batchinference.pipeline.query import of_image, of_text
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.search.index import Index, open_index
 from batchinference.pipeline.search.search import search
-from batchinference.pipeline.steps.model import ModelTransform
+from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ImageOptions
 from batchinference.spec.steps import Step
@@ -36,7 +36,7 @@ def step(task: str, source: str, column: str, **fields: Any) -> Document:
 
 def output_of(directory: Path, table: pa.Table, *steps: Document, **spec: Any) -> Index:
     """Run the last step over a table, write the result as a job's output, and open it."""
-    done = ModelTransform(Step.model_validate(steps[-1]), Device())(table)
+    done = load_step(Step.model_validate(steps[-1]), Device())(table)
     assert isinstance(done, pa.Table)
     out = finished_output(directory, done.select(["n", "embedding"]), steps=list(steps), **spec)
     return open_index(Location(out))

@@ -14,6 +14,7 @@ import pytest
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.spec.read import ReadParquet
 from support.inputs.read_files import open_input
 
 TABLE = pa.table({"n": [1, 2, 3], "day": [1, 1, 2]})
@@ -121,7 +122,7 @@ def test_other_directories_are_read(tmp_path: Path, others: list[str]) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(TABLE, tmp_path / name)
     for path in ("", "*", "**/*.parquet"):
-        assert snapshot_input([f"{tmp_path}/{path}"], None, file_format="parquet").files()
+        assert snapshot_input([f"{tmp_path}/{path}"], None, kind=ReadParquet).files()
 
 
 def test_tables_next_to_the_files_of_a_path_are_no_reason(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from batchinference.pipeline.input.snapshot import (
 )
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.read import ReadImages
 from batchinference.spec.report import JobState
 from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.parsed import job
@@ -87,7 +88,7 @@ def test_content_of_files_with_any_name_is_recognized(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"photo\xe9")).write_bytes(content.getvalue())
     assert len(read_files("images", tmp_path).good) == 1
     make(tmp_path, b"note\xe9.txt")
-    ignored = snapshot_input([str(tmp_path)], None, file_format="images").ignored
+    ignored = snapshot_input([str(tmp_path)], None, kind=ReadImages).ignored
     assert ignored.groups[0].example == rf"{tmp_path}/note\xe9.txt"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.input.file_kinds import EXTENSIONS
+from batchinference.spec.read import FILE_FORMATS
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import Run, job_document, run_in_process, write_lines
@@ -36,7 +36,7 @@ def completed(document: Document) -> Run:
     return run
 
 
-@pytest.mark.parametrize("file_format", EXTENSIONS)
+@pytest.mark.parametrize("file_format", FILE_FORMATS)
 def test_job_of_each_format_is_complete(source: Path, file_format: str) -> None:
     options = {"include_paths": True, "limit": 5, "shuffle": "files", "partitioning": "hive"}
     read = {"format": file_format, "options": options}

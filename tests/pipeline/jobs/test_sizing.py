@@ -29,7 +29,6 @@ from batchinference.pipeline.input.planning import (
     TASK_BYTES,
     Sizing,
     count_rows,
-    row_bytes,
     sample,
     sizing_of,
 )
@@ -94,7 +93,7 @@ def test_job_commits_often_enough_to_show_progress(
 def test_output_file_fits_into_memory(files: int, size: int, rows: int) -> None:
     cut_ = cut(files, size, RowCount(rows, estimated=False))
     assert cut_.rows_per_file == 1 or (
-        cut_.rows_per_file * row_bytes(files * size, rows, TEXT) <= FILE_BYTES
+        cut_.rows_per_file * TEXT.row_bytes(files * size, rows) <= FILE_BYTES
     )
 
 
@@ -219,7 +218,7 @@ def test_parquet_is_cut_within_files(files: int, size: int, rows: int, tasks: in
     ids=["video", "small video", "pictures of a manifest", "manifest", "audio", "tar", "text"],
 )
 def test_estimated_bytes_of_a_row(read: Read, expected: int) -> None:
-    assert row_bytes(100_000, 200, read) == expected
+    assert read.row_bytes(100_000, 200) == expected
 
 
 @given(st.integers(1, 5000), st.integers(1, 20))

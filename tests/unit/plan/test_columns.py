@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.columns import check_columns, input_columns, replaced_columns
+from batchinference.plan.columns import check_columns, replaced_columns
 from batchinference.spec import SpecError
 from batchinference.spec.steps import Step
 from support.documents.minimal import Document, model_step, python_step
@@ -52,7 +52,7 @@ def problems(*steps: Document, columns: list[str] | None, **spec: Any) -> list[s
     ids=str,
 )
 def test_columns_of_the_input(given: Document, columns: list[str] | None) -> None:
-    assert input_columns(spec_of(**given)) == columns
+    assert spec_of(**given).read.columns == columns
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_replaced_columns_are_noted(
 ) -> None:
     parsed = [Step.model_validate(step) for step in steps]  # also with the same names
     spec = spec_of(**given).model_copy(update={"steps": parsed})
-    found = [note.partition(".")[0] for note in replaced_columns(spec, input_columns(spec))]
+    found = [note.partition(".")[0] for note in replaced_columns(spec, spec.read.columns)]
     assert found == notes
 
 
@@ -131,6 +131,10 @@ CLASSIFIER = {
         **{"runtime": "transformers", "source": "./m", "task": "text-classification"},
         **{"inputs": {"text": "text"}, "output": "o"},
     },
+}
+DECODED = {
+    "name": "d",
+    "decode": {"column": "text", "format": "json", "fields": {"n": "int64"}, "output": "o"},
 }
 TOP_LABELS = {**CLASSIFIER, "model": {**CLASSIFIER["model"], "topK": 2}}
 RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
@@ -146,6 +150,7 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
         ),
         ([TOP_LABELS], "o", ["a list", "{value: o[0].label}"]),
         ([CLASSIFIER, RENAMED], "p q", ["a struct", "{value: col('p q').label}"]),
+        ([DECODED], "o", ["a struct of n", "{value: o.n}"]),
         ([CLASSIFIER], "o.label", ["addColumns, such as {value: o.label}, and name it"]),
     ],
 )
@@ -340,8 +345,7 @@ def test_sampling_rate_of_an_earlier_step_is_not_replaced() -> None:
     rename = {"name": "rename", "renameColumns": {"sample_rate": "rate_of_a"}}
     for columns in (["a", "b"], None):
         assert problems(first, second, columns=columns) == [
-            "spec.steps[1].decode.format: step 'b' decodes audio and would replace column "
-            "'sample_rate' of an earlier step (audio). Rename that column before this step with "
-            "renameColumns"
+            "spec.steps[1].decode: step 'b' adds column 'sample_rate', and there is one already. "
+            "Rename it before this step with renameColumns"
         ]
         assert problems(first, rename, second, columns=columns) == []

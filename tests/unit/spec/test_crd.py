@@ -148,7 +148,7 @@ def test_schema_required_fields() -> None:
     assert ROOT["required"] == ["spec"]
     assert required["spec"] == ["read", "write"]
     assert required["spec.read"] == ["format"]
-    assert required["spec.write"] == ["path", "format"]
+    assert required["spec.write"] == ["format", "path"]
     assert required["spec.steps[]"] == ["name"]
     assert required["spec.steps[].model"] == ["runtime", "inputs", "output"]
     assert required["spec.steps[].python"] == ["callable"]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from batchinference.file_names import escaped
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one
-from batchinference.spec.addresses import is_local, is_relative_path, local_path
+from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.parameters import Values
+from batchinference.spec.step_facts import Place
 from batchinference.spec.steps import Step
 
 
@@ -68,36 +69,19 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
 
 
 def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
-    if step.nearest is not None:
-        path = _absolute(step.nearest.path, Path(escaped(str(directory))))
-        return step.model_copy(update={"nearest": step.nearest.model_copy(update={"path": path})})
-    if step.python is not None:
-        arguments = {
-            name: _absolute(value, directory) if is_relative_path(value) else value
-            for name, value in step.python.constructor_args.items()
-        }
-        python = step.python.model_copy(update={"constructor_args": arguments})
-        return step.model_copy(update={"python": python})
-    if step.chunk is not None:
-        tokenizer = step.chunk.tokenizer
-        if tokenizer is None or not _is_path(True, tokenizer, directory):
-            return step
-        update = {"tokenizer": _absolute(tokenizer, directory)}
-        return step.model_copy(update={"chunk": step.chunk.model_copy(update=update)})
-    source = step.model.source_or_none if step.model else None
-    if step.model is None or source is None:
-        return step
-    if not _is_path(bool(step.model.HUB_FILES), source, directory):
-        return step
-    model = step.model.model_copy(update={"source": _absolute(source, directory)})
-    return step.model_copy(update={"model": model})
+    changed = {
+        field: _absolute(place.uri, Path(escaped(str(directory))) if place.escaped else directory)
+        for field, place in step.facts.places.items()
+        if _is_path(place, directory)
+    }
+    return step.with_places(changed) if changed else step
 
 
-def _is_path(may_be_of_hub: bool, source: str, directory: Path) -> bool:
-    """Return whether a model source is a path. The name of a Hub model may look like a path."""
-    if not may_be_of_hub or source.startswith(("./", "../", "~")):
+def _is_path(place: Place, directory: Path) -> bool:
+    """Return whether a place is a path. The name of a Hub model may look like a path."""
+    if not place.may_be_of_hub or place.uri.startswith(("./", "../", "~")):
         return True
-    return is_local(source) and (directory / local_path(source)).exists()
+    return is_local(place.uri) and (directory / local_path(place.uri)).exists()
 
 
 def _absolute(uri: str, directory: Path) -> str:

@@ -162,5 +162,4 @@ class Runner:
 
 def _uses_code(job: BatchInference) -> bool:
     """Return whether a step uses code that may be in the directory of the job."""
-    steps = job.spec.steps
-    return any(step.python or (step.model and step.model.factory_or_none) for step in steps)
+    return any(step.facts.modules for step in job.spec.steps)

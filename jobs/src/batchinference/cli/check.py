@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from batchinference import __version__
 from batchinference.api.files import (
     directory_of,
     parameter_values,
@@ -26,7 +25,7 @@ from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.columns import input_columns, replaced_columns
+from batchinference.plan.columns import replaced_columns
 from batchinference.rendering import Names, attempt_objects, effective, token_secret
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadows import shadowing
@@ -43,6 +42,7 @@ from batchinference.spec import (
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.parameters import Values
+from batchinference.version import __version__
 
 
 def pipeline_is_installed() -> bool:
@@ -130,7 +130,7 @@ def _check_document(
     plan_for_cluster(job.spec)
     remarks = [] if directory is None else _check_deep(job, directory)
     return f"{job.metadata.name} is valid", [
-        *replaced_columns(job.spec, input_columns(job.spec)),
+        *replaced_columns(job.spec, job.spec.read.columns),
         *map(str, remarks),
     ]
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
 
-from batchinference import __version__
 from batchinference.api.files import load_job
 from batchinference.cli import exits
 from batchinference.cli.doctor_cluster import check_cluster
@@ -20,6 +19,7 @@ from batchinference.cli.finding import Finding, Result
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.verbosity import is_quiet
 from batchinference.spec import SpecError
+from batchinference.version import __version__
 
 PACKAGES = {
     "ray": "./jobs[pipeline]",

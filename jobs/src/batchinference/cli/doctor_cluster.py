@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import yaml
 
-from batchinference import __version__
 from batchinference.api.kubernetes import ClusterError, Kubernetes
 from batchinference.cli.doctor_versions import (
     check_fields,
@@ -22,6 +21,7 @@ from batchinference.cli.finding import Finding, Result
 from batchinference.rendering.rayjob import RAY_VERSION
 from batchinference.spec.crd import custom_resource_definition
 from batchinference.spec.job import API_VERSION, KIND
+from batchinference.version import __version__
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
 _INSTALL = "Install the chart: docs/cluster-install.md"

@@ -20,7 +20,9 @@ from batchinference.cli.check import print_problems
 from batchinference.cli.printing import echo
 from batchinference.cli.verbosity import note
 from batchinference.spec import SpecError, parse_one
+from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import DEFAULT_NAME, MAX_NAME
+from batchinference.spec.read import FILE_FORMATS
 
 
 class Defaults(NamedTuple):
@@ -42,14 +44,6 @@ DEFAULTS = {
     "python": Defaults("./rows.csv"),
 }
 """Default answers for each kind of job."""
-TABLE_FORMATS = {
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-    ".txt": "text",
-}
-"""The formats of table files by their suffix. All others are taken for CSV."""
 STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
 """The name of a job file that says nothing about its job."""
@@ -153,8 +147,10 @@ def _aligned(lines: list[str], gap: re.Pattern[str], fields: dict[str, str]) -> 
 
 def _table_format(read: str) -> str:
     """Return the format of an input whose rows have columns, from the suffix of its files."""
-    suffixes = [suffix for suffix in Path(read).suffixes if suffix not in (".gz", ".bz2", ".zst")]
-    return TABLE_FORMATS.get(suffixes[-1].lower() if suffixes else "", "csv")
+    suffixes = [suffix[1:].lower() for suffix in Path(read).suffixes]
+    ending = next((suffix for suffix in reversed(suffixes) if suffix not in COMPRESSIONS), "")
+    with_texts = {name: kind for name, kind in FILE_FORMATS.items() if kind.HAS_TEXTS}
+    return next((name for name, kind in with_texts.items() if ending in kind.EXTENSIONS), "csv")
 
 
 def _quoted(value: str) -> str:

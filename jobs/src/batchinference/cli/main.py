@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from batchinference import __version__
 from batchinference.cli import cluster_commands, exits, output_commands, setup_commands
 from batchinference.cli.options import File, Output, ReportOutput, Settings, TrustOutput
 from batchinference.cli.printing import Format
 from batchinference.cli.verbosity import is_quiet, is_verbose, with_verbosity
+from batchinference.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,

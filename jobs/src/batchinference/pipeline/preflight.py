@@ -16,18 +16,19 @@ from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, OutputInUse
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
-from batchinference.pipeline.input.signatures import HEAD_BYTES, RECOGNIZED, other_format
+from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.prepare import (
     check_errors_path,
     check_input,
     check_paths,
-    check_step,
     request_of,
 )
 from batchinference.pipeline.runtimes.model_files import weight_bytes
-from batchinference.pipeline.storage.location import COMPRESSIONS, Location
+from batchinference.pipeline.steps import check_step
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Plan
+from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 from batchinference.spec.quantities import memory_bytes
@@ -94,17 +95,15 @@ def _check_input(spec: BatchInferenceSpec) -> None:
     source = open_input(spec.read)
     check_input(spec, source, layout)
     if isinstance(source, FileInput):
-        _check_beginnings(source, spec.read.format)
+        _check_beginnings(source)
 
 
-def _check_beginnings(source: FileInput, file_format: str) -> None:
+def _check_beginnings(source: FileInput) -> None:
     """Raise BadInput if each of a few files begins like another format. In a run, each is a failed
     row."""
-    if file_format not in RECOGNIZED:
-        return
     files = [source.frozen.address(file) for file in sample(source.frozen.files(), COMPARED_FILES)]
     plain = [file for file in files if not file.path.endswith(tuple(COMPRESSIONS))]
-    found = [other_format(file_format, file.read(HEAD_BYTES)) for file in plain]
+    found = [source.rows.reader.other_format(file.read(HEAD_BYTES)) for file in plain]
     if found and all(found):
         raise BadInput(f"read.paths: {plain[0].uri} is {found[0]}")
 

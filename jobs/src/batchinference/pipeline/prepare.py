@@ -34,7 +34,7 @@ from batchinference.pipeline.commit.layout import Layout, work_of
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
+from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
 from batchinference.pipeline.input.files import FileInput, known_columns, open_input
@@ -52,26 +52,17 @@ from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import MissingRows
-from batchinference.pipeline.runtimes import check_runtime
-from batchinference.pipeline.runtimes.model_files import check
+from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.steps.code_identity import code_of
-from batchinference.pipeline.steps.decode import decoder_of
-from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.pipeline.steps.no_rows import columns_after_all
-from batchinference.pipeline.steps.signatures import signature_problem
 from batchinference.pipeline.steps.type_check import type_problems
-from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns
 from batchinference.spec.addresses import unexpanded_variable
-from batchinference.spec.chunk import Chunk
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.models import Model
-from batchinference.spec.python_step import PythonStep
 from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.secrets import without_secrets
-from batchinference.spec.steps import Step
 from batchinference.spec.write import Write, WriteOrdered
 
 PARTS_AT_ONCE = 10_000
@@ -313,44 +304,6 @@ def _check_previous_versions(spec: BatchInferenceSpec, source: JobInput, job: st
                 "was before its spec changed. Choose another path, set write.mode to overwrite, or "
                 "give the job another metadata.name to have both"
             )
-
-
-def check_step(step: Step) -> None:
-    """Raise ModelLoad if a step's model or code does not exist, and BadInput if the output that it
-    searches does not exist. Nothing is loaded."""
-    if step.model is not None:
-        _check_model(step.name, step.model)
-    elif step.python is not None:
-        _check_python(step.name, step.python)
-    elif step.decode is not None:
-        decoder_of(step.name, step.decode)
-    elif step.chunk is not None:
-        _check_chunk(step.chunk)
-    elif step.nearest is not None:
-        NearestRows(step.name, step.nearest)
-
-
-def _check_python(step: str, python: PythonStep) -> None:
-    module = check_callable(step, python.callable)
-    if module is not None and (problem := signature_problem(python, module)) is not None:
-        raise ModelLoad(f"step '{step}': {problem}")
-
-
-def _check_chunk(chunk: Chunk) -> None:
-    if chunk.tokenizer is not None:
-        files = ("tokenizer.json", "tokenizer_config.json")
-        check(chunk.tokenizer, files, chunk.revision, chunk.storage)
-
-
-def _check_model(step: str, model: Model) -> None:
-    check_runtime(model)
-    storage = model.storage_of_source
-    for place in model.other_locations:
-        check(place, storage=storage)
-    if model.source_or_none is not None:
-        check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
-    if model.factory_or_none is not None:
-        check_callable(step, model.factory_or_none)
 
 
 def check_paths(read: Read, layout: Layout) -> None:

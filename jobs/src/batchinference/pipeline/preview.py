@@ -23,13 +23,14 @@ from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.prepare import check_input, check_step
+from batchinference.pipeline.prepare import check_input
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
+from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan import Plan, Stage
 from batchinference.plan.columns import replaced_columns
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import Read, ReadSql
+from batchinference.spec.read import Read
 from batchinference.spec.secrets import secret_variables
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningCount
@@ -78,7 +79,7 @@ class Preview:
             check_step(step)
         yield self._read()
         for step in self.spec.steps:
-            if len(self._batch.ids) and step.repartition is None:
+            if len(self._batch.ids) and step.facts.rows_per_block is None:
                 yield self._run(step)
 
     def written(self) -> pa.Table:
@@ -144,7 +145,7 @@ class Preview:
 
 def check_query(read: Read, source: JobInput) -> None:
     """Raise BadInput if the input is an SQL query with many rows."""
-    count = source.count() if isinstance(read, ReadSql) else None
+    count = None if read.has_limit else source.count()
     if count is not None and count.rows > MAX_QUERY_ROWS:
         raise BadInput(
             f"read.query: a preview reads all rows of the query ({count.rows} rows). Preview a "

@@ -18,17 +18,15 @@ from batchinference.pipeline.runtimes.device import device_of
 from batchinference.pipeline.search.index import Index
 from batchinference.pipeline.search.search import one_embedding
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan.pruning import columns_added
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.media import ImageFields
-from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
-from batchinference.spec.read import ImageOptions, ReadImages
+from batchinference.spec.models import Model
+from batchinference.spec.read import ImageOptions
 from batchinference.spec.steps import Step
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.steps.model import ModelTransform
+    from batchinference.pipeline.steps import Transform
 
-_TASKS = {"text": "feature-extraction", "image": "image-feature-extraction"}
 _SHARED_FIELDS = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
 """Model fields that also apply to the other kind of input."""
 _SOURCE_FIELDS = {
@@ -51,16 +49,16 @@ class LoadedModels:
     """Models that embed queries. Each of them is loaded once."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, ModelTransform] = {}
+        self._loaded: dict[str, Transform] = {}
 
-    def of(self, step: Step) -> ModelTransform:
+    def of(self, step: Step) -> Transform:
         """Return the model of a step."""
-        from batchinference.pipeline.steps.model import ModelTransform
+        from batchinference.pipeline.steps import load_step
 
         key = step.model_dump_json()
         if key not in self._loaded:
             device = device_of(cpus=os.cpu_count() or 1, gpus=0)
-            self._loaded[key] = ModelTransform(step, device)
+            self._loaded[key] = load_step(step, device)
         return self._loaded[key]
 
 
@@ -100,9 +98,9 @@ def _input_kind(spec: BatchInferenceSpec, model: Model) -> str | None:
         return None
     if name in ("text", "image"):
         return name
-    if isinstance(spec.read, ReadImages) and column == "image":
+    if isinstance(spec.read.options, ImageFields) and column in (spec.read.own_columns or ()):
         return "image"
-    return "text" if model.runtime == "http" else None
+    return "text" if model.uses_texts else None
 
 
 def _model_for_other_input(model: Model, input_kind: str, kind: str) -> Model:
@@ -112,25 +110,26 @@ def _model_for_other_input(model: Model, input_kind: str, kind: str) -> Model:
     """
     other = {"inputs": {kind: QUERY}, "output": model.output}
     fields = model.model_dump(include=_SHARED_FIELDS, by_alias=True, exclude_unset=True)
-    if isinstance(model, SentenceTransformersModel):
-        return SentenceTransformersModel.model_validate({**fields, **other})
-    if not isinstance(model, TransformersModel) or not _has_two_towers(model):
+    changed = model.fields_to_embed(kind)
+    if changed is None or (changed and not _has_two_towers(model)):
         raise BadInput(
             f"--{kind} needs a model of texts and images, such as CLIP, and the job's model takes "
             f"one {input_kind} a row"
         )
-    return TransformersModel.model_validate({**fields, **other, "task": _TASKS[kind]})
+    return type(model).model_validate({**fields, **other, **changed})
 
 
-def _has_two_towers(model: TransformersModel) -> bool:
+def _has_two_towers(model: Model) -> bool:
+    """Return whether a model of one task has a tower for texts and one for images."""
     from transformers import AutoConfig
 
     from batchinference.pipeline.runtimes.model_files import resolve
     from batchinference.pipeline.runtimes.transformers.loading import NO_CODE
 
     try:
-        source = resolve(model.source, model.revision, model.storage)
-        config = AutoConfig.from_pretrained(source, revision=model.revision, **NO_CODE)
+        revision = model.revision_or_none
+        source = resolve(model.source_or_none or "", revision, model.storage_of_source)
+        config = AutoConfig.from_pretrained(source, revision=revision, **NO_CODE)
     except (OSError, ValueError) as error:
         raise ModelLoad(f"the job's model cannot be loaded: {error}") from error
     return hasattr(config, "text_config") and hasattr(config, "vision_config")
@@ -142,7 +141,7 @@ def _step_of(index: Index) -> Step:
     for step in reversed(index.spec.steps):
         if step.model is not None and step.model.output == column:
             return step
-        renamed = {new: old for old, new in (step.rename_columns or {}).items()}
+        renamed = {new: old for old, new in step.facts.renames.items()}
         column = renamed.get(column, column)
     raise BadInput(
         f"no model of the job made column '{index.column}', so a query cannot be embedded "
@@ -154,10 +153,8 @@ def _refuse_preprocessed_input(index: Index, embed: Step) -> None:
     """Raise BadInput if a step may have computed the model's input. A query skips that step."""
     input_columns = set(embed.model.inputs.values()) if embed.model else set()
     for step in index.spec.steps[: index.spec.steps.index(embed)]:
-        computes = step.model is not None or step.add_columns is not None
-        if step.python is not None or (
-            computes and input_columns.intersection(columns_added(step))
-        ):
+        computes = step.facts.result or step.facts.expressions
+        if step.facts.user_code or (computes and input_columns.intersection(step.facts.adds)):
             raise BadInput(
                 f"step '{step.name}' prepares what step '{embed.name}' embeds, and a query does "
                 "not go through it: search with --row"
@@ -166,7 +163,7 @@ def _refuse_preprocessed_input(index: Index, embed: Step) -> None:
 
 def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     from batchinference.pipeline.input.readers import BadRow
-    from batchinference.pipeline.input.readers.whole_file import ImageReader
+    from batchinference.pipeline.input.readers.images import ImageReader
 
     sources = [spec.read.options, *(step.decode for step in spec.steps)]
     fields = next((one for one in reversed(sources) if isinstance(one, ImageFields)), ImageFields())

@@ -5,56 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from batchinference.plan.output_types import outputs_of
-from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
 from batchinference.spec.expression import names_compared_in, written
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
-from batchinference.spec.read import (
-    CsvOptions,
-    FileOptions,
-    ImageOptions,
-    LanceOptions,
-    ParquetOptions,
-    ReadItems,
-    VideoOptions,
-)
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteOrdered
 
-CASELESS = ("delta", "iceberg", "sql")
-"""Formats of tables whose engines ignore the case of column names."""
 _CONSTANTS = {"true": "True", "false": "False", "null": "None", "none": "None"}
-_FORMAT_COLUMNS = {
-    "images": ["image"],
-    "text": ["text"],
-    "binary": ["bytes"],
-    "audio": ["amplitude", "sample_rate"],
-    "video": ["frame", "frame_index"],
-}
-
-
-def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
-    """Return the columns of the input, or None if they depend on the files."""
-    options = spec.read.options
-    columns = None
-    if spec.read.format in _FORMAT_COLUMNS:
-        stamped = isinstance(options, VideoOptions) and options.include_timestamps
-        paged = isinstance(options, ImageOptions) and options.pages == "all"
-        further = ["frame_timestamp"] * stamped + ["page_index"] * paged
-        columns = _FORMAT_COLUMNS[spec.read.format] + further
-    elif isinstance(options, ParquetOptions | LanceOptions):
-        columns = options.columns
-    elif isinstance(spec.read, ReadItems):
-        columns = list(dict.fromkeys(name for item in spec.read.items for name in item))
-    elif isinstance(options, CsvOptions):
-        columns = options.column_names
-    if columns is None or (isinstance(options, FileOptions) and options.partitioning):
-        return None
-    return [*columns, *filter(None, [spec.read.path_name])]
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
@@ -63,11 +22,11 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     The columns after a step with user code are unknown. Missing columns are not detected from
     there until the next step that selects columns.
     """
+    made: list[str] = []
     for index, step in enumerate(spec.steps):
-        for message in _step_problems(step, columns):
+        for message in _step_problems(step, columns, made):
             yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
-        columns = columns_after(step, columns)
-    yield from _check_sampling_rates(spec.steps)
+        columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
@@ -80,8 +39,8 @@ def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
     step. `columns` are those of the input; if they are unknown, those that a step reads count."""
     writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
-        writers = dict.fromkeys(columns_read(step), "the input") | writers
-        output = _result_column(step)
+        writers = dict.fromkeys(step.facts.reads, "the input") | writers
+        output = step.facts.result
         if output in writers:
             yield (
                 f"step '{step.name}' replaces column '{output}' of {writers[output]}. Give its "
@@ -90,49 +49,25 @@ def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
         writers = _writers_after(step, writers)
 
 
-def _result_column(step: Step) -> str | None:
-    """Return the column for the results of a model, a search or a method predict_batch."""
-    if step.model is not None:
-        return step.model.output
-    if step.nearest is not None:
-        return step.nearest.output
-    predict_batch = step.python.predict_batch if step.python else None
-    return predict_batch.output if predict_batch else None
-
-
 def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
     """Return who wrote each known column after a step."""
-    output = _result_column(step)
-    if step.python is not None:
-        return {**writers, output: f"step '{step.name}'"} if output else {}
-    before = {new: old for old, new in (step.rename_columns or {}).items()}
-    added = dict.fromkeys(columns_added(step) if not before else (), f"step '{step.name}'")
-    names = columns_after(step, list(writers)) or []
+    facts, own = step.facts, f"step '{step.name}'"
+    if facts.user_code:
+        return {**writers, facts.result: own} if facts.result else {}
+    before = {new: old for old, new in facts.renames.items()}
+    names = facts.columns_after(list(writers)) or []
     kept = {name: writers.get(before.get(name, name), "the input") for name in names}
-    return kept | added
+    return kept | dict.fromkeys(facts.adds, own)
 
 
-def _check_sampling_rates(steps: Sequence[Step]) -> Iterator[Problem]:
-    """Yield the steps that decode audio and would replace the sampling rate of an earlier step."""
-    made: list[str] = []
-    for index, step in enumerate(steps):
-        if isinstance(step.decode, DecodeAudio) and SAMPLE_RATE in made:
-            message = (
-                f"step '{step.name}' decodes audio and would replace column '{SAMPLE_RATE}' of an "
-                "earlier step (audio). Rename that column before this step with renameColumns"
-            )
-            yield Problem(f"spec.steps[{index}].decode.format", message)
-        made = columns_after(step, made) or []
-
-
-def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
-    """Yield the problems with the columns that a step reads, adds and renames."""
+def _step_problems(step: Step, columns: list[str] | None, made: list[str]) -> Iterator[str]:
+    """Yield the problems with the columns that a step reads and adds. `made` are those of earlier
+    steps."""
     yield from _reserved_names(step)
+    yield from _name_conflicts(step, columns or (), made)
     if columns is not None:
-        for column in sorted(columns_read(step) - set(columns)):
+        for column in sorted(set(step.facts.reads) - set(columns)):
             yield _missing_column(step, column, columns)
-        yield from _rename_conflicts(step, columns)
-        yield from _chunk_conflicts(step, columns)
 
 
 def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
@@ -154,8 +89,8 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
 
 
 def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield the results of models that are no values that can name a directory."""
-    types = outputs_of(spec.steps)
+    """Yield the results of steps that are no values that can name a directory."""
+    types = _known_types(spec.steps)
     for column in spec.write.column_fields.get("partitionBy", ()):
         kind = types.get(column, "")
         if not isinstance(kind, str):
@@ -166,6 +101,18 @@ def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:
                 "name that column"
             )
             yield Problem("spec.write.partitionBy", message)
+
+
+def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
+    """Return the columns after all steps that hold a result of known type."""
+    types: dict[str, ColumnType] = {}
+    for facts in (step.facts for step in steps):
+        changed = {*facts.columns_added, *facts.renames}
+        renamed = {new: types[old] for old, new in facts.renames.items() if old in types}
+        kept = {name: kind for name, kind in types.items() if name not in changed}
+        made = {name: kind for name, kind in facts.adds.items() if kind is not None}
+        types = {} if facts.user_code else kept | renamed | made
+    return types
 
 
 def _scalar_of(expression: str, kind: ColumnType) -> str:
@@ -181,7 +128,7 @@ def _scalar_of(expression: str, kind: ColumnType) -> str:
 def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:
     """Yield the columns that a table whose names have no case cannot tell apart."""
     known: dict[str, str] = {}
-    for column in columns if write.format in CASELESS else ():
+    for column in columns if write.CASELESS else ():
         other = known.setdefault(column.lower(), column)
         if other != column:
             message = (
@@ -196,50 +143,30 @@ def _reserved_names(step: Step) -> list[str]:
     reserved = f"columns that begin with '{OWN_PREFIX}' are reserved"
     return [
         f"step '{step.name}' adds column '{added}', but {reserved}"
-        for added in columns_added(step)
+        for added in step.facts.columns_added
         if added.startswith(OWN_PREFIX)
     ]
 
 
-def _rename_conflicts(step: Step, columns: list[str]) -> list[str]:
-    renamed = step.rename_columns or {}
-    return [
-        f"step '{step.name}' renames '{old}' to '{new}', and there is a column '{new}' already"
-        for old, new in renamed.items()
-        if new in columns and new not in renamed
-    ]
-
-
-def _chunk_conflicts(step: Step, columns: list[str]) -> list[str]:
-    added = [] if step.chunk is None else step.chunk.numbers_added
-    return [
-        f"step '{step.name}' adds column '{name}', and there is one already. Rename it before this "
-        "step with renameColumns"
-        for name in added
-        if name in columns
-    ]
-
-
-def columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
-    """Return the columns after a step, or None if they are unknown."""
-    if step.select_columns is not None:
-        return step.select_columns
-    if columns is None or step.python is not None:
-        return None
-    if step.rename_columns is not None:
-        return [step.rename_columns.get(column, column) for column in columns]
-    left = dict.fromkeys(columns)
-    for dropped in step.drop_columns or []:
-        left.pop(dropped, None)
-    return [*left | dict.fromkeys(columns_added(step))]
+def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> Iterator[str]:
+    facts, renamed = step.facts, step.facts.renames
+    for old, new in renamed.items():
+        if new in columns and new not in renamed:
+            what = f"renames '{old}' to '{new}', and there is a column '{new}' already"
+            yield f"step '{step.name}' {what}"
+    for name in facts.fixed_names:
+        if name in (made if facts.replaces_input else columns):
+            yield (
+                f"step '{step.name}' adds column '{name}', and there is one already. Rename it "
+                "before this step with renameColumns"
+            )
 
 
 def _missing_column(step: Step, column: str, columns: list[str]) -> str:
-    added = list((step.add_columns or {}).values())
-    fix = ""
-    if expressions := [*added, *filter(None, [step.filter])]:
-        fix = _fix_of_expression(column, columns, expressions)
-    if not fix and column in added and not did_you_mean(column, columns):
+    expressions = list(step.facts.expressions)
+    fix = _fix_of_expression(column, columns, expressions) if expressions else ""
+    is_value = column in expressions and step.facts.adds
+    if not fix and is_value and not did_you_mean(column, columns):
         fix = f". Use one of them, or write a text in quotes: \"'{column}'\""
     return _unknown_column(f"step '{step.name}' reads column '{column}'", column, columns, fix)
 

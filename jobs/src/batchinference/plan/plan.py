@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchinference.plan.columns import check_columns, input_columns
+from batchinference.plan.columns import check_columns
 from batchinference.plan.devices import with_devices
 from batchinference.plan.groups import WorkerGroup, group_of, groups_of
 from batchinference.plan.machine import fit_to_machine
@@ -98,6 +98,6 @@ def cpus_needed(plan: Plan) -> float:
 
 
 def _checked_stages(spec: BatchInferenceSpec) -> list[Stage]:
-    raise_for_problems(check_columns(spec, input_columns(spec)))
+    raise_for_problems(check_columns(spec, spec.read.columns))
     profiles = spec.cluster.profiles
     return [with_devices(stage, profiles) for stage in stages_of(spec.steps)]

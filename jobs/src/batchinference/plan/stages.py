@@ -83,8 +83,7 @@ class Stage:
     @property
     def rows_per_block(self) -> int | None:
         """Rows per block if the stage repartitions blocks, otherwise None."""
-        cut = self.steps[0].repartition if self.steps else None
-        return cut.rows_per_block if cut else None
+        return self.steps[0].facts.rows_per_block if self.steps else None
 
 
 def stages_of(steps: list[Step]) -> list[Stage]:
@@ -101,7 +100,7 @@ def stages_of(steps: list[Step]) -> list[Stage]:
 
 def _stage(step: Step) -> Stage:
     resources = step.resources or Resources()
-    if step.model or (step.python and step.python.is_class):
+    if step.facts.in_actors:
         return Stage(
             step.name,
             (step,),
@@ -123,7 +122,7 @@ def _batch_size(step: Step) -> int | None:
 
 
 def _joins(stage: Stage, previous: Stage) -> bool:
-    only_drops = all(step.drop_columns or step.select_columns for step in stage.steps)
+    only_drops = all(step.facts.drops or step.facts.selects for step in stage.steps)
     if stage.rows_per_block or previous.rows_per_block:
         return False
     both_tasks = stage.replicas is None and previous.replicas is None

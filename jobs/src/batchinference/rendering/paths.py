@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from posixpath import normpath
 
-from batchinference.spec.addresses import is_local, is_relative_path, local_path
+from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.cluster import Volume
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
-from batchinference.spec.steps import Step
+from batchinference.spec.step_facts import Place
+from batchinference.spec.steps import Step, to_alias
 
 _FIX = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 
@@ -23,10 +24,10 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
     problems = []
     for field, place in spec.read.locations.items():
         if is_local(place) and not _absolute(place):
-            problems.append(_relative(f"spec.read.{field}", place))
+            problems.append(_problem(f"spec.read.{field}", place))
     for index, step in enumerate(spec.steps):
         relative = _relative_places(step).items()
-        problems += [_relative(f"spec.steps[{index}].{field}", place) for field, place in relative]
+        problems += [_problem(f"spec.steps[{index}].{field}", place) for field, place in relative]
     outputs: list[tuple[str, str | None]] = [
         *((f"spec.write.{field}", place) for field, place in spec.write.locations.items()),
         ("spec.errors.path", spec.errors.path),
@@ -40,21 +41,14 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
 
 def _relative_places(step: Step) -> dict[str, str]:
     """Return the relative paths in a step, by field."""
-    places: dict[str, str] = {}
-    if step.python is not None:
-        arguments = step.python.constructor_args.items()
-        places |= {f"python.constructorArgs.{k}": v for k, v in arguments if is_relative_path(v)}
-    source = step.model.source_or_none if step.model else None
-    if step.model and source and _is_relative_source(bool(step.model.HUB_FILES), source):
-        places["model.source"] = source
-    if step.chunk and step.chunk.tokenizer and _is_relative_source(True, step.chunk.tokenizer):
-        places["chunk.tokenizer"] = step.chunk.tokenizer
-    if step.nearest and is_local(step.nearest.path) and not _absolute(step.nearest.path):
-        places["nearest.path"] = step.nearest.path
-    return places
+    return {
+        f"{to_alias(step.kind)}.{to_alias(field)}": place.uri
+        for field, place in step.facts.places.items()
+        if _is_relative(place)
+    }
 
 
-def _relative(field: str, path: str) -> Problem:
+def _problem(field: str, path: str) -> Problem:
     return Problem(field, f"'{path}' is a relative path, which no pod has: {_FIX}")
 
 
@@ -62,10 +56,10 @@ def _absolute(path: str) -> bool:
     return local_path(path).startswith("/")
 
 
-def _is_relative_source(may_be_of_hub: bool, source: str) -> bool:
-    """Return whether a source is a relative path. The name of a Hub model is not."""
-    is_path = not may_be_of_hub or source.startswith((".", "~", "file:"))
-    return is_path and is_local(source) and not _absolute(source)
+def _is_relative(place: Place) -> bool:
+    """Return whether a place is a relative path. The name of a Hub model is not."""
+    is_path = not place.may_be_of_hub or place.uri.startswith((".", "~", "file:"))
+    return is_path and is_local(place.uri) and not _absolute(place.uri)
 
 
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel, rules
 from batchinference.spec.models.base import Revision, Source, check_revision
+from batchinference.spec.step_facts import Place, StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 INDEX, START, END = "chunk_index", "chunk_start", "chunk_end"
@@ -51,14 +52,16 @@ class Chunk(SpecModel):
     """How to access the object store of `tokenizer`."""
 
     @property
-    def numbers_added(self) -> list[str]:
-        """Return the columns with numbers that the step adds."""
-        return [INDEX, START, END]
-
-    @property
-    def columns_added(self) -> list[str]:
-        """Return the columns that the step adds or replaces."""
-        return [self.column, *self.numbers_added]
+    def facts(self) -> StepFacts:
+        files = [self.tokenizer] if self.tokenizer else []
+        return StepFacts(
+            reads={self.column},
+            adds=dict.fromkeys((INDEX, START, END), "int64"),
+            fixed_names=(INDEX, START, END),
+            places={"tokenizer": Place(files[0], may_be_of_hub=True)} if files else {},
+            model_files=files,
+            storage=self.storage,
+        )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

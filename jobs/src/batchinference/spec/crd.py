@@ -26,7 +26,7 @@ from batchinference.spec.schedule import (
 )
 from batchinference.spec.schema import Schema, structural_schema
 from batchinference.spec.status import BatchInferenceStatus
-from batchinference.spec.steps import Step, to_alias
+from batchinference.spec.steps import TUNABLE, Step, to_alias
 from batchinference.spec.write import WriteTable
 
 PRINTER_COLUMNS = (
@@ -244,7 +244,7 @@ def _equal(name: str, *, required: bool = False) -> str:
 
 
 def _step_rules() -> list[Schema]:
-    kinds = [to_alias(kind) for kind in Step.KINDS]
+    kinds = [to_alias(kind) for kind in Step.kinds()]
     given = ", ".join(f"has(self.{kind})" for kind in kinds)
     return [
         {
@@ -252,7 +252,7 @@ def _step_rules() -> list[Schema]:
             "message": f"a step holds exactly one of {', '.join(kinds)}",
         },
         {
-            "rule": "has(self.model) || has(self.python) || has(self.nearest) || "
+            "rule": f"{' || '.join(f'has(self.{kind})' for kind in TUNABLE)} || "
             "!(has(self.batchSize) || has(self.replicas) || has(self.resources))",
             "message": "batchSize, replicas and resources do not apply to this step. Remove them",
         },

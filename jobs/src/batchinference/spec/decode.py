@@ -8,9 +8,10 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel, rules
-from batchinference.spec.column_types import ColumnTypes
+from batchinference.spec.column_types import ColumnType, ColumnTypes, parse_types
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import ImageFields, SoundFields
+from batchinference.spec.step_facts import StepFacts
 
 SAMPLE_RATE = "sample_rate"
 _NOT_THE_RATE = (
@@ -21,6 +22,8 @@ _NOT_THE_RATE = (
 class DecodeModel(SpecModel):
     """The fields that all formats share."""
 
+    format: str
+    """The format of the bytes."""
     column: ColumnName
     """The column with bytes, or with structs with a field `bytes` as in Hugging Face data sets.
     Null values stay null."""
@@ -28,9 +31,21 @@ class DecodeModel(SpecModel):
     """The column for the result. By default, the result replaces `column`."""
 
     @property
-    def columns_added(self) -> list[str]:
-        """Return the columns that the step adds or replaces."""
-        return [self.output or self.column]
+    def types(self) -> dict[str, ColumnType]:
+        """Return the types of the columns that the step adds or replaces."""
+        raise NotImplementedError
+
+    @property
+    def facts(self) -> StepFacts:
+        fixed = self.types.keys() - {self.made}
+        return StepFacts(
+            reads={self.column}, adds=self.types, fixed_names=fixed, replaces_input=True
+        )
+
+    @property
+    def made(self) -> str:
+        """Return the column of the result."""
+        return self.output or self.column
 
 
 class DecodeImage(ImageFields, DecodeModel):
@@ -38,7 +53,11 @@ class DecodeImage(ImageFields, DecodeModel):
     first one."""
 
     format: Literal["image"]
-    """The format of the bytes."""
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        row: ColumnType = ["uint16" if self.mode == "I;16" else "uint8"]
+        return {self.made: [row] if self.mode in ("L", "I;16") else [[row]]}
 
 
 class DecodeAudio(SoundFields, DecodeModel):
@@ -54,15 +73,15 @@ class DecodeAudio(SoundFields, DecodeModel):
     )
 
     format: Literal["audio"]
-    """The format of the bytes."""
 
     @property
-    def columns_added(self) -> list[str]:
-        return [self.output or self.column, SAMPLE_RATE]
+    def types(self) -> dict[str, ColumnType]:
+        samples: ColumnType = ["float32"]
+        return {self.made: samples if self.mono else [samples], SAMPLE_RATE: "int64"}
 
     @model_validator(mode="after")
     def _check_output(self) -> Self:
-        if (self.output or self.column) == SAMPLE_RATE:
+        if self.made == SAMPLE_RATE:
             raise PydanticCustomError("audio_output", _NOT_THE_RATE, {})
         return self
 
@@ -71,20 +90,26 @@ class DecodeText(DecodeModel):
     """Encoded text."""
 
     format: Literal["text"]
-    """The format of the bytes."""
     encoding: Encoding = "utf-8"
     """The Python name of the encoding."""
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        return {self.made: "string"}
 
 
 class DecodeJson(DecodeModel):
     """JSON objects, as bytes or text."""
 
     format: Literal["json"]
-    """The format of the bytes."""
     fields: ColumnTypes
     """The fields to keep, and the type of each, such as `int64`, `list<string>` or `json`
     (docs/formats.md lists all types). Other fields are dropped, and missing fields are null. If a
     value has another type, the row is a failed row."""
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        return {self.made: parse_types(self.fields)}
 
 
 Decode = Annotated[

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel, StepColumns, rules
+from batchinference.spec.step_facts import Place, StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -42,6 +43,16 @@ class Nearest(SpecModel):
     output: ColumnName
     """The column for the result: a list of structs with `similarity` (-1 to 1) and `columns`, the
     most similar first. Null for a row without an embedding."""
+
+    @property
+    def facts(self) -> StepFacts:
+        return StepFacts(
+            reads={self.column},
+            adds={self.output: None},
+            result=self.output,
+            why_in_tasks="a nearest step runs wherever a CPU is free",
+            places={"path": Place(self.path, escaped=True)},
+        )
 
     @model_validator(mode="after")
     def _check(self) -> Nearest:

@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.addresses import is_relative_path
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, SpecModel, rules
+from batchinference.spec.step_facts import Place, StepFacts
 
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
 """The pattern of the end of a callable that is a class (CapWords, PEP 8)."""
@@ -70,6 +72,22 @@ class PythonStep(SpecModel):
         The module cannot always be imported where the plan is made.
         """
         return re.search(CLASS, self.callable) is not None
+
+    @property
+    def facts(self) -> StepFacts:
+        arguments = {f"constructor_args.{key}": arg for key, arg in self.constructor_args.items()}
+        paths = {field: arg for field, arg in arguments.items() if is_relative_path(arg)}
+        return StepFacts(
+            result=self.predict_batch.output if self.predict_batch else None,
+            summary=self.callable,
+            user_code=True,
+            in_actors=self.is_class,
+            why_in_tasks=f"'{self.callable}' is a function, which runs wherever a CPU is free (a "
+            "class has a name in CapWords)",
+            modules=[self.callable, *self.constructor_refs.values()],
+            places={field: Place(path, may_be_of_hub=True) for field, path in paths.items()},
+            file_arguments=arguments,
+        )
 
     @model_validator(mode="after")
     def _check(self) -> PythonStep:

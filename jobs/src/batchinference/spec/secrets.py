@@ -8,7 +8,6 @@ from typing import Any
 
 from batchinference.credentials import SecretVariables
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.models import HttpModel
 
 _USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
 """Arguments of user code may contain secrets. No other field of a valid specification contains a
@@ -17,10 +16,9 @@ secret: these fields name environment variables."""
 
 def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
     """Return the environment variables that a specification names as secret."""
-    models = [step.model for step in spec.steps if isinstance(step.model, HttpModel)]
     names = [getattr(place, "url_env", None) for place in (spec.read, spec.write)]
-    for model in models:
-        names += [model.api_key_env, *model.headers_from.values()]
+    for step in spec.steps:
+        names += step.facts.secrets
     environments = [spec.cluster.env, *(each.env for each in spec.cluster.profiles.values())]
     names += [one.name for one in chain(*environments) if one.value_from is not None]
     return SecretVariables(tuple(sorted(set(filter(None, names)))))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -14,18 +15,20 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
+from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, rules
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
-from batchinference.spec.expression import Condition, Expression, parse_expression
+from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
 from batchinference.spec.fixes import above_max
-from batchinference.spec.models import Model
+from batchinference.spec.models import RUNTIMES, Model
 from batchinference.spec.nearest import Nearest
 from batchinference.spec.python_step import CLASS, PythonStep
 from batchinference.spec.reserved import RESERVED_STEPS
 from batchinference.spec.resources import Resources
+from batchinference.spec.step_facts import StepFacts
 
 Count = Annotated[int, Field(ge=1, le=10000)]
 MAX_BATCH = 1_000_000
@@ -91,6 +94,10 @@ class LabelFromPath(SpecModel):
     index: Annotated[int, Field(ge=-100, le=100)]
     """The index of the part, as in Python's `path.split('/')[index]`. -2 is the directory."""
 
+    @property
+    def facts(self) -> StepFacts:
+        return StepFacts(reads={"path"}, adds={self.column: "string"})
+
 
 class Explode(SpecModel):
     """Creates one row for each element of a list."""
@@ -98,12 +105,20 @@ class Explode(SpecModel):
     column: ColumnName
     """The column with lists, which are replaced by elements. Rows without elements are filtered."""
 
+    @property
+    def facts(self) -> StepFacts:
+        return StepFacts(reads={self.column}, adds={self.column: None})
+
 
 class Repartition(SpecModel):
     """Divides the rows into blocks of another size."""
 
     rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
     """Number of rows of a block, which is the unit of work of the next steps."""
+
+    @property
+    def facts(self) -> StepFacts:
+        return StepFacts(rows_per_block=self.rows_per_block)
 
 
 class Replicas(SpecModel):
@@ -138,55 +153,42 @@ _TASKS = (
     "(has(self.resources.gpu) && self.resources.gpu > 0) || "
     "(has(self.resources.custom) && size(self.resources.custom) > 0)))"
 )
-_GPUS = "(has(self.resources) && has(self.resources.gpu) ? self.resources.gpu : 0)"
-_NEEDED = " * ".join(
-    f"(has(self.model.parallelism) && has(self.model.parallelism.{name}) ? "
-    f"self.model.parallelism.{name} : 1)"
-    for name in ("tensor", "pipeline")
-)
-_CUSTOM = "(has(self.resources) && has(self.resources.custom) && size(self.resources.custom) > 0)"
-_NO_VLLM = "!has(self.model) || self.model.runtime != 'vllm'"
 _RULES = (
     (f"!(self.name in {list(RESERVED_STEPS)})", "this name of a step is reserved: choose another"),
     (f"!has(self.nearest) || ({_TASKS})", _CLASSES_ONLY),
     (f"!has(self.python) || self.python.callable.matches('{CLASS}') || ({_TASKS})", _CLASSES_ONLY),
-    (
-        f"{_NO_VLLM} || {_GPUS} == {_NEEDED}",
-        "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this",
-    ),
-    (f"{_NO_VLLM} || !{_CUSTOM}", "vllm takes GPUs: leave out resources.custom"),
-    (
-        f"{_NO_VLLM} || !has(self.batchSize) || self.batchSize != 'auto'",
-        "vllm makes its batches itself: batchSize is a number",
-    ),
-    (
-        f"!has(self.model) || self.model.runtime != 'http' || ({_GPUS} == 0 && !{_CUSTOM})",
-        "the endpoint computes elsewhere: leave out resources.gpu and custom",
+    *(
+        (f"!has(self.model) || self.model.runtime != '{runtime}' || {rule}", message)
+        for runtime, model in RUNTIMES.items()
+        for rule, message in model.STEP_RULES
     ),
 )
 
 
+_SETTINGS = ("name", "batch_size", "replicas", "resources")
+"""The fields of a step that are no action."""
+TUNABLE = ("model", "python", "nearest")
+"""The kinds of steps that may have a batch size and resources."""
+_FACTS: dict[str, Callable[[Any], StepFacts]] = {
+    "filter": lambda condition: StepFacts(
+        reads=columns_read_by(condition), expressions=[condition], summary=str(condition)
+    ),
+    "add_columns": lambda added: StepFacts(
+        reads=set().union(*map(columns_read_by, added.values())),
+        adds=dict.fromkeys(added),
+        expressions=list(added.values()),
+    ),
+    "select_columns": lambda names: StepFacts(reads=names, selects=names),
+    "drop_columns": lambda names: StepFacts(reads=names, drops=names),
+    "rename_columns": lambda names: StepFacts(reads=names, renames=names),
+}
+"""The facts about the steps whose settings are no class."""
+
+
 class Step(SpecModel):
-    """One step. It has exactly one of: model, python, filter, addColumns, decode, labelFromPath,
-    selectColumns, dropColumns, renameColumns, explode, chunk, repartition, nearest."""
+    """One step. It has exactly one action, such as `model`, `python` or `filter`."""
 
     model_config = ConfigDict(json_schema_extra=rules(*_RULES))
-
-    KINDS: ClassVar[tuple[str, ...]] = (
-        "model",
-        "python",
-        "filter",
-        "add_columns",
-        "decode",
-        "label_from_path",
-        "select_columns",
-        "drop_columns",
-        "rename_columns",
-        "explode",
-        "chunk",
-        "repartition",
-        "nearest",
-    )
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
@@ -234,26 +236,42 @@ class Step(SpecModel):
     resources: Resources | None = None
     """The resources of one replica of a model or python step, or the CPUs of a nearest step."""
 
+    @classmethod
+    def kinds(cls) -> list[str]:
+        """Return all kinds of steps: the Python names of their fields."""
+        return [name for name in cls.model_fields if name not in _SETTINGS]
+
     @property
     def kind(self) -> str:
         """Return the kind of this step: the Python name of its field."""
-        return next(kind for kind in self.KINDS if getattr(self, kind) is not None)
+        return next(kind for kind in self.kinds() if getattr(self, kind) is not None)
+
+    @property
+    def facts(self) -> StepFacts:
+        """Return the facts about this step."""
+        action = getattr(self, self.kind)
+        facts: StepFacts = _FACTS[self.kind](action) if self.kind in _FACTS else action.facts
+        return facts
+
+    def with_places(self, places: Mapping[str, str]) -> Step:
+        """Return a copy with other paths and addresses, by field as in `facts.places`."""
+        action = getattr(self, self.kind)
+        update: dict[str, Any] = {}
+        for field, place in places.items():
+            name, _, key = field.partition(".")
+            update[name] = {**update.get(name, getattr(action, name)), key: place} if key else place
+        return self.model_copy(update={self.kind: action.model_copy(update=update)})
 
     @model_validator(mode="after")
     def _check(self) -> Step:
-        given = [to_alias(kind) for kind in self.KINDS if getattr(self, kind) is not None]
+        given = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
             raise PydanticCustomError("step_kind", "{message}", {"message": message})
-        if self.kind not in ("model", "python", "nearest"):
+        if self.kind not in TUNABLE:
             self._check_no_pool(given[0])
-        elif self.nearest:
-            self._check_tasks("a nearest step runs wherever a CPU is free")
-        elif self.python and not self.python.is_class:
-            self._check_tasks(
-                f"'{self.python.callable}' is a function, which runs wherever a CPU is free (a "
-                "class has a name in CapWords)"
-            )
+        elif not self.facts.in_actors:
+            self._check_tasks(self.facts.why_in_tasks)
         if self.model is not None:
             self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:
@@ -282,7 +300,7 @@ class Step(SpecModel):
 def _number_of_actions(step: str, given: list[str]) -> str:
     """Return the message about a step without an action, or with several."""
     if not given:
-        kinds = ", ".join(map(to_alias, Step.KINDS))
+        kinds = ", ".join(map(to_alias, Step.kinds()))
         return f"step '{step}' has no action. Add one of {kinds}"
     others = " and ".join(given[1:])
     has = " and ".join(given)
@@ -300,6 +318,6 @@ def _check_new_names(new_names: dict[str, str]) -> None:
 
 
 def to_alias(field: str) -> str:
-    """Return the YAML name of a field of a step."""
-    alias = Step.model_fields[field].alias
-    return alias or field
+    """Return the YAML name of a field, or of a key in it, such as `constructor_args.key`."""
+    name, dot, key = field.partition(".")
+    return f"{to_camel(name)}{dot}{key}"

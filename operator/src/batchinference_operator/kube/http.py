@@ -12,8 +12,8 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.client.rest import RESTResponse
 
-from batchinference import __version__
 from batchinference.rendering import MANAGER
+from batchinference.version import __version__
 from batchinference_operator.kube.api import (
     Conflict,
     Expired,

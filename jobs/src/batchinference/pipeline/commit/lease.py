@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, TypeAdapter
 
-from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import Digest, RunId
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
+from batchinference.version import __version__
 
 if TYPE_CHECKING:
     from batchinference.spec.job import BatchInference

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import (
     STRICT,
@@ -38,6 +37,7 @@ from batchinference.pipeline.storage.json import (
     verify_checksum,
 )
 from batchinference.pipeline.storage.location import Location
+from batchinference.version import __version__
 
 MAX_SCHEMAS = 100
 FORMAT = 6

@@ -39,7 +39,7 @@ from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import known_columns
-from batchinference.pipeline.input.planning import Sizing, row_bytes
+from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import (
@@ -59,8 +59,6 @@ from batchinference.spec.secrets import secret_variables
 from batchinference.spec.write import WriteOrdered
 
 Result = TypeVar("Result")
-_WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
-"""Formats whose rows have no column of texts."""
 
 
 class Executor:
@@ -100,7 +98,7 @@ class Executor:
         read, job_input, count = self._spec.read, self._prepared.input, self._prepared.count
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
-        texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
+        texts = read.HAS_TEXTS and columns_of_first_model(self._spec.steps)
         merged = self._merges
         prefer_large = bool(texts) or not merged
         divisible = job_input.divisible(self._at_once)
@@ -155,7 +153,7 @@ class Executor:
         job_input, count = self._prepared.input, self._prepared.count
         if count is None:
             return None
-        size = row_bytes(job_input.size, count.rows, self._spec.read)
+        size = self._spec.read.row_bytes(job_input.size, count.rows)
         return WindowLimits(int(share * count.rows), size)
 
     def _dataset(

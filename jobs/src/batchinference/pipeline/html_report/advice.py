@@ -14,7 +14,7 @@ from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.durations import duration_text
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report, StepTimes
-from batchinference.spec.steps import Step
+from batchinference.spec.steps import TUNABLE, Step
 from batchinference.text import counted
 
 BUSY = 0.7
@@ -179,7 +179,7 @@ def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
     """Return that the job waits for a server, if requests take most of the measured time."""
     total = _rounded(sum(times.seconds for times in report.steps.values()))
     slowest = next((step for step in spec.steps if step.name == limiting_step(report)), None)
-    if slowest is None or slowest.model is None or slowest.model.runtime != "http" or not total:
+    if slowest is None or slowest.model is None or not slowest.model.REMOTE or not total:
         return None
     share = report.steps[slowest.name].seconds / total
     if share < ACTIVE:
@@ -193,7 +193,7 @@ def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
 def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
     """Return the load of a job; None if a part of it was not measured."""
     seconds, capacity = report.seconds.get(JobState.RUNNING, 0.0), report.capacity
-    loaded = [step for step in spec.steps if step.model or step.python]
+    loaded = [step for step in spec.steps if step.kind in TUNABLE]
     measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)
     if not (measured and capacity and seconds > 0 and capacity.cpus > 0 and capacity.writers > 0):
         return None
@@ -206,7 +206,7 @@ def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, floa
     """Yield the CPU seconds of reading and of each step in tasks. A task has as many CPUs as the
     largest model or class that runs in it."""
     tasks = [step for step in spec.steps if not _has_pool(step, report)]
-    wide = [_cpus(step) for step in tasks if step.model or (step.python and step.python.is_class)]
+    wide = [_cpus(step) for step in tasks if step.facts.in_actors]
     width = max([1.0, *wide])
     yield READ_STEP, width * report.steps[READ_STEP].seconds
     for step in tasks:
@@ -231,7 +231,7 @@ def _pool(step: Step, report: Report) -> Pool | None:
     or for devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
     busy = _rounded(times.seconds) if times else 0.0
-    remote = step.model is not None and step.model.runtime == "http"
+    remote = step.model is not None and step.model.REMOTE
     if times is None or times.wait_seconds is None or busy <= 0 or remote:
         return None
     gpus = report.capacity.gpus if report.capacity else 0
@@ -323,8 +323,8 @@ def _of_reading(load: Load, report: Report, spec: BatchInferenceSpec) -> Iterato
     if read.cpu_seconds <= IDLE * read.seconds:
         waits = 1 - read.cpu_seconds / read.seconds
         yield f"Reading waits for data {_percent(waits)} of its time."
-    elif spec.read.format == "images":
-        yield "Smaller images (read.options.size) take less time."
+    elif spec.read.SPEEDUP:
+        yield spec.read.SPEEDUP
 
 
 def _rounded(seconds: float) -> float:

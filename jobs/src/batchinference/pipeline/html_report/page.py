@@ -111,15 +111,8 @@ def _text_of(fields: dict[str, str]) -> str:
 
 def _subject(step: Step) -> str:
     """Return the model, the code or the expression that a step runs."""
-    if step.model is not None:
-        source = step.model.source_or_none or step.model.factory_or_none
-        known = [step.model.runtime, getattr(step.model, "task", None), source]
-        known.append(getattr(step.model, "model", None) or getattr(step.model, "url", None))
-        return without_credentials(", ".join(str(one) for one in known if one))
-    if step.python is not None:
-        return step.python.callable
-    if step.filter is not None:
-        return str(step.filter)
+    if (summary := step.facts.summary) is not None:
+        return without_credentials(summary)
     value = step.model_dump(mode="json", by_alias=True, exclude_unset=True)[to_alias(step.kind)]
     return ", ".join(map(str, value)) if isinstance(value, list) else yaml.safe_dump(
         value, default_flow_style=True, sort_keys=False

@@ -21,7 +21,7 @@ from batchinference.pipeline.media.images import is_pixels, open_image
 from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.output.preview import rows_of_file
 from batchinference.pipeline.output.tables import table_for
-from batchinference.spec.write import Write, WriteImages, WriteParquet, WriteTable
+from batchinference.spec.write import Write, WriteFiles, WriteTable
 
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
 MAX_TEXT, MAX_ITEMS = 160, 4
@@ -58,15 +58,13 @@ def sample_of(write: Write, layout: Layout, entries: Iterable[ManifestEntry]) ->
 
 
 def _rows_of_files(
-    write: Write, layout: Layout, entries: Iterable[ManifestEntry]
+    write: WriteFiles, layout: Layout, entries: Iterable[ManifestEntry]
 ) -> Iterator[dict[str, Any]]:
     for file in (file for entry in entries for file in entry.data):
         place = layout.output / file.name
-        if isinstance(write, WriteParquet):
-            yield from rows_of_file(place, write)
-        elif file.bytes > MAX_FILE:
+        if file.bytes > MAX_FILE and not write.READ_IN_PARTS:
             continue  # it would be read completely
-        elif isinstance(write, WriteImages):
+        elif write.FILE_PER_ROW:
             yield {"image": place.read()}
         else:
             yield from rows_of_file(place, write)

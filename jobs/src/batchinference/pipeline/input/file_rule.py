@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -11,18 +11,13 @@ from typing import Literal, TypeAlias
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.error_attribution import is_transient
-from batchinference.pipeline.input.file_kinds import (
-    EXTENSIONS,
-    HEIF,
-    TEMPORARY,
-    extension_of,
-    is_known,
-    is_undecided,
-    reads_heif,
-)
+from batchinference.pipeline.input.file_kinds import TEMPORARY, is_known, reads_heif
 from batchinference.pipeline.input.ignored_files import Reason
-from batchinference.pipeline.input.signatures import HEAD_BYTES, is_heif, is_of
+from batchinference.pipeline.input.readers import reader_class
+from batchinference.pipeline.input.signatures import HEAD_BYTES, is_heif
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
+from batchinference.spec.file_extensions import extension_of
+from batchinference.spec.read import ReadFiles, format_of
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
 """Files with the same extension that are opened first. If their content is of one kind, the others
@@ -48,23 +43,24 @@ ByName: TypeAlias = Decision | Literal["examine"]
 @dataclass(frozen=True)
 class FileRule:
     """Which files of a directory are read: those with one of the `endings`, such as `.csv`; all if
-    it is empty. With `by_content`, also files with an unknown extension whose content is of the
-    format."""
+    it is empty. With `by_content`, also files with an unknown extension that the reader
+    `recognizes` by their first bytes."""
 
     endings: tuple[str, ...]
-    format: str = ""
+    kind: type[ReadFiles] = ReadFiles
     by_content: bool = False
+    recognizes: Callable[[bytes], bool] | None = None
 
     @classmethod
-    def of(cls, extensions: Sequence[str] | None, file_format: str) -> FileRule:
+    def of(cls, extensions: Sequence[str] | None, kind: type[ReadFiles]) -> FileRule:
         """Return the rule for these extensions, with or without a dot, in any case; None for the
         default of the format."""
         if extensions is None:
-            heif = HEIF if file_format == "images" and reads_heif() else ()
-            endings = (*EXTENSIONS[file_format], *heif)
-            return cls(tuple(f".{ending}" for ending in endings), file_format, by_content=True)
+            endings = (*kind.EXTENSIONS, *(kind.PACKAGED if reads_heif() else ()))
+            recognizes = reader_class(format_of(kind)).recognizes
+            return cls(tuple(f".{ending}" for ending in endings), kind, True, recognizes)
         endings = tuple(extension.lower().removeprefix(".") for extension in extensions)
-        return cls(tuple(f".{ending}" for ending in endings), file_format)
+        return cls(tuple(f".{ending}" for ending in endings), kind)
 
     def decide(self, info: pafs.FileInfo, within: str) -> ByName:
         """Return the decision by the name of a file. `within` is its path relative to the directory
@@ -90,11 +86,15 @@ class FileRule:
             return Reason.EXTENSION
         if extension in TEMPORARY or name.endswith("~"):
             return Reason.TEMPORARY
-        if self.format == "images" and extension in HEIF:
+        if extension in self.kind.PACKAGED:
             return Reason.PACKAGE
-        if not is_undecided(extension, self.format):
+        if self.recognizes is None or not self._is_undecided(extension):
             return Reason.EXTENSION
         return "examine" if size else Reason.EMPTY
+
+    def _is_undecided(self, extension: str) -> bool:
+        """Return whether only the content shows whether a file with this extension is read."""
+        return not is_known(extension) or extension in self.kind.AMBIGUOUS
 
     def examine(self, files: Sequence[Location]) -> Iterator[tuple[Location, Decision]]:
         """Yield each file with the decision by its content. Opens a bounded number of files."""
@@ -126,9 +126,9 @@ class FileRule:
             if is_transient(error):
                 raise
             return Reason.UNREADABLE
-        if is_of(self.format, head):
+        if self.recognizes is not None and self.recognizes(head):
             return "read"
-        if self.format == "images" and is_heif(head):
+        if self.kind.PACKAGED and is_heif(head):
             return "read" if reads_heif() else Reason.PACKAGE
         return Reason.EXTENSION if is_known(extension_of(base_name(file.path))) else Reason.CONTENT
 

@@ -85,7 +85,7 @@ def open_files(
 
     Raises BadInput if a path is missing or a file has changed since it was read. Raises NoNewFiles
     if all files were processed before."""
-    options: FileOptions = read.options  # type: ignore[attr-defined]
+    options = read.options
     reader = reader_for(read)  # type: ignore[arg-type]
     resumes = isinstance(earlier, ResumedInput)
     gone: Set[int] = frozenset()
@@ -114,7 +114,7 @@ def prepared(
 ) -> tuple[InputSnapshot, FileRows]:
     """Return the snapshot with the statistics of the files that were inspected, and the reader of
     the rows. At most `sampled` files are inspected, by default as many as the reader needs."""
-    options: FileOptions = read.options  # type: ignore[attr-defined]
+    options = read.options
     path_columns = PathColumns.of(options, frozen.uris)
     reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]
     frozen = prepare_reader(frozen, reader, sample(files, sampled or reader.sampled_files))
@@ -124,7 +124,7 @@ def prepared(
 def _without_types(read: ReadFiles, keys: Container[str]) -> ReadFiles:
     """Return a read configuration without the types of partition values. Raises BadInput if it
     still declares types, and its format defines them."""
-    options: FileOptions = read.options  # type: ignore[attr-defined]
+    options = read.options
     types = {name: kind for name, kind in (options.types or {}).items() if name not in keys}
     if types and not options.TYPES_OF_COLUMNS:
         raise BadInput(

@@ -14,8 +14,8 @@ from unicodedata import normalize
 from pydantic import TypeAdapter
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.file_kinds import HEIF_PACKAGE, extension_of
 from batchinference.pipeline.storage.location import base_name
+from batchinference.spec.file_extensions import HEIF_PACKAGE, extension_of
 from batchinference.spec.warnings import WarningCount, WarningName, WarningPolicy
 from batchinference.text import counted, in_one_line
 

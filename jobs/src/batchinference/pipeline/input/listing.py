@@ -19,10 +19,11 @@ from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, si
 from batchinference.pipeline.input.path_files import PathFiles
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
-from batchinference.pipeline.storage.location import COMPRESSIONS, Location, is_hidden
+from batchinference.pipeline.storage.location import Location, is_hidden
 from batchinference.spec.addresses import scheme_of, unexpanded_variable
+from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.problems import did_you_mean
-from batchinference.spec.read import FileOptions, ReadFiles
+from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
 
@@ -36,7 +37,7 @@ def snapshot_input(
     extensions: list[str] | None,
     storage: Storage = FROM_ENVIRONMENT,
     *,
-    file_format: str = "",
+    kind: type[ReadFiles] = ReadFiles,
     ignore_missing: bool = False,
     allow_empty: bool = False,
 ) -> InputSnapshot:
@@ -48,7 +49,7 @@ def snapshot_input(
     files to read or belongs to a table. With `ignore_missing`, raises BadInput only if all paths
     have no files. With `allow_empty`, directories and globs may have no files."""
     _check_one_store(paths)
-    rule = FileRule.of(extensions, file_format)
+    rule = FileRule.of(extensions, kind)
     found: dict[str, list[pafs.FileInfo]] = {}
     ignored: dict[str, Reason] = {}
     for path, times in Counter(paths).items():
@@ -73,12 +74,12 @@ def _not_read(found: Collection[str], ignored: Mapping[str, Reason]) -> IgnoredF
 
 def list_input(read: ReadFiles) -> InputSnapshot:
     """Return the files that a job reads. Raises BadInput as `snapshot_input` does."""
-    options: FileOptions = read.options  # type: ignore[attr-defined]
+    options = read.options
     return snapshot_input(
         read.paths,
         options.file_extensions,
         read.storage,
-        file_format=read.format,  # type: ignore[attr-defined]
+        kind=type(read),
         ignore_missing=options.ignore_missing_paths,
         allow_empty=read.allow_empty,
     )

@@ -17,9 +17,6 @@ from batchinference.pipeline.input.table_directories import (
 )
 from batchinference.pipeline.storage.location import Location, is_hidden
 
-_TABLE_FORMATS = ("parquet", "manifest")
-"""The formats that would read the data files of a table."""
-
 
 @dataclass
 class PathFiles:
@@ -87,7 +84,7 @@ class PathFiles:
                 self.ignored[info.path] = decision
 
     def _add_tables(self, infos: list[pafs.FileInfo], directory: Location) -> None:
-        if self.rule.format in _TABLE_FORMATS:
+        if self.rule.kind.READS_TABLES:
             self.tables += [*tables_in(infos, directory), *tables_above(directory)]
 
     def _examine(self) -> None:

@@ -22,7 +22,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
 
 if TYPE_CHECKING:
-    from batchinference.spec.read import PictureOptions, Read
+    from batchinference.spec.read import Read
 
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
@@ -35,12 +35,6 @@ as a commit has at most SMALL_FILE_ROWS rows."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
-FETCHED_ROWS, GROUP_ROWS = 256, 1000
-"""Rows per read task for the formats `manifest` and `parquet`, whose files can be split."""
-USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
-"""Assumed sizes if the actual sizes are unknown: height and width in pixels; bytes of an object."""
-INFLATION = {"audio": 10, "webdataset": 10}
-"""How many times larger rows are in memory than in files, for formats that compress well."""
 COUNT_THREADS, STATS_THREADS = 16, 32
 """Files that are inspected concurrently. Pyarrow opens 25 connections to an object store."""
 
@@ -74,33 +68,17 @@ def sizing_of(job_input: JobInput, read: Read, count: RowCount | None, *, merged
     wanted_rows = rows // MIN_COMMITS
     if not merged:
         wanted_rows = max(wanted_rows, min(rows // MIN_FILES, SMALL_FILE_ROWS))
-    rows_per_file = min(wanted_rows, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
+    rows_per_file = min(wanted_rows, FILE_ROWS, FILE_BYTES // read.row_bytes(size, rows))
     return Sizing(tasks, blocks, max(1, rows_per_file))
 
 
 def _tasks(files: int, size: int, rows: int, read: Read) -> int:
-    """Return the number of read tasks.
-
-    Rows of the format `manifest` cost much more than their bytes, so they are counted in rows."""
-    task_rows = {"manifest": FETCHED_ROWS, "parquet": GROUP_ROWS}.get(read.format)
+    """Return the number of read tasks. Fetched rows cost much more than their bytes, so they are
+    counted in rows."""
+    task_rows = read.TASK_ROWS
     least = files if task_rows is None else max(files, math.ceil(rows / task_rows))
     most = files if task_rows is None else MAX_TASKS
     return min(max(math.ceil(size / TASK_BYTES), min(least, MIN_TASKS)), most, MAX_TASKS)
-
-
-def row_bytes(size: int, rows: int, read: Read) -> int:
-    """Return the approximate number of bytes of a row in memory."""
-    if read.format == "images":
-        return _picture_bytes(read.options)
-    if read.format == "manifest":
-        return _picture_bytes(read.options) if read.options.decode == "image" else USUAL_OBJECT
-    if read.format == "video":
-        return math.prod(read.options.size or USUAL_FRAME) * 3
-    return max(64, INFLATION.get(read.format, 4) * size // max(1, rows))
-
-
-def _picture_bytes(options: PictureOptions) -> int:
-    return math.prod(options.size or USUAL_PICTURE) * len(options.mode)
 
 
 def counted_files(frozen: InputSnapshot) -> list[InputFile]:

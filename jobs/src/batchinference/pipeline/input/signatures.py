@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable
 
 HEAD_BYTES = 4096
 """Bytes of a file that are needed to recognize its format."""
-
-
-def is_of(file_format: str, head: bytes) -> bool:
-    """Return whether a file with these first bytes is of a format of SIGNED."""
-    return _SIGNATURES[file_format](head)
 
 
 def packed_as(head: bytes) -> str | None:
@@ -21,18 +15,6 @@ def packed_as(head: bytes) -> str | None:
     return next((found for start, found in _PACKED.items() if re.match(start, head)), None)
 
 
-def other_format(file_format: str, head: bytes) -> str | None:
-    """Return what a file of a format of RECOGNIZED is instead, and what to do; None if a file with
-    these first bytes may be of this format."""
-    if file_format == "json":
-        return packed_as(head)
-    if not head or head.startswith((b"PAR1", b"PARE")):
-        return None
-    return packed_as(head) or f"no Parquet file ({head[:16]!r}...). Correct read.format"
-
-
-RECOGNIZED = ("parquet", "json")
-"""Formats whose files are failed rows if they are files of another format."""
 _PACKED = {
     rb"\x1f\x8b\x08": "compressed with gzip. Let its name end with .gz",
     rb"BZh[1-9]1AY&SY": "compressed with bzip2. Let its name end with .bz2",
@@ -45,7 +27,13 @@ _PACKED = {
 }
 
 
-def _is_image(head: bytes) -> bool:
+def is_parquet(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a Parquet file that is not encrypted."""
+    return head.startswith(b"PAR1")
+
+
+def is_image(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a picture."""
     riff = head[:4] == b"RIFF" and head[8:12] == b"WEBP"
     bitmap = head[:2] == b"BM" and head[14:18] in _BITMAP_HEADERS
     starts = head.startswith(_PICTURES) or _PNM.match(head)
@@ -75,7 +63,8 @@ def is_heif(head: bytes) -> bool:
     return not _brands(head).isdisjoint(("heic", "heix", "heim", "heis", "mif1"))
 
 
-def _is_audio(head: bytes) -> bool:
+def is_audio(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a recording without pictures."""
     if head.startswith((b"fLaC", b"ID3", b".snd", b"caff\0\1", b"riff\x2e\x91\xcf\x11")):
         return True
     if head[8:12] in (b"WAVE", b"AIFF", b"AIFC"):
@@ -101,8 +90,9 @@ def _is_mpeg_audio(head: bytes) -> bool:
 _EBML = b"\x1a\x45\xdf\xa3"
 
 
-def _is_video(head: bytes) -> bool:
-    if _is_audio(head) or _is_image(head) or is_heif(head):
+def is_video(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a film."""
+    if is_audio(head) or is_image(head) or is_heif(head):
         return False
     stream = len(head) > 2 * 188 and head[0] == head[188] == head[376] == 0x47
     avi = head[:4] == b"RIFF" and head[8:12] == b"AVI "
@@ -117,18 +107,21 @@ _FILMS = (
 )
 
 
-def _is_numpy(head: bytes) -> bool:
+def is_numpy(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a NumPy file."""
     if head.startswith(b"\x93NUMPY"):
         return True
     name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
     return head.startswith(b"PK\3\4") and name.endswith(b".npy")
 
 
-def _is_tar(head: bytes) -> bool:
+def is_tar(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a tar archive, also in gzip."""
     return _unpacked(head)[257:262] == b"ustar"
 
 
-def _is_tfrecords(head: bytes) -> bool:
+def is_tfrecords(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a file of TFRecords."""
     length = _unpacked(head)[:12]
     if len(length) < 12:
         return False
@@ -146,16 +139,3 @@ def _unpacked(head: bytes) -> bytes:
         return zlib.decompressobj(31).decompress(head, HEAD_BYTES)
     except zlib.error:
         return b""
-
-
-_SIGNATURES: dict[str, Callable[[bytes], bool]] = {
-    "parquet": lambda head: head.startswith(b"PAR1"),
-    "images": _is_image,
-    "audio": _is_audio,
-    "video": _is_video,
-    "numpy": _is_numpy,
-    "webdataset": _is_tar,
-    "tfrecords": _is_tfrecords,
-}
-SIGNED = _SIGNATURES.keys()
-"""The formats that have a signature. Files of lines have none."""

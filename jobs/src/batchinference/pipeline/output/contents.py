@@ -15,15 +15,17 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.preview import Row, csv_table, parts_of, rows_of_file
+from batchinference.pipeline.output.preview import parts_of, rows_of_file
+from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.output.writers.csv import CsvWriter
 from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
 from batchinference.pipeline.storage.parquet_dataset import files_of, fragments_of, parquet_dataset
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
+from batchinference.spec.write import Write, WriteCsv, WriteFiles, WriteParquet, WriteTable
 
 
 def table_of(write: Write) -> pa.Table:
@@ -49,7 +51,7 @@ def columns_of(spec: BatchInferenceSpec) -> pa.Table:
     return pa.table({})
 
 
-def _rows_within_limit(write: Write) -> pa.Table:
+def _rows_within_limit(write: WriteFiles) -> pa.Table:
     """Return the rows of files that are read as Python values, which may take much more memory than
     the bytes of their files. Raises BadOutput if they do."""
     files = parts_of(write)
@@ -68,7 +70,7 @@ def _too_large(limit: int) -> BadOutput:
     )
 
 
-def _rows_of_files(write: Write, files: Sequence[pafs.FileInfo]) -> Iterator[Row]:
+def _rows_of_files(write: WriteFiles, files: Sequence[pafs.FileInfo]) -> Iterator[Row]:
     for part, values in _parts(write, files):
         for row in rows_of_file(part, write):
             yield {**row, **values}
@@ -102,9 +104,10 @@ def _csv(write: WriteCsv) -> pa.Table:
     """Return the rows of files of separated values. A column is text if its files have no other
     type in common."""
     parts = list(_parts(write, parts_of(write)))
-    tables = [csv_table(part, write) for part, _ in parts]
+    writer = CsvWriter(write.compression, write.delimiter)
+    tables = [writer.table(part) for part, _ in parts]
     if texts := [*_without_common_type(tables)]:
-        tables = [csv_table(part, write, texts) for part, _ in parts]
+        tables = [writer.table(part, texts) for part, _ in parts]
     for index, (_, values) in enumerate(parts):
         for name, value in values.items():
             column = pa.array([value] * tables[index].num_rows, pa.string())

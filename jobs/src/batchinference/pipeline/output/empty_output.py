@@ -19,7 +19,7 @@ from batchinference.pipeline.output.file_rewrites import put_rewritten
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.schema import agreed_types, is_complete, map_nulls
 from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
-from batchinference.spec.write import Write, WriteFiles, WriteJson, WriteTable, WriteWebdataset
+from batchinference.spec.write import Write, WriteFiles, WriteTable
 
 
 def with_columns(
@@ -67,7 +67,7 @@ def _may_have_file(attempt: Attempt, end: Snapshot, write: WriteFiles, schema: p
     must not contradict theirs."""
     if any(entry.data for entry in end.entries):
         return False
-    if isinstance(write, WriteJson | WriteWebdataset):
+    if not write.STORES_COLUMNS:
         return write.mode != "append" or not _has_files(attempt)
     if write.mode != "append":
         return bool(schema.names)

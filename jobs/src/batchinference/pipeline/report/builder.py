@@ -10,7 +10,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import JobFailure
@@ -22,6 +21,7 @@ from batchinference.spec.progress import Counts, History, Progress
 from batchinference.spec.report import MAX_WARNINGS, Capacity, JobState, Memory, Report, RunCost
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import counted
+from batchinference.version import __version__
 
 PACKAGES = ("ray", "pyarrow", "numpy", "pillow", "torch", "transformers", "vllm", "onnxruntime")
 """The packages whose versions are in a report, if they are installed."""

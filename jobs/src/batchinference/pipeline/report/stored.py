@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
-from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts, warnings_of
 from batchinference.pipeline.commit.row_coverage import RowSet
@@ -17,6 +16,7 @@ from batchinference.pipeline.storage.stored_texts import LargeReport, read_repor
 from batchinference.spec.progress import MAX_ROWS, Counts
 from batchinference.spec.report import MAX_WARNINGS, JobState, Report
 from batchinference.spec.warnings import WarningCount
+from batchinference.version import __version__
 
 
 def now() -> str:

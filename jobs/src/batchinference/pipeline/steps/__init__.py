@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -90,14 +90,39 @@ def all_failed(rows: int, error: Exception) -> TransformResult:
     return TransformResult(pa.table({}), np.empty(0, np.int64), dict.fromkeys(range(rows), error))
 
 
-class Transform(Protocol):
-    """A step that transforms the user's columns. It returns a table if each row of the batch became
-    one row, in the same order; otherwise a TransformResult."""
+class Transform:
+    """A step that transforms the user's columns: the base class of all kinds of steps."""
 
-    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult: ...
+    NEEDS_VALUES: ClassVar[bool] = False
+    """Whether the types of its results are unknown without rows."""
+    LOADS_NOTHING: ClassVar[bool] = False
+    """Whether it is made at once, without files or libraries."""
+
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
+        """Return a table if each row of the batch became one row, in the same order; otherwise a
+        TransformResult."""
+        raise NotImplementedError
+
+    @classmethod
+    def check(cls, step: str, settings: Any) -> None:
+        """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
+        kind of step."""
+
+    @classmethod
+    def load(cls, step: str, settings: Any, device: Device) -> Transform:  # noqa: ARG003
+        """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
+        return cls(step, settings)  # type: ignore[call-arg]
+
+    @classmethod
+    def check_types(cls, step: str, settings: Any, known: pa.Table) -> pa.Table | None:  # noqa: ARG003
+        """Return the columns of known type after a step; None if `result_without_rows` finds them.
+        `known` has those before the step, without rows. Raises UnsuitableTypes."""
+        return None
 
 
-_LOADERS = {
+STEPS = {
+    "model": ("model", "ModelTransform"),
+    "python": ("user_code", "UserCode"),
     "filter": ("relational", "Filter"),
     "add_columns": ("relational", "AddColumns"),
     "decode": ("decode", "DecodeColumn"),
@@ -109,23 +134,24 @@ _LOADERS = {
     "chunk": ("chunk", "ChunkText"),
     "nearest": ("nearest", "NearestRows"),
 }
-"""The loader for each kind of step: a module of this package, which is imported when it is needed,
-and a callable. Its arguments are the step's name and its settings for that kind."""
+"""The class of each kind of step: a module of this package, which is imported when it is needed,
+and a name. A kind without a class is a change of blocks, which Ray Data does."""
+
+
+def class_of(step: Step) -> type[Transform]:
+    """Return the class of a kind of step."""
+    if step.kind not in STEPS:
+        return Transform
+    module, name = STEPS[step.kind]
+    return cast(type[Transform], getattr(importlib.import_module(f"{__name__}.{module}"), name))
+
+
+def check_step(step: Step) -> None:
+    """Raise ModelLoad if a step's model or code does not exist, and BadInput if the output that it
+    searches does not exist. Nothing is loaded."""
+    class_of(step).check(step.name, getattr(step, step.kind))
 
 
 def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
-    if step.model is not None:
-        from batchinference.pipeline.steps.model import ModelTransform  # imports torch
-
-        return ModelTransform(step, device)
-    if step.python is not None:
-        from batchinference.pipeline.steps.user_code import python_transform
-
-        return python_transform(step.name, step.python, device.assigned_name)
-    module, name = _LOADERS[step.kind]
-    load = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return cast(Transform, load(step.name, getattr(step, step.kind)))
-
-
-__all__ = ["Transform", "TransformResult", "load_step"]
+    return class_of(step).load(step.name, getattr(step, step.kind), device)

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import PIPELINE_EXTRA, JobFailure, ModelLoad, require_package
-from batchinference.pipeline.runtimes.model_files import WEIGHTS, resolve, resolve_place
+from batchinference.pipeline.runtimes.model_files import WEIGHTS, check, resolve, resolve_place
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
+    Transform,
     TransformResult,
     all_failed,
     bytes_to_repeat,
@@ -24,10 +25,16 @@ from batchinference.spec.chunk import END, INDEX, START, Chunk
 _NULL = Span(0, 0, 0)
 
 
-class ChunkText:
+class ChunkText(Transform):
     """Makes a row of each chunk of a text. Raises ModelLoad if the tokenizer cannot be used.
 
     If the rows of a batch would take too much memory, the result covers only its first rows."""
+
+    @classmethod
+    def check(cls, step: str, settings: Chunk) -> None:  # noqa: ARG003
+        if settings.tokenizer is not None:
+            files = ("tokenizer.json", "tokenizer_config.json")
+            check(settings.tokenizer, files, settings.revision, settings.storage)
 
     def __init__(self, step: str, chunk: Chunk) -> None:
         self._step, self._column = step, chunk.column

@@ -25,8 +25,8 @@ from batchinference.pipeline.steps.file_identity import hashes_of, hashes_of_rea
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.models import Model
-from batchinference.spec.python_step import PythonStep
+from batchinference.spec.step_facts import StepFacts
+from batchinference.spec.steps import to_alias
 from batchinference.spec.storage import Storage
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
@@ -37,26 +37,20 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
     installed package. Each key names where it is used, such as `steps[0].python: module own.py`."""
     found: dict[str, str] = {}
     for index, step in enumerate(spec.steps):
-        if step.python is not None:
-            found |= _hashes_of_python_step(f"steps[{index}].python", step.python)
-        elif step.model is not None:
-            parts = dict(_hashes_of_model(step.model))
-            found |= {f"steps[{index}].model: {name}": value for name, value in parts.items()}
-        elif step.chunk is not None and step.chunk.tokenizer is not None:
-            files = _hashes_of_place(step.chunk.tokenizer, step.chunk.storage)
-            found |= {f"steps[{index}].chunk: {name}": value for name, value in files}
+        where = f"steps[{index}].{to_alias(step.kind)}"
+        found |= {f"{where}: {name}": value for name, value in _hashes_of(step.facts)}
+        for field, argument in step.facts.file_arguments.items():
+            files = _hashes_of_argument(argument).items()
+            found |= {f"{where}.{to_alias(field)}: {file}": value for file, value in files}
     return found
 
 
-def _hashes_of_python_step(where: str, step: PythonStep) -> dict[str, str]:
-    """Return the hashes of the modules and of the model files that a Python step names."""
-    found: dict[str, str] = {}
-    for path in (step.callable, *step.constructor_refs.values()):
-        found |= {f"{where}: {name}": value for name, value in _hashes_of_modules(path).items()}
-    for argument, value in step.constructor_args.items():
-        name = f"{where}.constructorArgs.{argument}"
-        found |= {f"{name}: {file}": hash_ for file, hash_ in _hashes_of_argument(value).items()}
-    return found
+def _hashes_of(facts: StepFacts) -> Iterator[tuple[str, str]]:
+    """Yield the name and hash of each module and model file that a step names."""
+    for path in facts.modules:
+        yield from _hashes_of_modules(path).items()
+    for place in facts.model_files:
+        yield from _hashes_of_place(place, facts.storage)
 
 
 def _hashes_of_argument(value: Any) -> dict[str, str]:
@@ -132,15 +126,6 @@ def _imported_names(content: bytes, package: str) -> list[str]:
             base = ".".join(filter(None, [*(parents if node.level else []), node.module]))
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return names
-
-
-def _hashes_of_model(model: Model) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of each file of a model, and of the modules of its factory."""
-    if model.factory_or_none is not None:
-        yield from _hashes_of_modules(model.factory_or_none).items()
-    source = model.source_or_none
-    for place in [*([source] if source else []), *model.other_locations]:
-        yield from _hashes_of_place(place, model.storage_of_source)
 
 
 def _hashes_of_place(place: str, storage: Storage) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from batchinference.pipeline.encoded_texts import decode_text
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.row_warnings import warnings_of_row
-from batchinference.pipeline.steps import RESULT_BYTES, TransformResult, of_first_rows
+from batchinference.pipeline.steps import RESULT_BYTES, Transform, TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.column_types import ColumnType, parse_types
 from batchinference.spec.decode import (
@@ -81,10 +81,16 @@ JSON_GROWTH, CELL_BYTES = 16, 8
 """The memory of a JSON document: a multiple of its length, and a number of bytes per field."""
 
 
-class DecodeColumn:
+class DecodeColumn(Transform):
     """Decodes each value of a column. Rows whose value cannot be decoded are failed rows.
 
     If the values of a batch would take too much memory, the result covers only its first rows."""
+
+    NEEDS_VALUES = True
+
+    @classmethod
+    def check(cls, step: str, settings: Decode) -> None:
+        cls(step, settings)
 
     def __init__(self, step: str, decode: Decode) -> None:
         self._step, self._spec = step, decode
@@ -129,7 +135,7 @@ class DecodeColumn:
         return JSON_GROWTH * len(content) + CELL_BYTES * cells
 
     def _columns(self, decoded: list[Any]) -> dict[str, Any]:
-        name, *rate = self._spec.columns_added
+        name, *rate = self._spec.types
         if rate:
             amplitudes, rates = ([pair and pair[at] for pair in decoded] for at in (0, 1))
             return {name: amplitudes, SAMPLE_RATE: pa.array(rates, pa.int64())}

@@ -126,6 +126,10 @@ class ColumnExpression:
         self._as_lists = sorted(columns_with_items(self._tree))
         self._known: dict[pa.Schema, Operand] = {}
 
+    def is_known(self, table: pa.Table) -> bool:
+        """Return whether a table has all columns of the expression."""
+        return set(self.columns) <= set(table.column_names)
+
     def __call__(self, batch: pa.Table) -> pa.ChunkedArray:
         """Return the value of each row. The type is null if all values are null. Raises
         UnsuitableTypes if the expression does not fit the columns, and ArrowInvalid if it fails for

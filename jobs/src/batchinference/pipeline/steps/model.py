@@ -11,28 +11,55 @@ from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_rows
 from batchinference.pipeline.row_warnings import collect_warnings, warn
-from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
+from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.runtimes.prompts import values_for_texts
-from batchinference.pipeline.steps import TransformResult, as_result, with_failed
+from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
+from batchinference.pipeline.steps.expression import UnsuitableTypes
 from batchinference.pipeline.steps.result_columns import ResultColumns
-from batchinference.spec.models import HttpModel, Model
-from batchinference.spec.models.transformers_tasks import GENERATION
-from batchinference.spec.steps import Step
+from batchinference.spec.models import Model
 from batchinference.spec.warnings import WarningName
 
 
-class ModelTransform:
+class ModelTransform(Transform):
     """Runs a model on each batch. The constructor loads the model."""
 
-    def __init__(self, step: Step, device: Device) -> None:
-        if step.model is None:
-            raise ValueError(f"step '{step.name}' has no model")
-        self._step = step.name
-        self._model = step.model
-        self.result_columns = ResultColumns(step.name)
-        self._runtime = _load(step.name, step.model, device)
+    NEEDS_VALUES = True
+
+    @classmethod
+    def check(cls, step: str, settings: Model) -> None:
+        check_runtime(settings)
+        storage = settings.storage_of_source
+        for place in settings.other_locations:
+            check(place, storage=storage)
+        if settings.source_or_none is not None:
+            check(settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage)
+        if settings.factory_or_none is not None:
+            from batchinference.pipeline.steps.user_modules import check_callable
+
+            check_callable(step, settings.factory_or_none)
+
+    @classmethod
+    def load(cls, step: str, settings: Model, device: Device) -> Transform:
+        return cls(step, settings, device)
+
+    @classmethod
+    def check_types(cls, step: str, settings: Model, known: pa.Table) -> None:
+        for name, column in settings.inputs.items():
+            kind = known.schema.field(column).type if column in known.column_names else None
+            if kind in (pa.string(), pa.large_string()) and (fix := settings.MEDIA.get(name)):
+                raise UnsuitableTypes(
+                    f"step '{step}': the input '{name}' is column '{column}', which holds "
+                    f"texts. Use a column of {fix}"
+                )
+
+    def __init__(self, step: str, model: Model, device: Device) -> None:
+        self._step = step
+        self._model = model
+        self.result_columns = ResultColumns(step)
+        self._runtime = _load(step, model, device)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._step, list(self._model.inputs.values()), batch)
@@ -71,7 +98,7 @@ class ModelTransform:
 
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
     """Return the values of each input of the model."""
-    if isinstance(model, HttpModel) or getattr(model, "task", None) in GENERATION:
+    if model.uses_texts:
         return dict(values_for_texts(model.inputs, table))
     columns = to_batch(table)
     return {name: columns[column] for name, column in model.inputs.items()}

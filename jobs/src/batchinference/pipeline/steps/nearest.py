@@ -13,13 +13,17 @@ from batchinference.pipeline.arrow import require_columns, tensors_to_lists, wit
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.search.index import Index, is_embedding, is_for_machines, open_index
 from batchinference.pipeline.search.search import NO_ROW, is_usable, lengths_of, matrix_of, search
-from batchinference.pipeline.steps import TransformResult
+from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.nearest import SIMILARITY, Nearest
 
 
-class NearestRows:
+class NearestRows(Transform):
     """Adds the column of matches. Raises BadInput if there is nothing to search."""
+
+    @classmethod
+    def check(cls, step: str, settings: Nearest) -> None:
+        cls(step, settings)
 
     def __init__(self, step: str, nearest: Nearest) -> None:
         self._step = step

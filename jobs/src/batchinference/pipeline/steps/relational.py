@@ -14,6 +14,7 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.schema import is_list, is_tensor
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
+    Transform,
     TransformResult,
     all_failed,
     bytes_to_repeat,
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SelectColumns:
+class SelectColumns(Transform):
+    LOADS_NOTHING = True
     step: str
     columns: list[str]
 
@@ -36,7 +38,8 @@ class SelectColumns:
 
 
 @dataclass(frozen=True)
-class DropColumns:
+class DropColumns(Transform):
+    LOADS_NOTHING = True
     step: str
     columns: list[str]
 
@@ -46,7 +49,7 @@ class DropColumns:
 
 
 @dataclass(frozen=True)
-class RenameColumns:
+class RenameColumns(Transform):
     step: str
     names: dict[str, str]
 
@@ -60,8 +63,10 @@ class RenameColumns:
         return batch.rename_columns(renamed)
 
 
-class AddColumns:
+class AddColumns(Transform):
     """Adds or replaces columns. Each is computed from the columns before the step."""
+
+    LOADS_NOTHING = True
 
     def __init__(self, step: str, columns: dict[str, str]) -> None:
         self._step = step
@@ -80,9 +85,19 @@ class AddColumns:
                 return all_failed(batch.num_rows, TypeError(error.message))
         return result
 
+    @classmethod
+    def check_types(cls, step: str, settings: dict[str, str], known: pa.Table) -> pa.Table:
+        result = known
+        for name, expression in cls(step, settings)._columns.items():
+            if expression.is_known(known):
+                result = with_column(result, name, expression(known))
+            elif name in result.column_names:
+                result = result.drop_columns([name])
+        return result
+
 
 @dataclass(frozen=True)
-class AddLabel:
+class AddLabel(Transform):
     """Adds a column with one part of the path of each row's file."""
 
     step: str
@@ -100,8 +115,10 @@ class AddLabel:
             raise ValueError(f"path '{path}' has no part {self.label.index}") from None
 
 
-class Filter:
+class Filter(Transform):
     """Keeps the rows for which an expression is true; null counts as false."""
+
+    LOADS_NOTHING = True
 
     def __init__(self, step: str, expression: str) -> None:
         self._step, self._text = step, expression
@@ -114,6 +131,13 @@ class Filter:
             return all_failed(batch.num_rows, TypeError(error.message))
         stay = np.flatnonzero(mask.to_numpy())
         return batch if len(stay) == batch.num_rows else TransformResult(batch.filter(mask), stay)
+
+    @classmethod
+    def check_types(cls, step: str, settings: str, known: pa.Table) -> pa.Table:
+        loaded = cls(step, settings)
+        if loaded._expression.is_known(known):
+            loaded.mask(known)
+        return known
 
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
         """Return a boolean mask of the rows to keep. Raises as ColumnExpression does, and
@@ -130,10 +154,12 @@ class Filter:
         return pc.fill_null(values, False)
 
 
-class ExplodeList:
+class ExplodeList(Transform):
     """Repeats each row once per element of a list. Rows without elements are filtered.
 
     If the rows would take too much memory, the result covers only the first rows of the batch."""
+
+    LOADS_NOTHING = True
 
     def __init__(self, step: str, explode: Explode) -> None:
         self._step = step

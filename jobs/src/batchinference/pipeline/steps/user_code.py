@@ -32,6 +32,7 @@ from batchinference.spec.python_step import DEVICE
 from batchinference.text import counted, with_article
 
 if TYPE_CHECKING:
+    from batchinference.pipeline.runtimes.device import Device
     from batchinference.spec.python_step import PredictBatch, PythonStep
 
 Row = dict[str, Any]
@@ -45,7 +46,26 @@ _ARRAY_AS_VALUE = (
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 
-class _UserFunction:
+class UserCode(Transform):
+    """Calls code of the user."""
+
+    NEEDS_VALUES = True
+
+    @classmethod
+    def check(cls, step: str, settings: PythonStep) -> None:
+        from batchinference.pipeline.steps.signatures import signature_problem
+        from batchinference.pipeline.steps.user_modules import check_callable
+
+        module = check_callable(step, settings.callable)
+        if module is not None and (problem := signature_problem(settings, module)) is not None:
+            raise ModelLoad(f"step '{step}': {problem}")
+
+    @classmethod
+    def load(cls, step: str, settings: PythonStep, device: Device) -> Transform:
+        return python_transform(step, settings, device.assigned_name)
+
+
+class _UserFunction(UserCode):
     """A function of the user with its arguments, and the columns of its results."""
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
@@ -173,7 +193,7 @@ class FlatMap(MapRows):
         return [self._checked(result) for result in made]
 
 
-class PredictBatchTransform:
+class PredictBatchTransform(UserCode):
     """Passes one column to the method as a list, and adds its results as a new column."""
 
     def __init__(

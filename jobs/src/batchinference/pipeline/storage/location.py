@@ -26,10 +26,9 @@ from batchinference.pipeline.storage.gzip_stream import GzipStream
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path, scheme_of
+from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
-COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
-"""The compressions of lines, by file extension."""
 DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
 """Matches the part of a glob after its first directories."""

@@ -17,7 +17,7 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.media import MAX_PIXELS
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.write import WriteIceberg, WriteSql, WriteTable
+from batchinference.spec.write import WriteTable
 
 _MAX_UNTRUSTED = {"max_row_bytes": 1 << 30, "max_pixels": 4 * MAX_PIXELS}
 """The largest values of options that limit memory, unless the output is trusted."""
@@ -75,11 +75,8 @@ class Work:
         storage = read.storage if isinstance(read, ReadFiles) else FROM_ENVIRONMENT
         if storage.endpoint and storage != write.storage:
             yield f"the endpoint of its input {json.dumps(storage.endpoint)}"
-        if isinstance(write, WriteIceberg):
-            yield f"the Iceberg catalog {write.catalog.model_dump_json(ensure_ascii=True)}"
-        if isinstance(write, WriteSql):
-            address = f"in the variable {write.url_env}" if write.url_env else json.dumps(write.url)
-            yield f"the database {address}"
+        if write.connection:
+            yield write.connection
 
     def committed(self) -> Snapshot:
         """Return the snapshot of the output. Raises BadOutput if it cannot be determined."""

@@ -22,7 +22,6 @@ from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFil
 from batchinference.pipeline.input.listing import list_existing
 from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
-from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import (
@@ -237,6 +236,7 @@ def _rows_of(file: InputFile, rows: FileRows, stored: FileStats | None, found: i
         stored_rows = stored.rows if file.rows is None else min(stored.rows, file.rows)
         if stored_rows == found or found is None:
             return stored_rows
-    if isinstance(rows.reader, ManifestReader):  # must not fetch URIs that others have chosen
-        return rows.reader.count_listed(rows.root.at(file.path))
+    listed = rows.reader.count_listed(rows.root.at(file.path))
+    if listed is not None:  # must not fetch URIs that others have chosen
+        return listed
     return sum(size_of(chunk) for chunk in rows.chunks(file))

@@ -40,7 +40,7 @@ from batchinference.pipeline.verify.row_check import (
 )
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, WriteTable
+from batchinference.spec.write import WriteTable
 from batchinference.text import counted
 
 _PART = re.compile(r"part-[0-9a-f]{8,16}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
@@ -175,7 +175,7 @@ class Commits:
         found = [file.found for file in checked if file.found]
         yield from found
         counts = [file.rows for file in checked if file.rows is not None]
-        if isinstance(self.work.spec.write, WriteImages):
+        if self.work.spec.write.FILE_PER_ROW:
             if len(checked) > entry.counts.written:
                 yield self._miscounted(entry, counted(len(checked), "file"), entry.counts.written)
         elif not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
@@ -309,7 +309,7 @@ class JobCheck:
     def _foreign_catalog(self) -> bool:
         """Whether only an untrusted output names the catalog or database of the table. A connection
         to it can run code and send credentials there."""
-        return isinstance(self.work.spec.write, WriteIceberg | WriteSql) and not self.work.trusted
+        return bool(self.work.spec.write.connection) and not self.work.trusted
 
     def _of_commits(self, table: Table) -> Iterator[Defect]:
         lease, place = self.work.lease, self.work.layout.output.uri
@@ -336,7 +336,7 @@ class JobCheck:
             )
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"
-        elif isinstance(write, WriteImages):
+        elif write.FILE_PER_ROW:
             yield "which rows have no image, and therefore no file"
         if self.quick:
             yield "the content of files that were not read"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field
 
-from batchinference.spec.models.base import Source
+from batchinference.spec.models.base import RuntimeModel, Source
 from batchinference.spec.models.http import HttpModel
 from batchinference.spec.models.keras import KerasModel
 from batchinference.spec.models.onnx import OnnxModel
@@ -28,15 +28,8 @@ Model = Annotated[
     Field(discriminator="runtime"),
 ]
 
-__all__ = [
-    "HttpModel",
-    "KerasModel",
-    "Model",
-    "OnnxModel",
-    "SentenceTransformersModel",
-    "Source",
-    "TorchModel",
-    "TorchvisionModel",
-    "TransformersModel",
-    "VllmModel",
-]
+RUNTIMES: dict[str, type[RuntimeModel]] = {
+    get_args(model.model_fields["runtime"].annotation)[0]: model
+    for model in get_args(get_args(Model)[0])
+}
+"""The class of each runtime."""

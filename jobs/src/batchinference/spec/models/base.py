@@ -12,7 +12,9 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel, matches
+from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
+from batchinference.spec.step_facts import Place, StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Source = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -25,14 +27,25 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 MODEL_BATCH_SIZE = 32
 
 
+GPUS = "(has(self.resources) && has(self.resources.gpu) ? self.resources.gpu : 0)"
+CUSTOM = "(has(self.resources) && has(self.resources.custom) && size(self.resources.custom) > 0)"
+"""CEL expressions about a step: its GPUs, and whether it has custom resources."""
+
+
 class RuntimeModel(SpecModel):
     """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
     """Files of which a model of the Hub has at least one. If empty, `source` cannot be an id of the
     Hub."""
+    STEP_RULES: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """CEL rules of the step with the model, and their messages."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""
+    REMOTE: ClassVar[bool] = False
+    """Whether a server runs the model."""
+    MEDIA: ClassVar[Mapping[str, str]] = {}
+    """The inputs that cannot be texts, and where their values come from."""
 
     null_input: Literal["null", "fail"] | None = None
     """What happens to a row if one of its inputs is null. `null`, the default: the output is null,
@@ -54,6 +67,45 @@ class RuntimeModel(SpecModel):
             sorted(cls.__pydantic_fields__.items(), key=lambda field: field[0] not in own)
         )
         cls.model_rebuild(force=True)
+
+    @property
+    def facts(self) -> StepFacts:
+        inputs, output = (getattr(self, field) for field in ("inputs", "output"))
+        source, factory = self.source_or_none, self.factory_or_none
+        names = (getattr(self, name, None) for name in ("runtime", "task", "model", "url"))
+        runtime, task, *others = names
+        return StepFacts(
+            reads=set(inputs.values()),
+            adds={output: self.output_type},
+            result=output,
+            summary=", ".join(filter(None, [runtime, task, source or factory, *others])),
+            in_actors=True,
+            modules=[factory] if factory else [],
+            places={"source": Place(source, may_be_of_hub=bool(self.HUB_FILES))} if source else {},
+            model_files=[*([source] if source else []), *self.other_locations],
+            storage=self.storage_of_source,
+            secrets=self.secret_variables,
+        )
+
+    @property
+    def output_type(self) -> ColumnType | None:
+        """Return the type of the output; None if it depends on the files of the model."""
+        return None
+
+    @property
+    def uses_texts(self) -> bool:
+        """Return whether the inputs are used as texts: other values are written as text."""
+        return False
+
+    @property
+    def secret_variables(self) -> list[str | None]:
+        """Return the environment variables with secrets that the model names."""
+        return []
+
+    def fields_to_embed(self, kind: str) -> dict[str, str] | None:
+        """Return the fields with which the model embeds a `text` or an `image` alike; None if it
+        cannot embed both."""
+        return None
 
     @property
     def source_or_none(self) -> str | None:

@@ -13,7 +13,8 @@ from pydantic_core import PydanticCustomError
 from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
 from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, all_keys, matches, rules
-from batchinference.spec.models.base import Inputs, only_for
+from batchinference.spec.column_types import ColumnType
+from batchinference.spec.models.base import CUSTOM, GPUS, Inputs, only_for
 from batchinference.spec.models.prompts import (
     IMAGES_RULE,
     Images,
@@ -102,6 +103,13 @@ Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
 HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_header_name)]
 
 
+_TYPES: dict[str, ColumnType] = {
+    **{"text": "string", "number": "float64", "integer": "int64", "boolean": "bool"},
+    **{"chat": "string", "completions": "string", "embeddings": ["float32"]},
+}
+"""The types of outputs, by `result_type` for the api `json`, otherwise by api."""
+
+
 class HttpModel(TextModel):
     """A model behind an HTTP endpoint, with one request per row."""
 
@@ -137,6 +145,13 @@ class HttpModel(TextModel):
     )
 
     IN_PROCESS: ClassVar[bool] = False
+    REMOTE: ClassVar[bool] = True
+    STEP_RULES = (
+        (
+            f"({GPUS} == 0 && !{CUSTOM})",
+            "the endpoint computes elsewhere: leave out resources.gpu and custom",
+        ),
+    )
 
     runtime: Literal["http"]
     """The library that runs the model."""
@@ -206,6 +221,18 @@ class HttpModel(TextModel):
     def endpoint(self) -> str:
         """Return the URL of the requests."""
         return self.url if self.api == "json" else self.url.rstrip("/") + PATHS[self.api]
+
+    @property
+    def output_type(self) -> ColumnType | None:
+        return _TYPES.get(self.result_type if self.api == "json" else self.api)
+
+    @property
+    def uses_texts(self) -> bool:
+        return True
+
+    @property
+    def secret_variables(self) -> list[str | None]:
+        return [self.api_key_env, *self.headers_from.values()]
 
     @property
     def needs_finite(self) -> bool:

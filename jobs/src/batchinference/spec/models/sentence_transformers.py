@@ -78,6 +78,9 @@ class SentenceTransformersModel(WindowedModel):
     def padded_texts(self) -> tuple[str, ...]:
         return tuple(self.inputs[name] for name in ("text",) if name in self.inputs)
 
+    def fields_to_embed(self, kind: str) -> dict[str, str]:
+        return {}
+
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -10,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, rules
+from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
     REVISION_RULE,
     Inputs,
@@ -30,6 +32,8 @@ from batchinference.spec.models.prompts import (
 from batchinference.spec.models.sampling import check_transformers
 from batchinference.spec.models.texts import NO_WINDOWS, OVERLAP_RULE, WindowedModel
 from batchinference.spec.models.transformers_tasks import (
+    CLASSIFICATION,
+    EMBEDDING,
     FIELDS,
     GENERATION,
     INPUTS,
@@ -86,6 +90,11 @@ class TransformersModel(WindowedModel):
         )
     )
 
+    MEDIA: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("image", "other_image"), "pixels: read.format images or a step decode"),
+        "audio": "samples: read.format audio or a step decode",
+        "video": "bytes: read.format binary",
+    }
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json", "adapter_config.json")
 
     runtime: Literal["transformers"]
@@ -162,6 +171,25 @@ class TransformersModel(WindowedModel):
     @property
     def padded_texts(self) -> tuple[str, ...]:
         return tuple(self.inputs.values()) if self.task in PADDED_TEXTS else ()
+
+    @property
+    def uses_texts(self) -> bool:
+        return self.task in GENERATION
+
+    @property
+    def output_type(self) -> ColumnType | None:
+        if self.task in EMBEDDING:
+            return ["float32"]
+        if self.task in CLASSIFICATION:
+            label: ColumnType = {"label": "string", "score": "float32"}
+            return [label] if self.top_k else label
+        if self.task == "text-generation":
+            several = self.sampling.get("num_return_sequences", 1) != 1
+            return ["string"] if several else "string"
+        return None
+
+    def fields_to_embed(self, kind: str) -> dict[str, str]:
+        return {"task": {"text": "feature-extraction", "image": "image-feature-extraction"}[kind]}
 
     @model_validator(mode="after")
     def _check(self) -> TransformersModel:

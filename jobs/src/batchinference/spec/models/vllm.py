@@ -10,7 +10,10 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel, matches, rules
+from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
+    CUSTOM,
+    GPUS,
     REVISION_RULE,
     Inputs,
     OutputName,
@@ -106,6 +109,13 @@ _RULES = (
 )
 
 
+_NEEDED = " * ".join(
+    f"(has(self.model.parallelism) && has(self.model.parallelism.{name}) ? "
+    f"self.model.parallelism.{name} : 1)"
+    for name in ("tensor", "pipeline")
+)
+
+
 class VllmModel(TextModel):
     """A language model that runs in vLLM with continuous batching: a replica starts new rows as
     soon as other rows are finished."""
@@ -114,6 +124,17 @@ class VllmModel(TextModel):
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
     IN_PROCESS: ClassVar[bool] = False
+    STEP_RULES = (
+        (
+            f"{GPUS} == {_NEEDED}",
+            "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this",
+        ),
+        (f"!{CUSTOM}", "vllm takes GPUs: leave out resources.custom"),
+        (
+            "!has(self.batchSize) || self.batchSize != 'auto'",
+            "vllm makes its batches itself: batchSize is a number",
+        ),
+    )
 
     runtime: Literal["vllm"]
     """The library that runs the model."""
@@ -171,6 +192,10 @@ class VllmModel(TextModel):
     max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 8
     """Maximum number of concurrent batches of a replica. Together they should have at least
     `max_num_seqs` rows, the maximum number of concurrent sequences of the engine."""
+
+    @property
+    def output_type(self) -> ColumnType:
+        return ["float32"] if self.task == "embed" else "string"
 
     @property
     def is_chat(self) -> bool:

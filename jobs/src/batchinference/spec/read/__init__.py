@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -65,42 +65,13 @@ Read = Annotated[
     Field(discriminator="format"),
 ]
 
-__all__ = [
-    "AudioOptions",
-    "BinaryOptions",
-    "CsvOptions",
-    "FileOptions",
-    "HuggingfaceOptions",
-    "ImageOptions",
-    "ItemsOptions",
-    "JsonOptions",
-    "LanceOptions",
-    "ManifestOptions",
-    "NumpyOptions",
-    "ParquetOptions",
-    "PictureOptions",
-    "Read",
-    "ReadAudio",
-    "ReadBinary",
-    "ReadCsv",
-    "ReadFiles",
-    "ReadHuggingface",
-    "ReadImages",
-    "ReadItems",
-    "ReadJson",
-    "ReadLance",
-    "ReadManifest",
-    "ReadModel",
-    "ReadNumpy",
-    "ReadParquet",
-    "ReadSql",
-    "ReadText",
-    "ReadTfrecords",
-    "ReadVideo",
-    "ReadWebdataset",
-    "SqlOptions",
-    "TextOptions",
-    "TfrecordsOptions",
-    "VideoOptions",
-    "WebdatasetOptions",
-]
+
+def format_of(kind: type[ReadModel]) -> str:
+    """Return the format of a class."""
+    return str(get_args(kind.model_fields["format"].annotation)[0])
+
+
+FILE_FORMATS: dict[str, type[ReadFiles]] = {
+    format_of(kind): kind for kind in get_args(get_args(Read)[0]) if issubclass(kind, ReadFiles)
+}
+"""The class of each format of files."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -124,6 +124,42 @@ class ReadModel(SpecModel):
 
     LOCATION_FIELDS: ClassVar[tuple[str, ...]] = ()
     """Fields with a path or URI, or a list of them."""
+    COLUMNS: ClassVar[tuple[str, ...]] = ()
+    """The columns of the source, if they are always the same."""
+    HAS_TEXTS: ClassVar[bool] = True
+    """Whether the rows may have a column of texts."""
+    TASK_ROWS: ClassVar[int | None] = None
+    """Rows per read task, if tasks can share a file; None if a task reads whole files."""
+    INFLATION: ClassVar[int] = 4
+    """How many times larger rows are in memory than in files."""
+    SPEEDUP: ClassVar[str] = ""
+    """What makes reading faster, as a sentence."""
+
+    format: str
+    """The kind of source."""
+    options: ReadOptions
+    """Options of the source."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Put the options last, as in documentation."""
+        cls.__pydantic_fields__["options"] = cls.__pydantic_fields__.pop("options")
+        cls.model_rebuild(force=True)
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        """Return the columns of the source; None if they are unknown until it is opened."""
+        return list(self.COLUMNS) or None
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Return the columns of the rows; None if they are unknown until the source is opened."""
+        return self.own_columns
+
+    def row_bytes(self, size: int, rows: int) -> int:
+        """Return the approximate bytes of a row in memory, for `rows` rows in files of `size`
+        bytes."""
+        return max(64, self.INFLATION * size // max(1, rows))
 
     @property
     def path_name(self) -> str | None:
@@ -153,28 +189,33 @@ class ReadModel(SpecModel):
     @property
     def has_limit(self) -> bool:
         """Return whether the format has the option `limit`."""
-        return "limit" in type(self._options).model_fields
+        return "limit" in type(self.options).model_fields
 
     def limited(self, rows: int) -> Self:
         """Return a copy that reads at most `rows` rows; unchanged without the option `limit`."""
         if not self.has_limit:
             return self
-        limit = min(rows, getattr(self._options, "limit", None) or rows)
-        return self.model_copy(
-            update={"options": self._options.model_copy(update={"limit": limit})}
-        )
-
-    @property
-    def _options(self) -> ReadOptions:
-        options: ReadOptions = getattr(self, "options")  # noqa: B009 - defined by each format
-        return options
+        limit = min(rows, getattr(self.options, "limit", None) or rows)
+        return self.model_copy(update={"options": self.options.model_copy(update={"limit": limit})})
 
 
 class ReadFiles(ReadModel):
     """Files of one format."""
 
     LOCATION_FIELDS = ("paths",)
+    EXTENSIONS: ClassVar[tuple[str, ...]] = ()
+    """The extensions of the files to read from directories; empty for all files."""
+    PACKAGED: ClassVar[tuple[str, ...]] = ()
+    """Further extensions, of files that only an optional package can decode."""
+    AMBIGUOUS: ClassVar[tuple[str, ...]] = ()
+    """Extensions of other formats with which a file may also be of this one."""
+    READS_TABLES: ClassVar[bool] = False
+    """Whether the data files of a table, such as a Delta table, are files of the format."""
 
+    format: str
+    """The format of the files."""
+    options: FileOptions
+    """Options of the format."""
     paths: Paths
     """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. If
     the same path is listed twice, it is read twice. A file that matches several different paths is
@@ -187,5 +228,10 @@ class ReadFiles(ReadModel):
 
     @property
     def path_name(self) -> str | None:
-        options: FileOptions = getattr(self, "options")  # noqa: B009 - defined by each format
-        return options.path_name
+        return self.options.path_name
+
+    @property
+    def columns(self) -> list[str] | None:
+        if self.own_columns is None or self.options.partitioning:
+            return None
+        return [*self.own_columns, *filter(None, [self.path_name])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 from typing import Annotated, Literal, Self
 
@@ -11,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import DELIMITER, MARK, NAMED_ONCE, ColumnName, Columns, Unique, rules
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
+from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
 from batchinference.spec.media import FrameFields, ImageFields, SoundFields
 from batchinference.spec.read.base import (
     SEED_RULE,
@@ -33,6 +35,8 @@ _CHARACTERS = [
 _DIFFERENT = " && ".join(
     f"({one} == '' || {one} != {other})" for one, other in combinations(_CHARACTERS, 2)
 )
+USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
+"""Assumed sizes if the actual sizes are unknown: height and width in pixels; bytes of an object."""
 NullValues = Annotated[
     list[Annotated[str, Field(max_length=64)]],
     Field(max_length=64, json_schema_extra=NAMED_ONCE),
@@ -50,10 +54,11 @@ class TextOptions(RowOptions):
 class ReadText(ReadFiles):
     """Text files, one row per line, in a column `text`."""
 
+    EXTENSIONS = packed("txt", "text", "md", "rst", "log")
+    COLUMNS = ("text",)
+
     format: Literal["text"]
-    """The format of the files."""
     options: TextOptions = TextOptions()
-    """Options of the format."""
 
 
 class BinaryOptions(RowOptions):
@@ -63,10 +68,11 @@ class BinaryOptions(RowOptions):
 class ReadBinary(ReadFiles):
     """Files of any kind, one row per file, in a column `bytes`."""
 
+    HAS_TEXTS = False
+    COLUMNS = ("bytes",)
+
     format: Literal["binary"]
-    """The format of the files."""
     options: BinaryOptions = BinaryOptions()
-    """Options of the format."""
 
 
 class ParquetOptions(TableOptions):
@@ -84,10 +90,16 @@ class ParquetOptions(TableOptions):
 class ReadParquet(ReadFiles):
     """Parquet files."""
 
+    EXTENSIONS = PARQUET
+    READS_TABLES = True
+    TASK_ROWS = 1000
+
     format: Literal["parquet"]
-    """The format of the files."""
     options: ParquetOptions = ParquetOptions()
-    """Options of the format."""
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        return self.options.columns
 
 
 class JsonOptions(TypedOptions, RowOptions):
@@ -99,10 +111,10 @@ class JsonOptions(TypedOptions, RowOptions):
 class ReadJson(ReadFiles):
     """JSON files. The fields of an object are the columns of a row."""
 
+    EXTENSIONS = packed("json", "jsonl", "ndjson")
+
     format: Literal["json"]
-    """The format of the files."""
     options: JsonOptions = JsonOptions()
-    """Options of the format."""
 
 
 class CsvOptions(TableOptions, RowOptions):
@@ -147,10 +159,14 @@ class CsvOptions(TableOptions, RowOptions):
 class ReadCsv(ReadFiles):
     """Files of delimiter-separated values with a header line."""
 
+    EXTENSIONS = packed("csv", "tsv")
+
     format: Literal["csv"]
-    """The format of the files."""
     options: CsvOptions = CsvOptions()
-    """Options of the format."""
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        return self.options.column_names
 
 
 class NumpyOptions(RowOptions):
@@ -161,14 +177,20 @@ class ReadNumpy(ReadFiles):
     """NumPy files, one row per element of the first axis: .npy with a column `data`, .npz with a
     column for each array."""
 
+    EXTENSIONS = ("npy", "npz")
+    HAS_TEXTS = False
+
     format: Literal["numpy"]
-    """The format of the files."""
     options: NumpyOptions = NumpyOptions()
-    """Options of the format."""
 
 
 class PictureOptions(ImageFields, FileOptions):
     """Options of formats with images."""
+
+    @property
+    def picture_bytes(self) -> int:
+        """Return the bytes of a picture in memory; approximate if its size is unknown."""
+        return math.prod(self.size or USUAL_PICTURE) * len(self.mode)
 
 
 class ImageOptions(PictureOptions, RowOptions):
@@ -193,29 +215,59 @@ class ReadImages(ReadFiles):
     """Images, one row per file or page, in a column `image` of height x width x channels
     (uint8)."""
 
+    EXTENSIONS = PICTURES
+    PACKAGED = HEIF
+    HAS_TEXTS = False
+    SPEEDUP = "Smaller images (read.options.size) take less time."
+
     format: Literal["images"]
-    """The format of the files."""
     options: ImageOptions = ImageOptions()
-    """Options of the format."""
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        return ["image", *["page_index"] * (self.options.pages == "all")]
+
+    def row_bytes(self, size: int, rows: int) -> int:
+        return self.options.picture_bytes
 
 
 class ReadAudio(ReadFiles):
     """Audio files, one row per file: `amplitude` of channels x samples (float32, from -1 to 1) and
     `sample_rate`."""
 
+    EXTENSIONS = (
+        *("wav", "flac", "mp3", "ogg", "oga", "opus", "aif", "aiff", "aifc", "au", "snd", "caf"),
+        *("w64", "rf64", "wave", "m4a", "m4b", "aac", "webm", "weba", "mka", "wma"),
+        *("mp2", "ac3", "amr"),
+    )
+    AMBIGUOUS = ("mp4", "3gp")
+    HAS_TEXTS = False
+    INFLATION = 10
+    COLUMNS = ("amplitude", "sample_rate")
+
     format: Literal["audio"]
-    """The format of the files."""
     options: AudioOptions = AudioOptions()
-    """Options of the format."""
 
 
 class ReadVideo(ReadFiles):
     """Videos, one row per frame: `frame` of height x width x RGB (uint8), and `frame_index`."""
 
+    EXTENSIONS = (
+        *("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "m2ts", "mts"),
+        *("wmv", "asf", "flv", "3gp", "3g2", "ogv", "vob", "mxf"),
+    )
+    HAS_TEXTS = False
+
     format: Literal["video"]
-    """The format of the files."""
     options: VideoOptions = VideoOptions()
-    """Options of the format."""
+
+    @property
+    def own_columns(self) -> list[str]:
+        timestamp = ["frame_timestamp"] * self.options.include_timestamps
+        return ["frame", "frame_index", *timestamp]
+
+    def row_bytes(self, size: int, rows: int) -> int:
+        return math.prod(self.options.size or USUAL_FRAME) * 3
 
 
 class TfrecordsOptions(RowOptions):
@@ -230,10 +282,11 @@ class ReadTfrecords(ReadFiles):
     """Files of tf.train.Example records, optionally compressed with gzip. Each feature is a
     column."""
 
+    EXTENSIONS = ("tfrecords", "tfrecord", "tfrec", "tfrecords.gz", "tfrecord.gz", "tfrec.gz")
+    AMBIGUOUS = ("gz",)
+
     format: Literal["tfrecords"]
-    """The format of the files."""
     options: TfrecordsOptions = TfrecordsOptions()
-    """Options of the format."""
 
 
 class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
@@ -258,10 +311,12 @@ class ReadWebdataset(ReadFiles):
     they are in the archive, with this name in the column `__key__` and a column for each
     extension."""
 
+    EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz")
+    AMBIGUOUS = ("gz",)
+    INFLATION = 10
+
     format: Literal["webdataset"]
-    """The format of the files."""
     options: WebdatasetOptions = WebdatasetOptions()
-    """Options of the format."""
 
 
 class ManifestOptions(PictureOptions):
@@ -285,7 +340,13 @@ class ManifestOptions(PictureOptions):
 class ReadManifest(ReadFiles):
     """Parquet or CSV files of addresses. Each address is fetched. Other columns are kept."""
 
+    EXTENSIONS = (*PARQUET, *packed("csv"))
+    READS_TABLES = True
+    TASK_ROWS = 256
+
     format: Literal["manifest"]
-    """The format of the files."""
     options: ManifestOptions = ManifestOptions()
-    """Options of the format."""
+
+    def row_bytes(self, size: int, rows: int) -> int:
+        options = self.options
+        return options.picture_bytes if options.decode == "image" else USUAL_OBJECT

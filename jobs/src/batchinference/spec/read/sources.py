@@ -72,11 +72,9 @@ class ReadSql(ReadModel, Database):
     """The rows of a query."""
 
     format: Literal["sql"]
-    """The kind of source."""
     query: Annotated[str, Field(min_length=1, max_length=16384)]
     """A SELECT statement."""
     options: SqlOptions = SqlOptions()
-    """Options of the source."""
 
     @property
     def locations(self) -> dict[str, str]:
@@ -106,11 +104,9 @@ class ReadHuggingface(ReadModel):
     """A data set of the Hugging Face Hub, or one that the library `datasets` saved."""
 
     format: Literal["huggingface"]
-    """The kind of source."""
     name: Annotated[str, Field(min_length=1, max_length=1024)]
     """The id on the Hub, or the path of a folder. A path begins with `/` or `.`."""
     options: HuggingfaceOptions = HuggingfaceOptions()
-    """Options of the source."""
 
     @property
     def is_path(self) -> bool:
@@ -142,13 +138,15 @@ class ReadLance(ReadModel):
     LOCATION_FIELDS = ("path",)
 
     format: Literal["lance"]
-    """The kind of source."""
     path: Uri
     """The directory: local, s3://, gs:// or az://."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the path."""
     options: LanceOptions = LanceOptions()
-    """Options of the source."""
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        return self.options.columns
 
 
 class ItemsOptions(ReadOptions):
@@ -161,9 +159,11 @@ class ReadItems(ReadModel):
     """Rows in the job file."""
 
     format: Literal["items"]
-    """The kind of source."""
     items: Items
     """The rows, each as `column: value`. Missing values are null. The maximum size is 65536 bytes
     as JSON. Store larger inputs in a file."""
     options: ItemsOptions = ItemsOptions()
-    """Options of the source."""
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        return list(dict.fromkeys(name for item in self.items for name in item))

@@ -27,25 +27,3 @@ from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLanc
 WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteNumpy | WriteWebdataset | WriteImages
 WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql
 Write = Annotated[WriteFiles | WriteTable, Field(discriminator="format")]
-
-__all__ = [
-    "Write",
-    "WriteColumns",
-    "WriteCsv",
-    "WriteDelta",
-    "WriteFiles",
-    "WriteIceberg",
-    "WriteImages",
-    "WriteJson",
-    "WriteLance",
-    "WriteModel",
-    "WriteNumpy",
-    "WriteOrdered",
-    "WriteParquet",
-    "WritePartitioned",
-    "WriteRows",
-    "WriteSized",
-    "WriteSql",
-    "WriteTable",
-    "WriteWebdataset",
-]

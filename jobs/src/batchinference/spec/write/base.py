@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -17,6 +17,17 @@ PartitionColumns = Annotated[
 
 
 class WriteModel(SpecModel):
+    CASELESS: ClassVar[bool] = False
+    """Whether names of columns that differ only by case are one name."""
+    STORES_COLUMNS: ClassVar[bool] = True
+    """Whether a file without rows has columns."""
+    READ_IN_PARTS: ClassVar[bool] = False
+    """Whether the first rows of a file can be read without the others."""
+    FILE_PER_ROW: ClassVar[bool] = False
+    """Whether a file holds one row, and a row may have no file."""
+
+    format: str
+    """The format of the output."""
     path: Uri
     """The directory or s3://, gs:// or az:// prefix of the output. No other job may use it."""
     mode: Literal["error", "append", "overwrite", "ignore"] = "error"
@@ -27,6 +38,11 @@ class WriteModel(SpecModel):
 
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output and of the error records."""
+
+    @property
+    def connection(self) -> str:
+        """Return the catalog or database to which the output connects; empty if there is none."""
+        return ""
 
     @property
     def locations(self) -> dict[str, str]:

@@ -85,8 +85,9 @@ class WriteOrdered(WriteRows, WriteDirectories):
 class WriteParquet(WriteOrdered):
     """Parquet files. Tensors are written as lists."""
 
+    READ_IN_PARTS = True
+
     format: Literal["parquet"]
-    """The format of the output."""
     compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = "snappy"
     """Compression of the files."""
 
@@ -94,8 +95,9 @@ class WriteParquet(WriteOrdered):
 class WriteJson(WriteOrdered):
     """JSON Lines files."""
 
+    STORES_COLUMNS = False
+
     format: Literal["json"]
-    """The format of the output."""
     compression: Literal["gzip", "none"] = "none"
     """Compression of the files."""
 
@@ -104,7 +106,6 @@ class WriteCsv(WriteOrdered):
     """Files of delimiter-separated values with a header line. Lists and tensors become JSON."""
 
     format: Literal["csv"]
-    """The format of the output."""
     compression: Literal["gzip", "none"] = "none"
     """Compression of the files."""
     delimiter: Annotated[str, Field(pattern=WRITTEN_DELIMITER, max_length=1)] = ","
@@ -116,7 +117,6 @@ class WriteNumpy(WriteRows, WriteDirectories):
     several columns."""
 
     format: Literal["numpy"]
-    """The format of the output."""
 
 
 class WriteWebdataset(WriteRows, WriteDirectories):
@@ -125,8 +125,9 @@ class WriteWebdataset(WriteRows, WriteDirectories):
     encoding. Otherwise the type does: png for pixels, npy for other tensors, txt for text, cls for
     integers, json for other values."""
 
+    STORES_COLUMNS = False
+
     format: Literal["webdataset"]
-    """The format of the output."""
     key_column: ColumnName | None = None
     """The column with the key of each row, which is the prefix of the names of its members. The key
     is a number by default."""
@@ -147,8 +148,9 @@ class WriteWebdataset(WriteRows, WriteDirectories):
 class WriteImages(WriteDirectories):
     """Image files, one per row. A row without an image has no file."""
 
+    FILE_PER_ROW = True
+
     format: Literal["images"]
-    """The format of the output."""
     column: ColumnName = "image"
     """The column with pixels (height x width, with 1, 3 or 4 channels) or encoded images."""
     file_format: Literal["png", "jpeg", "webp"] = "png"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Literal, Self
 
@@ -30,14 +31,14 @@ class WriteLance(WriteSized):
     """A Lance dataset at the path. Its vectors have a fixed size, so that they can be indexed."""
 
     format: Literal["lance"]
-    """The format of the output."""
 
 
 class WriteDelta(WriteRows):
     """A Delta Lake table at the path."""
 
+    CASELESS = True
+
     format: Literal["delta"]
-    """The format of the output."""
 
 
 class WriteIceberg(WriteRows):
@@ -55,12 +56,17 @@ class WriteIceberg(WriteRows):
         )
     )
 
+    CASELESS = True
+
     format: Literal["iceberg"]
-    """The format of the output."""
     table: TableName
     """The table, with its namespace or schema before a dot. It is created if it does not exist."""
     catalog: Catalog = Catalog()
     """The catalog of the table."""
+
+    @property
+    def connection(self) -> str:
+        return f"the Iceberg catalog {self.catalog.model_dump_json(ensure_ascii=True)}"
 
     @property
     def locations(self) -> dict[str, str]:
@@ -101,10 +107,16 @@ class WriteSql(WriteColumns, Database):
     """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON.
     `path` is for the rows before the commit, the report and the error records of the job."""
 
+    CASELESS = True
+
     format: Literal["sql"]
-    """The format of the output."""
     table: TableName
     """The table, with its namespace or schema before a dot. It is created if it does not exist."""
+
+    @property
+    def connection(self) -> str:
+        address = f"in the variable {self.url_env}" if self.url_env else json.dumps(self.url)
+        return f"the database {address}"
 
     @property
     def locations(self) -> dict[str, str]:

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    runtime_checkable,
+)
 
 import pyarrow as pa
 
@@ -66,6 +75,12 @@ class FileStats:
     schema: pa.Schema | None = None
 
 
+class Recognize(Protocol):
+    """Returns whether a file with these first bytes is of a format."""
+
+    def __call__(self, head: bytes) -> bool: ...
+
+
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
@@ -78,6 +93,20 @@ class Reader(Protocol):
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
     sampled_files: ClassVar[int] = 8
     """Maximum number of files to inspect for properties of all files."""
+    recognizes: ClassVar[Recognize | None] = None
+    """Returns whether a file with these first bytes is of the format; None if that is unknown, as
+    for files of lines."""
+
+    @classmethod
+    def of(cls, options: Any) -> Reader:
+        """Return the reader for the options of the format."""
+        return cls(options)  # type: ignore[call-arg]
+
+    @staticmethod
+    def other_format(head: bytes) -> str | None:  # noqa: ARG004 - for subclasses
+        """Return what a file with these first bytes is instead, and what to do; None if it may be
+        of this format."""
+        return None
 
     lacking: str = ""
     """Which inspected files lack columns of others, as text. Known after `prepare`."""
@@ -97,6 +126,11 @@ class Reader(Protocol):
         """Return the number of rows in a file of `size` bytes, counted or estimated cheaply.
 
         None if it is unknown."""
+
+    def count_listed(self, file: Location) -> int | None:
+        """Return the number of rows of a file whose rows are addresses, without fetching them; None
+        for other files."""
+        return None
 
     def columns(self) -> list[str] | None:
         """Return the columns that `read` yields; None if they are not known before reading.
@@ -318,7 +352,7 @@ class Entry:
 
 
 READERS = {
-    "images": Entry("whole_file", "ImageReader"),
+    "images": Entry("images", "ImageReader"),
     "parquet": Entry("parquet", "ParquetReader"),
     "json": Entry("json", "JsonReader"),
     "csv": Entry("csv", "CsvReader"),
@@ -332,15 +366,17 @@ READERS = {
     "manifest": Entry("url_list", "ManifestReader"),
 }
 """Maps formats in the specification to readers. A module is imported when it is needed."""
-PAGES = Entry("frames", "PageReader")
-"""The reader of images with a row per page."""
+
+
+def reader_class(file_format: str) -> type[Reader]:
+    """Return the reader of a format. Raises BadInput if a library is missing."""
+    entry = READERS[file_format]
+    for library in entry.libraries:
+        require_package(f"the format '{file_format}'", library, FORMATS_EXTRA, BadInput)
+    module = importlib.import_module(f"{__name__}.{entry.module}")
+    return cast(type[Reader], getattr(module, entry.name))
 
 
 def reader_for(read: Read) -> Reader:
     """Return the reader of a format, with its options. Raises BadInput if a library is missing."""
-    all_pages = getattr(read.options, "pages", None) == "all"
-    entry = PAGES if all_pages else READERS[read.format]
-    for library in entry.libraries:
-        require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
-    module = importlib.import_module(f"{__name__}.{entry.module}")
-    return cast(Reader, getattr(module, entry.name)(read.options))
+    return reader_class(read.format).of(read.options)

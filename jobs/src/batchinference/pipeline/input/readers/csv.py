@@ -27,7 +27,6 @@ from batchinference.pipeline.input.csv_structure import Damage
 from batchinference.pipeline.input.csv_text import CsvText
 from batchinference.pipeline.input.csv_types import CsvTypes
 from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
-from batchinference.pipeline.input.file_kinds import extension_of
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
@@ -35,6 +34,7 @@ from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.column_types import parse_types
+from batchinference.spec.file_extensions import extension_of
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""Readers of files with several pictures, which are decoded on demand: one row per page of an image
-or frame of a video."""
+"""The base of readers of files with several pictures, which are decoded on demand: one row per page
+of an image or frame of a video."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
-from batchinference.pipeline.input.readers.whole_file import ImageReader
-from batchinference.pipeline.media.frames import Frame, page_frames, up_to_last
-from batchinference.pipeline.media.images import ImagePages, to_arrow
+from batchinference.pipeline.media.frames import Frame, up_to_last
+from batchinference.pipeline.media.images import to_arrow
 from batchinference.pipeline.row_warnings import with_warnings
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
     from batchinference.spec.media import FrameFields
-    from batchinference.spec.read import ImageOptions
 
 CHUNK_BYTES = 8 << 20
 
@@ -62,25 +59,3 @@ class FrameReader(Reader):
 
     def columns(self) -> list[str]:
         return list(self.names)
-
-
-class PageReader(FrameReader):
-    """Reads each page of an image file, and each frame of an animation, as a row."""
-
-    names = ("image", "page_index")
-
-    def __init__(self, options: ImageOptions) -> None:
-        super().__init__(options)
-        self._files, self._options = ImageReader(options), options
-
-    def frames(self, file: Location) -> Iterator[Frame | Exception]:
-        content = self._files.fetch(file)
-        try:
-            yield from page_frames(self._files.checked(content), self._options)
-        except Exception as error:
-            if not is_about_the_file(error):
-                raise
-            yield error
-
-    def rows_in(self, file: Location, size: int) -> int:
-        return len(ImagePages(self._files.fetch(file), self._options).numbers)

@@ -107,6 +107,8 @@ SMALLER_FILE = "Split the file, or write one row per line and set read.options.l
 
 
 class JsonReader(Reader):
+    other_format = staticmethod(packed_as)
+
     sampled_files = 256
 
     def __init__(self, options: JsonOptions) -> None:

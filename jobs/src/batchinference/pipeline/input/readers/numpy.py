@@ -18,6 +18,7 @@ from batchinference.pipeline.input.readers import (
     StatsReader,
 )
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
+from batchinference.pipeline.input.signatures import is_numpy
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, with_warnings
 from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.location import Location
@@ -40,6 +41,7 @@ _UNITS = {"ms": "ms", "us": "us", **dict.fromkeys(("ns", "ps", "fs", "as"), "ns"
 
 class NumpyReader(StatsReader):
     rows_exact = True
+    recognizes = staticmethod(is_numpy)
 
     def __init__(self, options: NumpyOptions) -> None:
         self._types: dict[str, pa.DataType] = {}

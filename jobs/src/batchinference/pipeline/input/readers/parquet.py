@@ -28,6 +28,7 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.readers import after as after_rows
 from batchinference.pipeline.input.readers import first as first_rows
+from batchinference.pipeline.input.signatures import is_parquet, packed_as
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage.arrow_files import (
     check_footer,
@@ -47,11 +48,18 @@ TAIL_BYTES = 1 << 13
 class ParquetReader(StatsReader, DivisibleReader):
     rows_exact = True
     sampled_files = 64
+    recognizes = staticmethod(is_parquet)
 
     def __init__(self, options: ParquetOptions) -> None:
         self._options = plain(options)
         self._columns: list[str] | None = None
         self._casts = ColumnCasts(parse_types(options.types), options.assume_timezone)
+
+    @staticmethod
+    def other_format(head: bytes) -> str | None:
+        if not head or head.startswith((b"PAR1", b"PARE")):
+            return None
+        return packed_as(head) or f"no Parquet file ({head[:16]!r}...). Correct read.format"
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         wanted, declared = self._options.columns, self._options.types or {}

@@ -34,6 +34,7 @@ from batchinference.pipeline.input.readers.records import (
     unpacked,
     up_to_damage,
 )
+from batchinference.pipeline.input.signatures import is_tfrecords
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ _TYPES = {"bytes_list": pa.large_binary(), "float_list": pa.float32(), "int64_li
 
 
 class TfrecordsReader(Reader):
+    recognizes = staticmethod(is_tfrecords)
+
     def __init__(self, options: TfrecordsOptions) -> None:
         self._lists = options.list_columns or []
         self._most = options.row_bytes

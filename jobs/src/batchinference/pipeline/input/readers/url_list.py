@@ -16,7 +16,6 @@ import pyarrow as pa
 from batchinference.pipeline.encoded_texts import decode_text
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.input.file_kinds import EXTENSIONS, extension_of
 from batchinference.pipeline.input.readers import (
     BadRow,
     Chunk,
@@ -45,6 +44,7 @@ from batchinference.pipeline.storage.http import (
 )
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
+from batchinference.spec.file_extensions import PARQUET, extension_of
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
 _OTHER_DELIMITER = re.compile(r"[;|\t]")
@@ -254,7 +254,7 @@ class ManifestReader(DivisibleReader):
 
 
 def _is_parquet(path: str) -> bool:
-    return extension_of(base_name(path)) in EXTENSIONS["parquet"]
+    return extension_of(base_name(path)) in PARQUET
 
 
 def _small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

@@ -9,6 +9,7 @@ import av
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.frames import FrameReader
 from batchinference.pipeline.input.readers.records import up_to_damage
+from batchinference.pipeline.input.signatures import is_video
 from batchinference.pipeline.media.films import estimated_frames, film_frames
 from batchinference.pipeline.media.frames import Frame
 from batchinference.pipeline.storage.location import Location
@@ -18,6 +19,8 @@ _DAMAGE = (av.FFmpegError, EOFError)
 
 
 class VideoReader(FrameReader):
+    recognizes = staticmethod(is_video)
+
     def __init__(self, options: VideoOptions) -> None:
         super().__init__(options)
         self._options = options

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.file_kinds import EXTENSIONS, HEIF
 from batchinference.pipeline.input.json_rows import (
     MAX_FIELDS,
     Fields,
@@ -34,6 +33,7 @@ from batchinference.pipeline.input.readers.records import (
     opened,
     up_to_damage,
 )
+from batchinference.pipeline.input.signatures import is_tar
 from batchinference.pipeline.input.tar_samples import (
     DAMAGE,
     Sample,
@@ -52,6 +52,7 @@ from batchinference.pipeline.row_warnings import (
 from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import parse_types
+from batchinference.spec.file_extensions import HEIF, PICTURES
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ SAMPLE_ROWS, MAX_SAMPLES = 100, 1 << 14
 """The samples of an archive whose JSON is inspected, and the maximum number whose labels are."""
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
-    **dict.fromkeys((*EXTENSIONS["images"], *HEIF), "picture"),
+    **dict.fromkeys((*PICTURES, *HEIF), "picture"),
     **dict.fromkeys(("txt", "text"), "text"),
     **dict.fromkeys(("cls", "cls2", "index"), "label"),
     "json": "json",
@@ -79,6 +80,8 @@ an object {name: value}."""
 
 
 class WebdatasetReader(Reader):
+    recognizes = staticmethod(is_tar)
+
     def __init__(self, options: WebdatasetOptions) -> None:
         self._options = options
         self._suffixes = options.suffixes and [suffix.lower() for suffix in options.suffixes]

@@ -1,6 +1,6 @@
-"""Readers of formats in which a file is one row: bytes, images and audio.
+"""Readers of formats in which a file is one row, such as bytes and audio.
 
-The libraries of images and audio are imported when a file is decoded."""
+The libraries of audio are imported when a file is decoded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, or_bad
 from batchinference.pipeline.input.readers.records import TOO_LARGE
+from batchinference.pipeline.input.signatures import is_audio
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
-    from batchinference.spec.read import AudioOptions, ImageOptions
+    from batchinference.spec.read import AudioOptions
     from batchinference.spec.read.base import RowOptions
 
 
@@ -80,26 +81,9 @@ class BinaryReader(WholeFileReader):
         return [pa.array(decoded, pa.large_binary())]
 
 
-class ImageReader(WholeFileReader):
-    names = ("image",)
-
-    def __init__(self, options: ImageOptions) -> None:
-        super().__init__(options)
-        self._options = options
-
-    def decode(self, content: bytes) -> np.ndarray:
-        from batchinference.pipeline.media import images
-
-        return images.decode(content, self._options)
-
-    def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:
-        from batchinference.pipeline.media import images
-
-        return [images.to_arrow(decoded, self._options.size)]
-
-
 class AudioReader(WholeFileReader):
     names = ("amplitude", "sample_rate")
+    recognizes = staticmethod(is_audio)
 
     def __init__(self, options: AudioOptions) -> None:
         super().__init__(options)

@@ -12,6 +12,8 @@ import pyarrow as pa
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import errors_within_limits
 
 if TYPE_CHECKING:
@@ -23,6 +25,13 @@ class Writer(Protocol):
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
         """Yield the files that hold a table: the end of each file's name, and all of its bytes."""
+
+
+class FileWriter(Writer, Protocol):
+    """A writer of a format whose files are the output."""
+
+    def rows(self, part: Location) -> Iterator[Row]:
+        """Yield the rows of a file as Python values. Raises an error of DAMAGE if it is damaged."""
 
 
 @runtime_checkable
@@ -77,11 +86,11 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
 has the name of the format, and is imported when it is needed."""
 
 
-def writer_for(write: Write) -> Writer:
+def writer_for(write: Write) -> FileWriter:
     """Return the writer for a format of files, with its options."""
     name, fields = WRITERS[write.format]
     module = importlib.import_module(f"{__name__}.{write.format}")
-    return cast(Writer, getattr(module, name)(*(getattr(write, field) for field in fields)))
+    return cast(FileWriter, getattr(module, name)(*(getattr(write, field) for field in fields)))
 
 
 def rewriting_writer_for(write: Write) -> RewritingWriter | None:

@@ -3,7 +3,8 @@ bytes become JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO, ClassVar
@@ -16,6 +17,14 @@ from batchinference.gzip_format import gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.output.stored_rows import (
+    BLOCK_BYTES,
+    DAMAGE,
+    ROWS_AT_ONCE,
+    Row,
+    unpacked,
+    unreadable,
+)
 from batchinference.pipeline.output.writers.json import (
     TEXT_BYTES,
     opened,
@@ -23,6 +32,10 @@ from batchinference.pipeline.output.writers.json import (
     text_rows,
     with_exact_times,
 )
+from batchinference.pipeline.storage.csv_columns import check_columns
+from batchinference.pipeline.storage.location import Location
+
+_LARGEST_BLOCK = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,30 @@ class CsvWriter:
             yield ".csv.gz", gzipped(content)
         else:
             yield ".csv", content
+
+    def rows(self, part: Location) -> Iterator[Row]:
+        for batch in self.table(part).to_batches(ROWS_AT_ONCE):
+            yield from batch.to_pylist()
+
+    def table(self, part: Location, texts: Sequence[str] = ()) -> pa.Table:
+        """Return the rows of a file of separated values. The columns `texts` are not converted."""
+        parse = pac.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        convert = pac.ConvertOptions(
+            column_types=dict.fromkeys(texts, pa.string()),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        try:
+            content = unpacked(part)
+            check_columns(content[:BLOCK_BYTES], self.delimiter.encode())
+            # one block: at the beginning of a block, pyarrow drops the second byte of a CRLF in a
+            # text; one thread: another one could free the content while the interpreter exits,
+            # which aborts
+            most = min(len(content) + 1, _LARGEST_BLOCK)
+            reading = pac.ReadOptions(use_threads=False, block_size=most)
+            return pac.read_csv(io.BytesIO(content), reading, parse, convert)
+        except DAMAGE as error:
+            raise unreadable(part, error) from None
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         table = tensors_to_lists(table)

@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.media.images import encode
+from batchinference.pipeline.media.images import encode, open_image
 from batchinference.pipeline.output.file_layout import safe
+from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.output.writers import naming
+from batchinference.pipeline.storage.location import Location
 
 MAX_NAME = 100
 """Maximum bytes of a name. File systems allow 255, and the name of the part comes first."""
@@ -31,6 +33,14 @@ class ImageWriter:
                 name = file_name(names[row]) if names else ""
                 ending = (f"-{name}" if name else "") + _ENDINGS[self._format]
                 yield ending, self._encoded(image)
+
+    def rows(self, part: Location) -> Iterator[Row]:
+        try:
+            with open_image(part.read()) as image:
+                size = f"{image.width} x {image.height}, {image.mode}"
+        except OSError as error:  # as Pillow raises for damaged images
+            raise ValueError(error) from None
+        yield {"file": part.uri, "image": size}
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         errors = {}

@@ -18,7 +18,10 @@ from batchinference.gzip_format import gzip_compressor, gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.output.stored_rows import Row, unpacked
 from batchinference.pipeline.schema import map_types
+from batchinference.pipeline.storage.json import load_limited_json
+from batchinference.pipeline.storage.location import Location
 
 TEXT = pa.large_string()
 """The type of the columns of a format without types."""
@@ -42,6 +45,10 @@ class JsonWriter:
             yield ".jsonl.gz", gzipped(content)
         else:
             yield ".jsonl", content
+
+    def rows(self, part: Location) -> Iterator[Row]:
+        lines = (line for line in io.BytesIO(unpacked(part)) if line.endswith(b"\n"))
+        yield from map(load_limited_json, lines)
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         return non_finite_values(table)

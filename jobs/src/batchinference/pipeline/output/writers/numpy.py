@@ -15,7 +15,11 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.schema import is_list, is_tensor
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.memory_limit import rows_limit
+from batchinference.pipeline.storage.numpy_files import COLUMN, ZIP, array_headers, load_arrays
 
 _NEEDS_PICKLE = np.empty(0, dtype=object)
 """Placeholder for a column that could only be stored with pickle."""
@@ -31,6 +35,16 @@ class NumpyWriter:
             yield ".npy", npy(*arrays.values())
         else:
             yield ".npz", _npz(arrays)
+
+    def rows(self, part: Location) -> Iterator[Row]:
+        content = part.read()
+        source: io.BufferedReader = io.BufferedReader(io.BytesIO(content))
+        headers = array_headers(source, rows_limit(len(content)), "the limit")
+        arrays = load_arrays(source, headers)
+        if not content.startswith(ZIP):
+            arrays = {"array": arrays[COLUMN]}
+        for values in zip(*arrays.values(), strict=True):
+            yield {name: value.tolist() for name, value in zip(arrays, values, strict=True)}
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         """Return the rows with a value that NumPy cannot hold, or that has another shape than most

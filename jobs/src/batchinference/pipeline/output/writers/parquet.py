@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.output.stored_rows import Row, rows_of_table
 from batchinference.pipeline.schema import map_types
-from batchinference.pipeline.storage.arrow_files import read_own_table
+from batchinference.pipeline.storage.arrow_files import read_own_table, read_tables
+from batchinference.pipeline.storage.location import Location
 
 ROW_GROUP_BYTES = 64 << 20
 """Bytes of rows in memory at which a row group is complete."""
@@ -32,6 +34,11 @@ class ParquetWriter:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         yield ".parquet", self.write([self.converted(table)])
+
+    def rows(self, part: Location) -> Iterator[Row]:
+        with part.open_input_file() as source:
+            for table in read_tables(source):
+                yield from rows_of_table(table)
 
     def read(self, content: bytes) -> pa.Table:
         return read_own_table(content).replace_schema_metadata()

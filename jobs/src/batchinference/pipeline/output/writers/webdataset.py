@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import tarfile
 from collections.abc import Callable, Iterator
@@ -18,8 +19,10 @@ from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.file_layout import safe
+from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.output.writers import naming
 from batchinference.pipeline.output.writers.numpy import npy
+from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
 """The member of a row without values. Readers recognize a row only by its members."""
@@ -61,6 +64,14 @@ class WebdatasetWriter:
                 if not present:
                     _add(tar, f"{key}.{_EMPTY_MEMBER[0]}", _EMPTY_MEMBER[1])
         yield ".tar", buffer.getvalue()
+
+    def rows(self, part: Location) -> Iterator[Row]:
+        """Yield the key of each row with the names and sizes of its members, which are not
+        decoded."""
+        with tarfile.open(fileobj=io.BytesIO(part.read()), mode="r:") as tar:
+            for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
+                sizes = {info.name.split(".", 1)[1]: f"{info.size} bytes" for info in members}
+                yield {"key": key, **sizes}
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         values = self._values(table)

@@ -1,0 +1,84 @@
+"""Reads stored rows as Python values."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import values_of
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage import numpy_files
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.memory_limit import rows_limit
+
+Row = dict[str, Any]
+ROWS_AT_ONCE = 16
+"""Rows of a table that are converted at a time. A Python value may take eight times the
+memory of an Arrow value."""
+BLOCK_BYTES = 1 << 20
+"""Bytes that are decompressed at a time."""
+DAMAGE = (
+    *(*numpy_files.DAMAGE, IndexError, pa.ArrowInvalid),
+    *(gzip.BadGzipFile, tarfile.TarError),
+)
+"""Errors of damaged files."""
+
+
+def unpacked(part: Location) -> bytes:
+    """Return the content of a file, decompressed if it is gzip. Raises BadOutput if it has much
+    more bytes than in storage."""
+    content = part.read()
+    if not part.path.endswith(".gz"):
+        return content
+    limit, result = rows_limit(len(content)), bytearray()
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as source:
+        while block := source.read(BLOCK_BYTES):
+            result += block
+            if len(result) > limit:
+                raise unreadable(part, f"it has more than {limit} bytes after decompression")
+    return bytes(result)
+
+
+def unreadable(part: Location, problem: object) -> BadOutput:
+    return BadOutput(
+        f"write.path: '{part.uri}' cannot be read ({problem}). Read the file with another library"
+    )
+
+
+def rows_of_table(table: pa.Table) -> Iterator[Row]:
+    """Yield the rows of a table, with tensors and nested lists of numbers as NumPy arrays."""
+    for start in range(0, table.num_rows, ROWS_AT_ONCE):
+        part = table.slice(start, ROWS_AT_ONCE)
+        columns = [_with_arrays(column) for column in part.columns]
+        for row in zip(*columns, strict=True):
+            yield dict(zip(table.column_names, row, strict=True))
+
+
+def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column, with nested lists of numbers as NumPy arrays, and tensors of
+    one dimension as lists."""
+    values = [_without_vectors(value) for value in values_of(column)]
+    kind, depth = column.type, 0
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if depth < 2 or not number:
+        return values
+    return [None if value is None else _array(value, kind.to_pandas_dtype()) for value in values]
+
+
+def _without_vectors(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
+
+
+def _array(value: Any, kind: Any) -> Any:
+    try:
+        return np.array(value, dtype=kind)
+    except (ValueError, TypeError):  # lists of different lengths, or with nulls
+        return value

@@ -1,0 +1,31 @@
+"""The extensions of the names of files, in lower case and without the first dot."""
+
+from __future__ import annotations
+
+import re
+
+COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
+"""Compressions of files of lines, by extension."""
+PARQUET = ("parquet", "parq", "pq")
+PICTURES = (
+    *("jpg", "jpeg", "jpe", "jfif", "jif", "png", "apng", "webp", "gif", "bmp", "dib"),
+    *("tif", "tiff", "jp2", "j2k", "j2c", "jpc", "jpf", "jpx", "avif"),
+    *("ppm", "pgm", "pbm", "pnm", "mpo"),
+)
+HEIF, HEIF_PACKAGE = ("heic", "heif", "hif"), "pillow-heif"
+_EXTENSION = re.compile(r"[a-z0-9_-]{1,16}")
+
+
+def packed(*endings: str) -> tuple[str, ...]:
+    """Return the extensions of files of lines, without and with a compression."""
+    return (*endings, *(f"{ending}.{packed}" for packed in COMPRESSIONS for ending in endings))
+
+
+def extension_of(name: str) -> str:
+    """Return the extension of a file name in lower case without its first dot, with that of a
+    compression, such as `csv.gz`. It is empty if there is none that names a kind of file."""
+    parts = name.lower().split(".")[1:]
+    if not parts or parts[-1].isdigit() or not _EXTENSION.fullmatch(parts[-1]):
+        return ""
+    packed = parts[-1] in (*COMPRESSIONS, "xz") and _EXTENSION.fullmatch(".".join(parts[-2:-1]))
+    return ".".join(parts[-2:]) if packed else parts[-1]

@@ -33,7 +33,7 @@ def spec_in(directory: Path) -> BatchInferenceSpec:
 
 def write(directory: Path) -> None:
     layout = Layout.of(spec_in(directory))
-    attempt = Attempt.open(layout, 1, Snapshot(layout.key, "0" * 64))
+    attempt = Attempt.begin(layout, None, Snapshot(layout.key, "0" * 64))
     place = Path(attempt.place.path)
     for task in range(MANIFESTS - 1):
         manifest = _manifest(layout, task)

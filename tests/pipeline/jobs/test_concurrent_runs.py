@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as pipeline_job
-from batchinference.pipeline import prepare
 from batchinference.pipeline.commit import lease as leases
+from batchinference.pipeline.commit import look
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.input import files
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
@@ -111,7 +112,7 @@ def test_job_begun_during_a_prepare_owns_the_output(
         else:
             run_without_ray(between)
 
-    before(monkeypatch, prepare, "open_input", begin)
+    before(monkeypatch, files, "open_input", begin)
     late = run_without_ray(place.job("late", write=write))
     assert late.reason == "BadOutput"
     assert "another run has begun" in str(late.message)
@@ -139,7 +140,7 @@ def test_output_that_is_being_written_is_not_replaced(
 
     def retry() -> None:
         layout.success.delete()
-        lease.write(layout)
+        lease.put(layout, read_lease(layout))
         read = leases._read_heartbeat
         monkeypatch.setattr(
             leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
@@ -171,7 +172,7 @@ def test_rows_of_a_running_append_are_not_deleted(
         fail_after_tasks(monkeypatch, append)
         lease, beats, read = read_lease(layout), itertools.count(), leases._read_heartbeat
         assert lease is not None
-        replace(lease, process="").write(layout)  # of another machine
+        replace(lease, process="").put(layout, lease)  # of another machine
         monkeypatch.setattr(
             leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
         )
@@ -179,7 +180,7 @@ def test_rows_of_a_running_append_are_not_deleted(
     if begun == "before the replacement":
         alive()
     else:  # it began between the two checks, at the same moment
-        monkeypatch.setattr(prepare, "_check_replacement", lambda *_: None)
+        monkeypatch.setattr(look, "_check_not_running", lambda *_: None)
         before(monkeypatch, pipeline_job, "run_monitored", alive)
     report = run_without_ray(overwrite)
     assert "is being written by append" in str(report.message)
@@ -290,7 +291,7 @@ def test_job_that_took_over_during_a_prepare_owns_the_output(
 ) -> None:
     """The job that takes over resumes the committed rows, so it does not claim the output again."""
     fail_after_tasks(monkeypatch, place.job())
-    before(monkeypatch, prepare, "open_input", lambda: run_without_ray(place.job()))
+    before(monkeypatch, files, "open_input", lambda: run_without_ray(place.job()))
     late = run_without_ray(place.job())
     assert "another run has begun" in str(late.message)
     assert place.rows() == ["a1", "a2", "b1"]

@@ -75,7 +75,6 @@ STEPS = """
     write _batchinference/input.parquet
     write _batchinference/code.json
     write _batchinference/spec.json
-    delete _SUCCESS
     write _batchinference/attempts/*/start.json
     write _batchinference/job.json
     TASKS

@@ -23,11 +23,11 @@ from batchinference.pipeline.commit.decision import (
     load_state,
 )
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of

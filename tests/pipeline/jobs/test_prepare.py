@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.append import plan_outputs
+from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import (
     BadInput,
     BadOutput,
@@ -21,12 +22,8 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.prepare import (
-    NothingToDo,
-    _hashes_of_parts,
-    check_errors_path,
-    prepare,
-)
+from batchinference.pipeline.input.snapshot import _hashes_of_parts
+from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
@@ -40,7 +37,7 @@ def source(tmp_path: Path) -> Path:
 
 def prepare_job(job: Document) -> AttemptRun | NothingToDo:
     spec = parse(job).spec
-    return prepare(spec, next(plan_outputs(spec)))
+    return prepare(spec, next(plan_outputs(spec, Layout.of(spec))))
 
 
 def local_model(folder: Path) -> Document:

@@ -16,7 +16,8 @@ from batchinference.api.runner import Runner
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.commit import lease
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import is_complete, keep_heartbeat
+from batchinference.pipeline.commit.lease import keep_heartbeat
+from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import cluster
 from batchinference.pipeline.execution.stop_signals import (
@@ -26,7 +27,7 @@ from batchinference.pipeline.execution.stop_signals import (
 )
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan import Plan, plan_for_machine
+from batchinference.plan import Plan, plan, plan_for_machine, requested_plan
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, model_step
@@ -87,7 +88,7 @@ def test_a_failed_start_with_overwrite_keeps_the_old_output(
     run_without_ray(document_of(tmp_path, "a"))
     new = document_of(tmp_path, "b", mode="overwrite")
     assert run_on(new, fail(failure)).reason == failure.reason
-    assert is_complete(Layout.of(parse(document_of(tmp_path, "a")).spec))
+    assert OutputReader().is_complete(Layout.of(parse(document_of(tmp_path, "a")).spec))
     assert rows_of(tmp_path / "out") == [{"text": "a"}]
     assert run_without_ray(new).state == JobState.SUCCEEDED
     assert rows_of(tmp_path / "out") == [{"text": "b"}]
@@ -214,6 +215,8 @@ def test_ray_has_cpus_for_write_tasks_only_if_the_machine_has_the_gpu_of_a_step(
     given = document_of(tmp_path)
     given["spec"]["steps"] = [model_step(resources={"gpu": 1})]
     runner = Runner(parse(given), tmp_path, print, print, StopSignal())
-    with runner._ray(cluster.RayFiles(str(tmp_path))) as plan:
-        assert plan.fused == (gpus == 0)
+    requested = requested_plan(runner.job.spec)
+    monkeypatch.setattr(plan, "check_columns", pytest.fail)  # checked already
+    with runner._ray(cluster.RayFiles(str(tmp_path)), requested) as fitted:
+        assert fitted.fused == (gpus == 0)
     assert started == [cpus]

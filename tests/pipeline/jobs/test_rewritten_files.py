@@ -290,7 +290,7 @@ def test_files_with_the_same_columns_are_not_rewritten(tmp_path: Path) -> None:
 
 
 def take_over(attempt: Attempt, end: Snapshot) -> None:
-    Attempt.open(attempt.layout, attempt.number + 1, end)
+    Attempt.begin(attempt.layout, attempt.lease, end)
 
 
 def finish(attempt: Attempt, end: Snapshot) -> None:
@@ -341,7 +341,7 @@ def test_old_and_new_files_exist_until_a_snapshot_names_the_new_ones(attempt: At
 def test_snapshot_of_an_earlier_attempt_is_not_used(attempt: Attempt) -> None:
     """A late driver has written it after another attempt began."""
     end, _ = rewriting(attempt)
-    later = Attempt.open(attempt.layout, attempt.number + 1, end)
+    later = Attempt.begin(attempt.layout, attempt.lease, end)
     stale = Snapshot(end.work, end.input, [], {}, attempt.number)
     attempt.layout.end.write(stale.serialized())
     assert later.load_committed().entries == end.entries

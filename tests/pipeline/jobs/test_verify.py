@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
 from batchinference.pipeline.storage.http import Fetcher
@@ -152,7 +152,7 @@ def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, format_: str
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found, done.job["accountedRows"]) == (0, {}, FILES * LINES)
     assert "the rows in the table, because only its commit was checked" in done.job["unproven"]
-    Lease.new(layout, 1).write(layout)
+    Lease.new(layout, 1).put(layout, read_lease(layout))
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found) == (1, {"noCommit": 1})
 
@@ -250,7 +250,7 @@ def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: 
 
 def test_output_whose_attempt_has_not_begun_exits_with_3(texts: Path, tmp_path: Path) -> None:
     layout = make_output(job(texts, tmp_path / "out"), complete=False)
-    Lease.new(layout, 1, begun=False).write(layout)
+    Lease.new(layout, 1, begun=False).put(layout, read_lease(layout))
     assert verified(tmp_path / "out").exit_code == 3
 
 

@@ -46,8 +46,19 @@ TIMEOUT = 60.0
 CONCURRENT_CASES = 2
 """Number of cases that run concurrently."""
 END = "the end"
-_CALLS = {"write": "write", "delete": "delete", "delete_directory": "clear", "move": "move"}
-_WITHIN = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "remove directory"}
+_CALLS = {
+    "write": "write",
+    "update": "write",
+    "delete": "delete",
+    "delete_directory": "clear",
+    "move": "move",
+}
+_WITHIN = {
+    "os.rename": "rename",
+    "os.link": "link",
+    "os.remove": "remove",
+    "os.rmdir": "remove directory",
+}
 """Audit events that Python raises before these system calls."""
 _HEARTBEAT = "/heartbeat"
 """The heartbeat file. It is written at arbitrary times, so writing it is not counted as a step."""

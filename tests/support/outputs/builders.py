@@ -14,12 +14,13 @@ from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     Range,
     RowCounts,
     Share,
+    digest,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -27,7 +28,6 @@ from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -63,7 +63,9 @@ def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
     """Begin an attempt over the files of a directory."""
     content = snapshot_input([str(source)], []).serialized()
     layout.input.write(content)
-    return Attempt.open(layout, number, Snapshot(layout.key, digest(content)))
+    before = Lease.new(layout, number - 1, begun=False)
+    before.put(layout, read_lease(layout))
+    return Attempt.begin(layout, before, Snapshot(layout.key, digest(content)))
 
 
 def committing(
@@ -115,7 +117,7 @@ def succeeded_report(output: str, **fields: Any) -> Report:
 def begin_job(job: Document) -> AttemptRun:
     """Begin or resume the output of a job, as its driver does."""
     spec = parse(job).spec
-    prepared = prepare(spec, next(plan_outputs(spec)))
+    prepared = prepare(spec, next(plan_outputs(spec, Layout.of(spec))))
     assert isinstance(prepared, AttemptRun)
     return prepared
 

@@ -9,7 +9,7 @@ import re
 from typing import Any
 from xml.sax.saxutils import escape
 
-from support.servers.cloud_server import CloudHandler, serve
+from support.servers.cloud_server import CloudHandler, serve, version_of
 
 DATE = "Sat, 21 Nov 2026 10:00:00 GMT"
 
@@ -26,7 +26,7 @@ class AzureHandler(CloudHandler):
     def properties(self, content: bytes) -> dict[str, Any]:
         return {
             "Last-Modified": DATE,
-            "ETag": '"1"',
+            "ETag": f'"{version_of(content)}"',
             "x-ms-creation-time": DATE,
             "x-ms-blob-type": "BlockBlob",
             "x-ms-lease-state": "available",
@@ -88,6 +88,11 @@ class AzureHandler(CloudHandler):
         if self.headers.get("If-None-Match") == "*" and name in self.state.objects:
             self.answer(409, {"x-ms-error-code": "BlobAlreadyExists", "x-ms-request-id": "1"})
             return
+        if (version := self.headers.get("If-Match")) is not None:
+            found = self.state.objects.get(name)
+            if found is None or version != f'"{version_of(found)}"':
+                self.answer(412, {"x-ms-error-code": "ConditionNotMet", "x-ms-request-id": "1"})
+                return
         if self.query.get("comp") == "block":
             self.state.pending_uploads[f"{name} {self.query['blockid']}"] = self.body
         elif self.query.get("comp") == "blocklist":

@@ -7,11 +7,18 @@ import base64
 import json
 import re
 import sys
+import threading
+import zlib
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
+
+
+def version_of(content: bytes) -> str:
+    """Return what stands for an object's version, as an ETag and as a generation."""
+    return str(1 + zlib.crc32(content))
 
 
 class Files(dict[str, bytes]):
@@ -44,6 +51,8 @@ class ServerState:
     authorized: set[bool] = field(default_factory=set)
     """Contains True if a request had credentials, and False if one had none."""
     requests: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Makes a condition and its write one operation."""
 
     def below(self, bucket: str, prefix: str) -> dict[str, bytes]:
         """Return a bucket's objects below a prefix, by their names in the bucket."""
@@ -74,7 +83,8 @@ class CloudHandler(BaseHTTPRequestHandler):
             self.state.failures -= 1
             self.answer(503, {"Retry-After": "0", "x-ms-request-id": "1"})
         else:
-            getattr(self, f"serve_{self.command.lower()}")()
+            with self.state.lock:
+                getattr(self, f"serve_{self.command.lower()}")()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 - http.server's names
 

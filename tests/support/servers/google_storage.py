@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from support.servers.cloud_server import CloudHandler, serve
+from support.servers.cloud_server import CloudHandler, serve, version_of
 
 
 class GoogleHandler(CloudHandler):
-    XML_HEADERS: ClassVar = {
-        "ETag": '"1"',
-        "Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT",
-        "x-goog-generation": "1",
-    }
+    @staticmethod
+    def xml_headers(content: bytes) -> dict[str, str]:
+        return {
+            "ETag": '"1"',
+            "Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT",
+            "x-goog-generation": version_of(content),
+        }
 
     def resource(self, name: str, content: bytes) -> dict[str, Any]:
         bucket, _, key = name.partition("/")
@@ -59,7 +61,7 @@ class GoogleHandler(CloudHandler):
         elif "list-type" in self.query:
             self.list()
         elif (content := self.state.objects.get(self.decoded_path[1:])) is not None:
-            self.answer_object(content, self.XML_HEADERS)
+            self.answer_object(content, self.xml_headers(content))
         elif (content := self.state.objects.get(self.name())) is None:
             self.missing()
         elif self.query.get("alt") == "media":
@@ -96,15 +98,16 @@ class GoogleHandler(CloudHandler):
         if content is None:
             self.missing()
         else:
-            self.answer(200, {**self.XML_HEADERS, "Content-Length": len(content)})
+            self.answer(200, {**self.xml_headers(content), "Content-Length": len(content)})
 
     def put_object(self) -> None:
-        name, absent = self.decoded_path[1:], self.headers.get("x-goog-if-generation-match") == "0"
-        if absent and name in self.state.objects:
+        name, wanted = self.decoded_path[1:], self.headers.get("x-goog-if-generation-match")
+        found = self.state.objects.get(name)
+        if wanted not in (None, "0" if found is None else version_of(found)):
             self.answer(412, {})
         else:
             self.state.objects[name] = self.body
-            self.answer(200, self.XML_HEADERS)
+            self.answer(200, self.xml_headers(self.body))
 
     def serve_put(self) -> None:
         if not self.decoded_path.startswith("/session/"):

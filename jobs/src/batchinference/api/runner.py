@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchinference.api.run_log import RunLog
-from batchinference.plan import Plan, plan_for_machine, ray_cpus
+from batchinference.plan import Plan, ray_cpus, requested_plan
 from batchinference.spec import BatchInference
 from batchinference.spec.prices import PodPrices
-from batchinference.spec.profiles import GPU
 from batchinference.spec.report import Report
 
 if TYPE_CHECKING:
@@ -53,8 +52,9 @@ class Runner:
     _warned: set[tuple[str, str | None]] = field(default_factory=set, init=False)
     """The name and the step of each warning that was shown."""
 
-    def run_here(self) -> Report:
-        """Check the job, run it on a new Ray instance, and return its final report."""
+    def run_here(self, requested: Plan | None = None) -> Report:
+        """Check the job, run it on a new Ray instance, and return its final report. `requested` is
+        its plan, if it is made already."""
         from batchinference.pipeline.execution.cluster import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
         from batchinference.pipeline.steps.user_modules import add_import_path
@@ -62,7 +62,7 @@ class Runner:
         add_import_path(str(self.directory))
         with ray_files() as files:
             self._output = WorkerOutput(files.logs)
-            report = self._run(partial(self._ray, files))
+            report = self._run(partial(self._ray, files, requested))
             self._show_output()
             files.kept = (
                 report.reason not in (None, *USER_FAULTS) and Path(files.ray_directory).exists()
@@ -117,7 +117,7 @@ class Runner:
                 self.say("[worker] more output of the steps is in the log")
 
     @contextmanager
-    def _ray(self, files: RayFiles) -> Iterator[Plan]:
+    def _ray(self, files: RayFiles, requested: Plan | None) -> Iterator[Plan]:
         """Start Ray, and yield the plan for the resources that it has found on this machine."""
         from batchinference.pipeline.execution.cluster import (
             local_ray,
@@ -126,13 +126,12 @@ class Runner:
         )
 
         self._say_for_job("starting Ray on this machine")
-        devices = machine_devices()
-        expected = plan_for_machine(self.job.spec, int(devices.get(GPU, 0)), devices)
-        cpus = ray_cpus(expected, machine_cpus())
+        requested = requested or requested_plan(self.job.spec)
+        plan = requested.on_machine(self.job.spec.write, machine_devices())
+        cpus = ray_cpus(plan, machine_cpus())
         directory, check_stop = str(self.directory), self.stop.check
         with local_ray(cpus, directory, files, quiet=self.quiet, check_stop=check_stop) as found:
-            gpus, memory = int(found.get(GPU, 0)), found["memory"]
-            plan = plan_for_machine(self.job.spec, gpus, found, memory)
+            plan = plan.within_memory(found["memory"])
             for note in plan.notes:
                 self._say(note)
             yield plan

@@ -24,7 +24,7 @@ from batchinference.plan import (
     Plan,
     parse_plan,
     plan_for_cluster,
-    plan_for_machine,
+    requested_plan,
 )
 from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
@@ -99,7 +99,7 @@ def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInferen
     if options.limit is not None:
         job = trial(job, options.limit)
     if options.address is None:
-        return job, plan_for_machine(job.spec)
+        return job, requested_plan(job.spec)
     return job, _mounted_plan(file) or plan_for_cluster(job.spec)
 
 
@@ -163,7 +163,7 @@ def _run(
             prices=PodPrices.of(os.environ),
         )  # fmt: skip
         address = options.address
-        report = runner.run_here() if address is None else runner.run_on(address, plan)
+        report = runner.run_here(plan) if address is None else runner.run_on(address, plan)
     report = report if address else _with_name_of_file(report, file)
     if options.form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)

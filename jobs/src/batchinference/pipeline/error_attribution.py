@@ -43,6 +43,7 @@ _TRANSIENT = re.compile(
     r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
     r"|Azure Error: \[\w*\] (408|429|5\d\d|Fail to get a new connection|Error while)"
     r"|google::cloud::Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED)"
+    r"|Generic (S3|GCS|MicrosoftAzure) error: .*(status code: (429|5\d\d)|HTTP error)"
 )
 _STORE_ERROR = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
 """Matches errors of object stores, and not errors of pyarrow's decoders."""

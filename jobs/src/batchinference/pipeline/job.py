@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -93,6 +93,11 @@ class JobRun:
     _has_ended: bool = field(default=False, init=False)
     """Whether the attempt in progress has ended, and its notes were collected."""
 
+    @cached_property
+    def _layout(self) -> Layout:
+        """The layout of the job, also if the attempt in progress has another one."""
+        return Layout.of(self.job.spec)
+
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
         secret_variables(self.job.spec)  # masks their values from now on
@@ -100,12 +105,12 @@ class JobRun:
             return self._run()
 
     def _run(self) -> Report:
-        layout, read = Layout.of(self.job.spec), self.job.spec.read
+        layout, read = self._layout, self.job.spec.read
         may_be_empty = isinstance(read, ReadFiles) and read.allow_empty
         self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
             self._publish_first()
-            reports = [self._run_output(target) for target in plan_outputs(self.job.spec)]
+            reports = [self._run_output(target) for target in plan_outputs(self.job.spec, layout)]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
             return self._fail(self._with_crash_location(root_cause(error)))
@@ -210,11 +215,12 @@ class JobRun:
         attempt, write, snapshot = run.attempt, self.job.spec.write, end.snapshot
         self._reports.enter(JobState.FINALIZING)
         self._check_final(run, snapshot)
-        unified = executor.rewrite_files(snapshot)
+        unified, listed = executor.rewrite_files(snapshot), end.files
         if unified.entries != snapshot.entries:
             attempt.put_unified(unified)
+            listed = None  # again: a repeated task may have rewritten a file twice
         snapshot = unified
-        attempt.remove_orphans(snapshot.entries)
+        attempt.remove_orphans(snapshot.entries, listed)
         files = (file for entry in snapshot.entries for file in entry.data)
         self._reports.output_bytes = sum(file.bytes for file in files)
         if run.table is not None and isinstance(write, WriteTable):
@@ -227,7 +233,7 @@ class JobRun:
         if attempt.layout.is_replacement:
             # its stored report is final, even if replacing the old output fails
             self._attempt = None
-            layout = Layout.of(self.job.spec)
+            layout = self._layout
             publish(layout, identity_of(self.job))
         else:
             layout = attempt.layout

@@ -46,13 +46,14 @@ def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
         for index, step in enumerate(spec.steps)
         if (failure := _failure_of(partial(check_step, step)))
     ]
-    about_input = _failure_of(lambda: _check_input(spec))
+    layout = Layout.of(spec)
+    about_input = _failure_of(lambda: _check_input(spec, layout))
     # the code hashes need all modules, and input files in the output are no content of others
     reads_output = not steps and not isinstance(about_input, BadOutput)
     failures = (
         about_input,
-        _failure_of(lambda: check_errors_path(Layout.of(spec))),
-        _failure_of(lambda: _check_output(spec, job, reads_content=reads_output)),
+        _failure_of(lambda: check_errors_path(layout)),
+        _failure_of(lambda: _check_output(spec, layout, job, reads_content=reads_output)),
     )
     return [*steps, *(Problem("", failure.message) for failure in failures if failure)]
 
@@ -89,8 +90,7 @@ def _failure_of(check: Callable[[], None]) -> JobFailure | None:
     return None
 
 
-def _check_input(spec: BatchInferenceSpec) -> None:
-    layout = Layout.of(spec)
+def _check_input(spec: BatchInferenceSpec, layout: Layout) -> None:
     check_paths(spec.read, layout)
     source = open_input(spec.read)
     check_input(spec, source, layout)
@@ -108,16 +108,18 @@ def _check_beginnings(source: FileInput) -> None:
         raise BadInput(f"read.paths: {plain[0].uri} is {found[0]}")
 
 
-def _check_output(spec: BatchInferenceSpec, job: str, *, reads_content: bool) -> None:
+def _check_output(
+    spec: BatchInferenceSpec, layout: Layout, job: str, *, reads_content: bool
+) -> None:
     """Raise BadOutput if the job cannot or must not write to its output. Existing content is
     checked only with `reads_content`."""
     check_writable(Location(spec.write.path, spec.write.storage))
     if not reads_content:
         return
-    (target, *_) = plan_outputs(spec)
+    (target, *_) = plan_outputs(spec, layout)
     request = request_of(spec, job)
     try:
-        decide(load_state(target.layout, request, table_of(spec.write)), request)
+        decide(load_state(target.layout, request, table_of(spec.write), target.reader), request)
     except OutputInUse:
         if spec.write.mode != "ignore":
             raise

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         plan_for_cluster,
         plan_for_machine,
         ray_cpus,
+        requested_plan,
     )
     from batchinference.plan.plan_file import parse_plan, serialize_plan
     from batchinference.plan.stages import Stage
@@ -28,6 +29,7 @@ __all__ = [
     "plan_for_cluster",
     "plan_for_machine",
     "ray_cpus",
+    "requested_plan",
     "serialize_plan",
 ]
 _MODULES = {

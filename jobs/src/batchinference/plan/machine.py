@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from batchinference.plan.stages import Stage
@@ -13,13 +13,10 @@ from batchinference.spec.steps import Replicas, Step
 
 
 def fit_to_machine(
-    stages: list[Stage], found: Mapping[str, float], memory: float | None
+    stages: Sequence[Stage], found: Mapping[str, float]
 ) -> tuple[list[Stage], list[str]]:
-    """Return the stages without the resources that the machine lacks, and a note about each.
-
-    `found` maps Ray's resource names to the number of units that the machine has. `memory` is the
-    memory available to replicas, in bytes. If it is None, memory requests are dropped without a
-    note.
+    """Return the stages without the devices and custom resources that the machine lacks, and a note
+    about each. `found` maps Ray's resource names to the number of units that the machine has.
 
     A step whose device is missing is planned as if it had not requested it, so that it needs no
     pool for it. Other missing resources, such as licenses, keep their pools, which limit the number
@@ -40,10 +37,10 @@ def fit_to_machine(
                 f"step '{one.name}' runs {_fallback(one, name)}: {reason}" for one in affected
             ]
             result = [_without_resource(stage, name) for stage in result]
-    return _within_memory(memory, result, notes), notes
+    return result, notes
 
 
-def _requested(stages: list[Stage]) -> dict[str, int]:
+def _requested(stages: Sequence[Stage]) -> dict[str, int]:
     """Return the total of each resource that one replica of every pool requests."""
     wanted: dict[str, int] = {}
     for stage in stages:
@@ -76,21 +73,23 @@ def _without_device(step: Step, name: str) -> Step:
     return step.model_copy(update={"resources": requested.model_copy(update=update)})
 
 
-def _within_memory(memory: float | None, stages: list[Stage], notes: list[str]) -> list[Stage]:
-    """Return the stages without their memory requests, unless one replica of each pool fits."""
+def fit_to_memory(stages: Sequence[Stage], memory: float | None) -> tuple[list[Stage], list[str]]:
+    """Return the stages without their memory requests, and a note about each, unless one replica of
+    each pool fits. If `memory` is None, there are no notes."""
+    notes: list[str] = []
     pools = [stage for stage in stages if stage.memory is not None]
     wanted = sum(memory_bytes(stage.memory or "0") for stage in pools)
     if memory is not None and wanted <= memory:
-        return stages
+        return list(stages), notes
     if memory is not None:
         reason = (
             f"the job needs {wanted / 2**30:.1f} Gi at the same time and this machine has "
             f"{memory / 2**30:.1f} Gi"
         )
-        notes += [
+        notes = [
             f"step '{stage.name}' runs without its memory request: {reason}" for stage in pools
         ]
-    return [replace(stage, memory=None) for stage in stages]
+    return [replace(stage, memory=None) for stage in stages], notes
 
 
 def _with_min_one_replica(stage: Stage) -> Stage:

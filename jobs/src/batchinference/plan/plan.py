@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batchinference.plan.columns import check_columns
 from batchinference.plan.devices import with_devices
 from batchinference.plan.groups import WorkerGroup, group_of, groups_of
-from batchinference.plan.machine import fit_to_machine
+from batchinference.plan.machine import fit_to_machine, fit_to_memory
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
 from batchinference.plan.writing import cpus_with_writers
 from batchinference.spec.job import BatchInferenceSpec
@@ -41,6 +41,20 @@ class Plan:
     def group_of(self, stage: Stage) -> str:
         return group_of(stage, list(self.groups))
 
+    def on_machine(self, write: Write, found: Mapping[str, float]) -> Plan:
+        """Return the plan for one machine with these resources, by Ray's names. Steps run on the
+        CPU if there are not enough devices for all of them."""
+        stages, notes = fit_to_machine(self.stages, found)
+        return replace(
+            self, stages=tuple(stages), fused=is_fused(stages, write), notes=tuple(notes)
+        )
+
+    def within_memory(self, memory: float | None) -> Plan:
+        """Return the plan without memory requests, unless one replica of each pool fits. `memory`
+        is what Ray makes available to replicas, in bytes."""
+        stages, notes = fit_to_memory(self.stages, memory)
+        return replace(self, stages=tuple(stages), notes=(*self.notes, *notes))
+
 
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError if the job would never finish."""
@@ -58,14 +72,17 @@ def plan_for_machine(
     custom: Mapping[str, float] | None = None,
     memory: float | None = None,
 ) -> Plan:
-    """Return the plan for one machine with these GPUs and custom resources.
+    """Return the plan for one machine with these GPUs and custom resources, and with this memory
+    for replicas, in bytes. If it is None, memory requests are dropped without a note."""
+    plan = requested_plan(spec).on_machine(spec.write, {**(custom or {}), GPU: gpus})
+    return plan.within_memory(memory)
 
-    The plan has no worker groups. Steps run on the CPU if there are not enough devices for all of
-    them. `memory` is the memory that Ray makes available to replicas, in bytes. If it is None,
-    memory requests are dropped.
-    """
-    stages, notes = fit_to_machine(_checked_stages(spec), {**(custom or {}), GPU: gpus}, memory)
-    return Plan(tuple(stages), (), is_fused(stages, spec.write), tuple(notes))
+
+def requested_plan(spec: BatchInferenceSpec) -> Plan:
+    """Return the plan without worker groups, which is not fitted to a machine yet. Raises SpecError
+    for wrong columns."""
+    stages = _checked_stages(spec)
+    return Plan(tuple(stages), (), is_fused(stages, spec.write))
 
 
 def is_fused(stages: list[Stage], write: Write) -> bool:

@@ -17,7 +17,11 @@ from batchinference.pipeline.commit.manifest import (
     parse_manifest_name,
     total,
 )
-from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
+from batchinference.pipeline.commit.snapshot import (
+    Snapshot,
+    StoredFiles,
+    without_missing_files,
+)
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
@@ -48,29 +52,29 @@ class Attempt:
     lease: Lease
 
     @classmethod
-    def begin(cls, layout: Layout, before: Lease, start: Snapshot, job: str = "") -> Attempt:
-        """Begin the attempt after the one of the lease `before`, and return it. Rows that `start`
-        does not name do not count.
+    def begin(
+        cls,
+        layout: Layout,
+        before: Lease | None,
+        start: Snapshot,
+        job: str = "",
+        files: StoredFiles | None = None,
+    ) -> Attempt:
+        """Begin the attempt after the one of the lease `before`, and return it. From now on the
+        output belongs to this attempt: commits of other attempts do not count, and their files are
+        deleted unless `start` names them. `job` identifies this job among others that want the
+        output. `files` are those of the output, if they were listed already.
 
         Raises BadOutput if another run has begun in the output."""
-        check_unchanged(layout, before)
-        layout.success.delete()
-        return cls.open(layout, before.attempt + 1, start, job, before.series)
-
-    @classmethod
-    def open(
-        cls, layout: Layout, number: int, start: Snapshot, job: str = "", series: str = ""
-    ) -> Attempt:
-        """Begin an attempt and return it. From now on the output belongs to this attempt: commits
-        of other attempts do not count, and their files are deleted unless `start` names them. `job`
-        identifies this job among others that want the output. `series` is shared by all attempts
-        that would put the same rows into a table."""
+        number, series = (before.attempt + 1, before.series) if before else (1, "")
         lease = Lease.new(layout, number, job=job, series=series)
         start_of(layout, lease).write(replace(start, attempt=number).serialized())
-        lease.write(layout)
+        lease.put(layout, before)
+        if before is not None and before.begun:  # otherwise its claim has deleted the marker
+            layout.success.delete()  # not earlier: another run may have written it
         attempt = cls(layout, lease)
         with keep_heartbeat(attempt.heartbeat):
-            attempt.remove_orphans(start.entries)
+            attempt.remove_orphans(start.entries, files)
         return attempt
 
     @property
@@ -100,7 +104,12 @@ class Attempt:
     def load_committed(self) -> Snapshot:
         """Return the snapshot of the rows that count, without entries whose files are missing.
         Raises BadOutput if a snapshot is damaged."""
-        return without_missing_files(self.layout, self._committed())
+        return self.load_committed_files()[0]
+
+    def load_committed_files(self) -> tuple[Snapshot, StoredFiles]:
+        """Return the same snapshot, and the files of the output, which were listed for it."""
+        committed, files = self._committed(), StoredFiles.of(self.layout)
+        return without_missing_files(self.layout, committed, files), files
 
     def _committed(self) -> Snapshot:
         for place in (self.layout.end, self.unified):
@@ -180,16 +189,25 @@ class Attempt:
                 "another execution of this task"
             )
 
-    def remove_orphans(self, entries: Iterable[ManifestEntry]) -> None:
+    def remove_orphans(
+        self, entries: Iterable[ManifestEntry], files: StoredFiles | None = None
+    ) -> None:
         """Delete the data and error files of this work that these manifest entries do not name.
+        `files` are those of the output, if they were listed already.
 
         Raises BadOutput if another run has taken over the output. Its files are never deleted: the
         files are listed before the lease is checked."""
+        files = files or StoredFiles.of(self.layout)
         kept = {file.name for entry in entries for file in entry.files}
-        places = (self.layout.data, self.layout.errors)
-        orphans = [part for place in places for part in parts_in(place, self.layout.key, kept)]
-        self.check_lease()
-        delete_all(orphans)
+        orphans = [
+            place / name
+            for place, names in ((self.layout.data, files.data), (self.layout.errors, files.errors))
+            for name in names
+            if is_part(name, self.layout.key) and name not in kept
+        ]
+        if orphans:
+            self.check_lease()  # after they were listed
+            delete_all(orphans)
 
     def register(
         self,
@@ -253,20 +271,11 @@ def start_of(layout: Layout, lease: Lease) -> Location:
     return lease.place(layout) / "start.json"
 
 
-def check_unchanged(layout: Layout, lease: Lease | None) -> None:
-    """Raise BadOutput if an output does not have this lease any more."""
-    if read_lease(layout) != lease:
-        raise BadOutput(
-            f"another run has begun in write.path '{layout.output.uri}' while this one was being "
-            "prepared: choose another path, or wait until that has ended"
-        )
-
-
-def parts_in(place: Location, key: str, excluded: Collection[str] = ()) -> list[Location]:
-    """Return the data or error files of the work with this key, except those in `excluded`, and
-    the temporary files of its interrupted writes."""
+def parts_in(place: Location, key: str) -> list[Location]:
+    """Return the data or error files of the work with this key, and the temporary files of its
+    interrupted writes."""
     names = (place.below(info.path) for info in place.data_files())
-    return [place / name for name in names if is_part(name, key) and name not in excluded]
+    return [place / name for name in names if is_part(name, key)]
 
 
 def is_part(path: str, key: str) -> bool:

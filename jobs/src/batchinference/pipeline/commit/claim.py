@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.commit.attempt import check_unchanged, parts_in
+from batchinference.pipeline.commit.attempt import parts_in
 from batchinference.pipeline.commit.code_hashes import parse_code
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import (
     Lease,
+    check_unchanged,
     ensure_not_running,
     heartbeat_file,
     keep_heartbeat,
     read_lease,
     this_process,
 )
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.errors import BadOutput, Incomplete
 from batchinference.pipeline.storage.json import damaged_state, load_json
@@ -44,13 +45,13 @@ class Claim:
 
         Raises BadOutput if another run has begun in the output."""
         layout, attempts = self.layout, self.before.attempt if self.before else 0
-        check_unchanged(layout, self.before)
         series = self.series or uuid.uuid4().hex
         claim = Lease.new(layout, attempts, begun=False, job=self.job, series=series)
-        self._with_previous_key(claim).write(layout)
+        first = self._with_previous_key(claim)
+        first.put(layout, self.before)
         with keep_heartbeat(heartbeat_file(layout, claim)):
-            self._remove_rows(self._with_previous_key(claim))
-            claim.write(layout)
+            self._remove_rows(first)
+            claim.put(layout, first)
             for directory in (layout.attempts, layout.state / "errors"):
                 directory.delete_directory()
             for file in (
@@ -124,13 +125,13 @@ def publish(layout: Layout, job: str = "") -> None:
         for added in layout.appended():  # the claim deletes its rows
             ensure_not_running(added, read_lease(added), job)
         _check_staged(layout, current)
-        Claim(layout, current, overwrite=True, job=job).put()
-        moving.write(layout)  # from now on, nothing in the output is deleted
-    if current is None or current.run != new.run or not current.is_complete(layout):
+        current = Claim(layout, current, overwrite=True, job=job).put()
+    if current.run != new.run or not current.is_complete(layout):
+        moving.put(layout, current)  # from now on, nothing in the output is deleted
         with keep_heartbeat(heartbeat_file(layout, moving)):
             _move_files(staged, layout)
         heartbeat_file(layout, moving).delete()
-        replace(moving, begun=True).write(layout)
+        replace(moving, begun=True).put(layout, moving)
         new.complete(layout)
     staged.success.delete()  # first, so that the rest is not published again
     staged.state.delete_directory()
@@ -183,7 +184,7 @@ def _state_files(staged: Layout, end: Snapshot) -> dict[str, bytes]:
         BatchInferenceSpec.model_validate(load_json(state["spec"]))
         Report.parse(state["report"])
         parse_code(state["code"])
-        if hashlib.sha256(state["input"]).hexdigest() == end.input:
+        if digest(state["input"]) == end.input:
             return state
     except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
         pass

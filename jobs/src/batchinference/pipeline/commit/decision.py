@@ -13,7 +13,8 @@ from typing import Any
 from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.code_hashes import changed_code
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, is_resource, name_of, read_lease
+from batchinference.pipeline.commit.lease import Lease, is_resource, name_of
+from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.spec_changes import changed_spec
 from batchinference.pipeline.commit.table_commit import (
@@ -306,31 +307,32 @@ def _check_rows_of_others(state: OutputState, request: Request) -> None:
 
 
 def load_state(
-    layout: Layout, request: Request, table: CommittedTable | None = None
+    layout: Layout,
+    request: Request,
+    table: CommittedTable | None = None,
+    reader: OutputReader | None = None,
 ) -> OutputState:
-    """Return the state of an output. Nothing is changed.
+    """Return the state of an output, partly as `reader` has found it. Nothing is changed.
 
     Raises BadOutput if the state is damaged, or cannot be read."""
+    reader = reader or OutputReader()
     with storage_errors_as_bad_output(request.write):
+        lease = reader.lease(layout)
         if layout.is_replacement:
-            lease = read_lease(layout)
             changed = _changed_code(layout, lease, request)
             committed = _has_commits(layout, lease, changed)
             return OutputState(layout, lease, changed_code=changed, committed=committed)
-        replaced_by = read_lease(layout.replacement)
-        if replaced_by is not None and replaced_by.is_complete(layout.replacement):
-            return OutputState(layout, replaced_by=replaced_by)
-        base = read_lease(layout.whole) if layout.whole.state != layout.state else None
-        if base is not None and base.key == layout.key:
-            return OutputState(layout, base_complete=base.is_complete(layout.whole))
-        lease = read_lease(layout)
-        return _load_output(layout, lease, request, table)
+        if reader.has_ended(layout.replacement):
+            return OutputState(layout, replaced_by=reader.lease(layout.replacement))
+        if layout.whole.state != layout.state and reader.is_of_work(layout.whole):
+            return OutputState(layout, base_complete=reader.has_ended(layout.whole))
+        return _load_output(layout, request, table, reader)
 
 
 def _load_output(
-    layout: Layout, lease: Lease | None, request: Request, table: CommittedTable | None
+    layout: Layout, request: Request, table: CommittedTable | None, reader: OutputReader
 ) -> OutputState:
-    complete = lease is not None and lease.is_complete(layout)
+    lease, complete = reader.lease(layout), reader.has_ended(layout)
     same_work = lease is not None and lease.key == layout.key
     changed = _changed_code(layout, lease, request, complete=complete)
     return OutputState(
@@ -343,10 +345,10 @@ def _load_output(
         and has_failed_rows(layout),
         foreign_files=table is None
         and lease is None
-        and _has_foreign_files(layout, request.write.mode),
-        unfinished_append=_has_unfinished_append(layout, lease, request),
-        added=request.write.mode == "overwrite" and bool(layout.appended()),
-        added_by=_added_by(layout, request),
+        and _has_foreign_files(layout, request.write.mode, reader),
+        unfinished_append=_has_unfinished_append(layout, request, reader),
+        added=request.write.mode == "overwrite" and bool(reader.appended(layout)),
+        added_by=_added_by(layout, request, reader),
         changed_code=changed,
         changed_spec=_changed_spec(layout, lease, request),
         committed=complete or _has_commits(layout, lease, changed),
@@ -399,36 +401,34 @@ def has_failed_rows(layout: Layout) -> bool:
     return Snapshot.read(layout.end, layout.key).counts.failed > 0
 
 
-def _added_by(layout: Layout, request: Request) -> str:
+def _added_by(layout: Layout, request: Request, reader: OutputReader) -> str:
     """Return another job that has added rows to the output; empty if there is none, or if its rows
     may be replaced."""
-    for added in layout.appended() if request.own_only else ():
+    for added in reader.appended(layout) if request.own_only else ():
         key = layout.addition(added.addition_number).key if added.addition_number else layout.key
-        lease = read_lease(added)
+        lease = reader.lease(added)
         if lease is not None and not request.owns(lease, key):
             return lease.job
     return ""
 
 
-def _has_unfinished_append(layout: Layout, lease: Lease | None, request: Request) -> bool:
+def _has_unfinished_append(layout: Layout, request: Request, reader: OutputReader) -> bool:
     """Return whether an append of this work to the output of other work is unfinished."""
-    own_work = lease is not None and lease.key == layout.key
-    if own_work or request.write.mode not in ("error", "ignore"):
+    if reader.is_of_work(layout) or request.write.mode not in ("error", "ignore"):
         return False
-    leases = [(added, read_lease(added)) for added in layout.own_appends()]
     return any(
-        lease is not None and lease.key == added.key and not lease.is_complete(added)
-        for added, lease in leases
+        reader.is_of_work(added) and not reader.has_ended(added)
+        for added in reader.own_appends(layout)
     )
 
 
-def _has_foreign_files(layout: Layout, mode: str) -> bool:
+def _has_foreign_files(layout: Layout, mode: str, reader: OutputReader) -> bool:
     """Return whether an output without a lease contains files that the mode does not allow adding
     to or replacing."""
     if mode == "append":
         return False
     paths = [info.path for info in layout.output.files(recursive=True)]
-    if mode == "overwrite" and (added := [read_lease(addition) for addition in layout.appended()]):
+    if mode == "overwrite" and (added := list(map(reader.lease, reader.appended(layout)))):
         keys = {lease.key for lease in added if lease is not None}
         state = layout.state.path.rstrip("/") + "/"
         return any(

@@ -32,6 +32,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -130,20 +131,23 @@ class Layout:
         state = self.output / STATE_DIRECTORY
         return self if state == self.state else replace(self, state=state, errors=state / "errors")
 
-    def appended(self) -> list[Layout]:
-        """Return the layouts of everything that was added to this output."""
+    def appended(self, directories: Sequence[Location] | None = None) -> list[Layout]:
+        """Return the layouts of everything that was added to this output. `directories` are those
+        in its state, if they are known."""
+        found = self.state.directories() if directories is None else directories
         return [
             Layout(self.key, self.output, state, state / "errors", self.is_table)
-            for state in self.state.directories()
+            for state in found
             if base_name(state.path).startswith(_APPENDED)
         ]
 
-    def own_appends(self) -> list[Layout]:
-        """Return the layouts of what this work has appended to this output."""
+    def own_appends(self, directories: Sequence[Location]) -> list[Layout]:
+        """Return the layouts of what this work has appended to this output, of the directories in
+        its state."""
         prefix = f"{_APPENDED}{self.key[:8]}"
         return [
             self.addition(added.addition_number) if added.addition_number else added
-            for added in self.appended()
+            for added in self.appended(directories)
             if base_name(added.state.path).startswith(prefix)
         ]
 
@@ -163,10 +167,11 @@ class Layout:
         found = re.fullmatch(rf"{_APPENDED}[0-9a-f]{{8}}-(\d+)", base_name(self.state.path))
         return int(found[1]) if found else 0
 
-    def additions(self) -> list[Layout]:
-        """Return the layouts of the additions that have begun."""
+    def additions(self, directories: Sequence[Location]) -> list[Layout]:
+        """Return the layouts of the additions that have begun, of the directories in the state of
+        the whole output."""
         prefix = f"{_APPENDED}{self.key[:8]}-"
-        names = (base_name(state.path) for state in self.whole.state.directories())
+        names = (base_name(state.path) for state in directories)
         count = sum(name.startswith(prefix) for name in names)
         return [self.addition(number) for number in range(1, 1 + count)]
 

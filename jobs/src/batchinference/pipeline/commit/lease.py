@@ -83,11 +83,22 @@ class Lease:
         """Return the directory of this attempt."""
         return layout.attempts / f"{self.attempt:04d}-{self.run[:8]}"
 
-    def write(self, layout: Layout) -> None:
-        """Write the lease, so that the output belongs to this run."""
+    def put(self, layout: Layout, before: Lease | None) -> None:
+        """Write the lease, so that the output belongs to this run.
+
+        Raises BadOutput if the output does not have the lease `before` any more: of two runs that
+        write at the same time, only one succeeds."""
         fields = asdict(self)
         stored = {"work": fields.pop("key"), **fields, "version": __version__}
-        layout.job.write((json.dumps(stored, indent=2) + "\n").encode())
+        new = (json.dumps(stored, indent=2) + "\n").encode()
+
+        def replace_lease(content: bytes | None) -> bytes:
+            # after a lost response, the content is this lease
+            if content != new and _parse_lease(layout.job, content) != before:
+                raise another_run_has_begun(layout)
+            return new
+
+        layout.job.update(replace_lease)
 
     def complete(self, layout: Layout) -> None:
         """Write the completion marker."""
@@ -96,10 +107,11 @@ class Lease:
     def is_complete(self, layout: Layout) -> bool:
         """Return whether this run has written the completion marker. The marker may also come from
         a run that was considered dead when this one began."""
-        try:
-            return layout.success.read() == self.run.encode()
-        except FileNotFoundError:
-            return False
+        return self.is_marker(layout.success.read_if_exists())
+
+    def is_marker(self, content: bytes | None) -> bool:
+        """Return whether this run has written a completion marker with this content."""
+        return content == self.run.encode()
 
     def errors_in(self, output: Location, job_errors: Location) -> Location | None:
         """Return the location of the error records if another job may delete them; None otherwise.
@@ -120,24 +132,39 @@ _STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 def read_lease(layout: Layout) -> Lease | None:
     """Return the lease of an output; None if there is none. Raises BadOutput if it is damaged."""
+    return lease_in(layout.job)
+
+
+def lease_in(place: Location) -> Lease | None:
+    return _parse_lease(place, place.read_if_exists())  # one request: each commit reads the lease
+
+
+def _parse_lease(place: Location, content: bytes | None) -> Lease | None:
+    if content is None:
+        return None
     try:
-        stored = load_json(layout.job.read())  # one request: each commit reads the lease
+        stored = load_json(content)
         fields = {name: stored[name] for name in _STORED}
         process = stored.get("process", "")  # earlier versions do not write it
         return _LEASE.validate_python({"key": stored["work"], **fields, "process": process})
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
-            f"'{layout.job.uri}' is damaged, so the job of this output is unknown. Choose "
-            "another write.path, or remove this one"
+            f"'{place.uri}' is damaged, so the job of this output is unknown. Choose another "
+            "write.path, or remove this one"
         ) from None
 
 
-def is_complete(layout: Layout) -> bool:
-    """Return whether the work of this layout is complete, with its output at this layout."""
-    lease = read_lease(layout)
-    return lease is not None and lease.key == layout.key and lease.is_complete(layout)
+def check_unchanged(layout: Layout, lease: Lease | None) -> None:
+    """Raise BadOutput if an output does not have this lease any more."""
+    if read_lease(layout) != lease:
+        raise another_run_has_begun(layout)
+
+
+def another_run_has_begun(layout: Layout) -> BadOutput:
+    return BadOutput(
+        f"another run has begun in write.path '{layout.output.uri}' while this one was being "
+        "prepared: choose another path, or wait until that has ended"
+    )
 
 
 _PROC = Path("/proc")
@@ -249,7 +276,7 @@ def heartbeat_file(layout: Layout, lease: Lease) -> Location:
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> None:
     """Raise BadOutput if another run, of this job or another job, is writing to the output."""
-    if lease is None or lease.is_complete(layout) or _has_ended(lease, identity):
+    if lease is None or _has_ended(lease, identity) or lease.is_complete(layout):
         return
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
     before = _read_heartbeat(file)
@@ -271,7 +298,4 @@ def _has_ended(lease: Lease, identity: str) -> bool:
 
 
 def _read_heartbeat(file: Location) -> bytes:
-    try:
-        return file.read()
-    except FileNotFoundError:
-        return b""
+    return file.read_if_exists() or b""

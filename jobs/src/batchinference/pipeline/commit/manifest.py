@@ -7,6 +7,7 @@ in a random suffix, so that no manifest overwrites another.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 import zlib
@@ -37,6 +38,11 @@ WorkHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 """Empty if there is no digest."""
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+def digest(content: bytes) -> str:
+    """Return the digest of an input snapshot."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _checked_name(name: str) -> str:

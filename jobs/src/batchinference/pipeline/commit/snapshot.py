@@ -7,7 +7,7 @@ which names its files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -156,15 +156,31 @@ _SCHEMAS = TypeAdapter(list[list[tuple[str, str]]])
 _ENDS = TypeAdapter(list[End])
 
 
-def without_missing_files(layout: Layout, snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without manifest entries that have a missing or damaged file."""
-    data, errors = _sizes(layout.data), _sizes(layout.errors)
+@dataclass(frozen=True)
+class StoredFiles:
+    """The sizes in bytes of the data files and of the error files of an output, by their names, at
+    the moment when they were listed."""
+
+    data: Mapping[str, int]
+    errors: Mapping[str, int]
+
+    @classmethod
+    def of(cls, layout: Layout) -> StoredFiles:
+        return cls(_sizes(layout.data), _sizes(layout.errors))
+
+
+def without_missing_files(
+    layout: Layout, snapshot: Snapshot, files: StoredFiles | None = None
+) -> Snapshot:
+    """Return the snapshot without manifest entries that have a missing or damaged file. `files` are
+    those of the output, if they were listed after the entries were read."""
+    files = files or StoredFiles.of(layout)
     return snapshot.only(
         [
             entry
             for entry in snapshot.entries
-            if all(data.get(file.name) == file.bytes for file in entry.data)
-            and (entry.errors is None or errors.get(entry.errors.name) == entry.errors.bytes)
+            if all(files.data.get(file.name) == file.bytes for file in entry.data)
+            and (entry.errors is None or files.errors.get(entry.errors.name) == entry.errors.bytes)
         ]
     )
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import RowCounts, WarnedRows, warnings_of
-from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
+from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles, without_missing_files
 from batchinference.pipeline.commit.warning_counts import WarningTracker, counts_of_warnings
 from batchinference.pipeline.execution.isolation import NO_DEATHS, Death, Isolation
 from batchinference.pipeline.input import JobInput, RowCount
@@ -23,12 +23,13 @@ from batchinference.spec.warnings import WarningCount
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """The result of an attempt: the snapshot of the output, the input rows that are missing, and
-    the notes of the steps (step, JSON)."""
+    """The result of an attempt: the snapshot of the output, the input rows that are missing, the
+    notes of the steps (step, JSON), and the files of the output, if they were listed."""
 
     snapshot: Snapshot
     missing: MissingRows
     notes: list[tuple[str, str]]
+    files: StoredFiles | None = None
 
 
 @dataclass(frozen=True)
@@ -81,17 +82,18 @@ class AttemptRun:
         Raises BadOutput if another run has taken over the output."""
         self.attempt.close()
         manifests = self.attempt.manifests()
-        snapshot = without_missing_files(self.attempt.layout, self.start.with_commits(manifests))
+        layout = self.attempt.layout
+        committed, files = self.start.with_commits(manifests), StoredFiles.of(layout)
+        snapshot = without_missing_files(layout, committed, files)
         missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
-        return AttemptEnd(
-            snapshot, missing, [note for manifest in manifests for note in manifest.notes]
-        )
+        notes = [note for manifest in manifests for note in manifest.notes]
+        return AttemptEnd(snapshot, missing, notes, files)
 
     def next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> AttemptRun:
         """Begin the next pass, over the rows that are still missing after these deaths of
         processes, and return it. Raises BadOutput if another run has begun in the output."""
-        lease = self.attempt.lease
-        attempt = Attempt.begin(self.attempt.layout, lease, end.snapshot, lease.job)
+        layout, lease = self.attempt.layout, self.attempt.lease
+        attempt = Attempt.begin(layout, lease, end.snapshot, lease.job, end.files)
         isolation = self.isolation.after(deaths)
         start, missing = end.snapshot, end.missing
         return replace(self, attempt=attempt, start=start, missing=missing, isolation=isolation)

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.commit.append import OutputTarget
+from batchinference.pipeline.commit.look import Found
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
@@ -42,10 +44,12 @@ from batchinference.pipeline.input.snapshot import (
     InputSnapshot,
     ProcessedFiles,
     ResumedInput,
+    read_snapshot,
 )
 from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import FileOptions, Read, ReadFiles
 
 REREAD_BYTES = 4 << 20
@@ -72,6 +76,21 @@ def open_input(
     if isinstance(read, ReadFiles):
         return open_files(read, earlier=earlier, failing=failing)
     return open_table(read)
+
+
+def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, found: Found) -> JobInput:
+    """Return the input of the job: the files of the output to resume, or those whose rows are not
+    in other outputs of the work.
+
+    Raises BadInput and NoNewFiles like `open_input`."""
+    read, start = spec.read, found.start
+    earlier: ResumedInput | ProcessedFiles | None = None
+    if isinstance(read, ReadFiles) and start is not None:
+        frozen = read_snapshot(found.state.layout.input, read.storage, start.input)
+        earlier = ResumedInput(frozen, lambda each: start.missing_rows(len(frozen), each))
+    elif isinstance(read, ReadFiles) and (places := target.processed):
+        earlier = ProcessedFiles([read_snapshot(place, read.storage) for place in places])
+    return open_input(read, earlier, spec.errors.failing_warnings)
 
 
 def open_files(

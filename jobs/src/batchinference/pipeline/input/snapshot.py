@@ -6,16 +6,19 @@ created once per job, stored next to the output, and reused when the job resumes
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.ignored_files import (
     NONE_IGNORED,
     IgnoredFiles,
@@ -37,6 +40,8 @@ MIN_STARTS, MAX_STARTS = 64, 1 << 20
 for all files."""
 _IGNORED = b"ignored"
 """The key of the ignored files in the metadata of a stored snapshot."""
+PARTS_AT_ONCE = 10_000
+"""Parts of an input that are Python objects at the same time."""
 START_OVER_HINT = "start over with resume: false"
 
 
@@ -273,10 +278,6 @@ def _changed_file_error(
     )
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def read_snapshot(place: Location, storage: Storage, wanted: str | None = None) -> InputSnapshot:
     """Return the stored input snapshot.
 
@@ -289,3 +290,49 @@ def read_snapshot(place: Location, storage: Storage, wanted: str | None = None) 
     except (FileNotFoundError, KeyError, ValueError):  # ArrowInvalid is a ValueError
         pass
     raise damaged_state(place)
+
+
+def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
+    """Return a remark if the input differs from the input of the complete output, else empty."""
+    read = (layout.input.read_if_exists() for layout in complete)
+    contents = [content for content in read if content is not None]
+    if not contents:
+        return ""
+    try:
+        before = np.unique(np.concatenate([_hashes_of_parts(content) for content in contents]))
+    except pa.ArrowInvalid:
+        return "its input.parquet is damaged, so it is unknown whether the input has changed"
+    now = np.unique(_hashes_of_parts(source.serialized()))
+    if np.array_equal(before, now):
+        return ""
+    return (
+        f"the input has changed since ({len(before)} parts then, {len(now)} now), and its new "
+        "rows are not in the output. Set write.mode to append to add the rows of new files"
+    )
+
+
+def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> None:
+    """Raise BadOutput if a job, before its spec changed, added rows of the same files to one of
+    these outputs."""
+    paths = {part[0] for part in _parts(source.serialized())} if previous else set()
+    for other in previous:
+        known = (part[0] for part in _parts(other.input.read()))
+        if (path := next((path for path in known if path in paths), None)) is not None:
+            raise BadOutput(
+                f"spec.write.path: '{other.output.uri}' holds rows of '{path}' by this job as it "
+                "was before its spec changed. Choose another path, set write.mode to overwrite, or "
+                "give the job another metadata.name to have both"
+            )
+
+
+def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
+    """Yield the identity of each part of an input: its values, without statistics."""
+    table = read_table(pa.BufferReader(content))
+    table = table.drop_columns([name for name in STATS.names if name in table.column_names])
+    for batch in table.to_batches(max_chunksize=PARTS_AT_ONCE):
+        yield from zip(*batch.to_pydict().values(), strict=True)
+
+
+def _hashes_of_parts(content: bytes) -> np.ndarray:
+    """Return a hash of each part of an input, because millions of parts take gigabytes."""
+    return np.fromiter(map(hash, _parts(content)), np.int64)

@@ -9,11 +9,12 @@ followed. Paths are texts as in `file_names`.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import BinaryIO
@@ -26,6 +27,10 @@ _OPEN_FOR_FSYNC = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FOR_PATHS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags to open a directory for fsync, or only to open paths below it. The latter also works
 without permission to list the directory, except where O_PATH does not exist."""
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
+"""What file systems without locks or hard links report."""
 
 
 def read(path: str, root: str, limit: int | None = None) -> bytes:
@@ -40,13 +45,17 @@ def read(path: str, root: str, limit: int | None = None) -> bytes:
 def opened(path: str, root: str) -> BinaryIO:
     """Open a regular file for reading and return it."""
     directory, name = os.path.split(os_path(path))
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with _named(path):
         if root:
             with _directory(directory, root) as parent:
-                descriptor = _open(name, flags, parent, path)
+                descriptor = _open(name, _READ, parent, path)
         else:
-            descriptor = os.open(os_path(path), flags)
+            descriptor = os.open(os_path(path), _READ)
+    return _regular(descriptor, path)
+
+
+def _regular(descriptor: int, path: str) -> BinaryIO:
+    """Return an opened regular file. Anything else is closed, and raises an OSError."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -59,23 +68,104 @@ def opened(path: str, root: str) -> BinaryIO:
 def write(path: str, root: str, content: bytes | memoryview) -> None:
     """Write a whole file atomically, and the directories above it. Replaces an existing file."""
     directory, name = os.path.split(os_path(path))
-    temporary = f".{name}-{uuid.uuid4().hex[:8]}.tmp"
     with _named(path), _directory(directory, root, make=True) as parent:
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            # permissions follow the umask
-            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=parent), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+        with _temporary(name, parent, directory, content) as temporary:
             os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        except BaseException as error:
+        os.fsync(parent)
+
+
+@contextmanager
+def _temporary(
+    name: str, parent: int, directory: str, content: bytes | memoryview
+) -> Iterator[str]:
+    """Write a temporary file in the opened directory `parent`, whose path is `directory`, and yield
+    its name. If the block raises, the file is deleted."""
+    temporary = f".{name}-{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        # permissions follow the umask
+        with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=parent), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    except BaseException as error:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=parent)
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise _full(directory, error.errno) from None
+        raise
+
+
+def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> None:
+    """Replace the content of a file by `change` of it (of None if there is no file). No other
+    process that calls this function changes the file in between, also over NFS, unless the file
+    system has no locks or no hard links. `change` may be called again, also with its own result.
+
+    Raises BlockingIOError if another process is changing the file at this moment."""
+    directory, _ = os.path.split(os_path(path))
+    with _named(path), _directory(directory, root, make=True) as parent:
+        while not _is_updated(path, parent, change):
+            pass
+        os.fsync(parent)
+
+
+def _is_updated(path: str, parent: int, change: Callable[[bytes | None], bytes]) -> bool:
+    """Change the content of a file. Return False if another process has changed it meanwhile."""
+    directory, name = os.path.split(os_path(path))
+    try:
+        locked = _locked(name, parent, path)
+    except FileNotFoundError:
+        return _is_created(path, parent, change)
+    with locked:
+        try:  # opened again, because NFS then asks the server which file has the name
+            file = _regular(_open(name, _READ, parent, path), path)
+        except FileNotFoundError:
+            return False
+        with file:
+            if not os.path.sameopenfile(file.fileno(), locked.fileno()):
+                return False
+            before = file.read()
+        if (after := change(before)) != before:
+            with _temporary(name, parent, directory, after) as temporary:
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    return True
+
+
+def _is_created(path: str, parent: int, change: Callable[[bytes | None], bytes]) -> bool:
+    """Create a file. Return False if it exists."""
+    directory, name = os.path.split(os_path(path))
+    places = {"src_dir_fd": parent, "dst_dir_fd": parent}
+    with _temporary(name, parent, directory, change(None)) as temporary:
+        try:
+            os.link(temporary, name, **places, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                os.rename(temporary, name, **places)
+                return True
+            if not isinstance(error, FileExistsError):
+                raise
+            return False
+        finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=parent)
-            if isinstance(error, OSError) and error.errno in NO_SPACE:
-                raise _full(directory, error.errno) from None
+    return True
+
+
+def _locked(name: str, parent: int, path: str) -> BinaryIO:
+    """Open a file and lock it until it is closed, if its file system has locks."""
+    try:
+        descriptor = _open(name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC, parent, path)
+    except PermissionError:  # only NFS needs a file that can be written
+        descriptor = _open(name, _READ, parent, path)
+    file = _regular(descriptor, path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            file.close()
             raise
-        os.fsync(parent)
+    return file
 
 
 def rename(path: str, root: str, target: str, target_root: str) -> bool:

@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 
 from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.storage import local_files, local_listing
+from batchinference.pipeline.storage.conditional_put import Change, update_object
 from batchinference.pipeline.storage.contained_files import contained
 from batchinference.pipeline.storage.gzip_stream import GzipStream
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
@@ -169,6 +170,24 @@ class Location:
     def _put(self, content: bytes | memoryview) -> None:
         with self.filesystem.open_output_stream(self.path, compression=None) as stream:
             stream.write(content)
+
+    def update(self, change: Change) -> None:
+        """Replace the content of this small file by `change` of it, such that no other process
+        changes the file in between. A file system without locks, and a store without conditional
+        puts, cannot exclude that: there it is only unlikely.
+
+        `change` may be called several times. Raises what it raises."""
+        if self.local:
+            with_retries(lambda: local_files.update(self.path, self.root, change))
+        elif not with_retries(lambda: update_object(self.scheme, self.path, self.storage, change)):
+            self.write(change(self.read_if_exists()))
+
+    def read_if_exists(self) -> bytes | None:
+        """Return the content; None if this file does not exist."""
+        try:
+            return self.read()
+        except FileNotFoundError:
+            return None
 
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """Return the files in this directory; none if it does not exist."""

@@ -13,12 +13,16 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import pyarrow.fs as pafs
 
 from batchinference.spec.storage import Storage
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, GCSStore, S3Store
 
 GCS_PATIENCE = timedelta(seconds=15)
 """How long Google's library retries. Its default is 15 minutes."""
@@ -193,6 +197,55 @@ def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
     if options and endpoint and endpoint.startswith("http://"):
         options["allow_http"] = "true"
     return {name: value for name, value in options.items() if value is not None}
+
+
+CONDITIONAL_RETRIES = 3
+"""How often obstore retries, within a second. The caller retries after longer waits."""
+_FILES_OF_TOOLS = {
+    "s3": {
+        "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+        "AWS_CONFIG_FILE": "~/.aws/config",
+    },
+    "az": {"AZURE_CONFIG_DIR": "~/.azure"},
+}
+"""Files and directories with credentials that obstore does not read, and the variables that name
+them."""
+
+
+def store_for_conditions(
+    scheme: str, bucket: str, storage: Storage
+) -> S3Store | GCSStore | AzureStore | None:
+    """Return a bucket as obstore accesses it, with the settings and the region of `object_store`;
+    None if only pyarrow finds the credentials."""
+    from obstore import store
+
+    if not storage.anonymous and not _has_variables(scheme) and _has_files_of_tools(scheme):
+        return None  # obstore would ask the metadata service of an instance instead
+    options = storage_options(scheme, storage)
+    if scheme == "s3":
+        options["aws_region"] = object_store(scheme, bucket, storage).region
+    http = options.pop("allow_http", None) is not None
+    kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
+    found: S3Store | GCSStore | AzureStore = kind(
+        bucket,
+        config=options,
+        client_options={"allow_http": http},
+        retry_config={"max_retries": CONDITIONAL_RETRIES},
+    )
+    return found
+
+
+def _has_variables(scheme: str) -> bool:
+    """Return whether the environment has the credentials."""
+    if scheme == "s3":
+        return bool(_s3_keys())
+    of_azure = _key_of_azure() or _first_of("AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID")
+    return scheme == "az" and of_azure is not None
+
+
+def _has_files_of_tools(scheme: str) -> bool:
+    files = _FILES_OF_TOOLS.get(scheme, {}).items()
+    return any(Path(_first_of(name) or file).expanduser().exists() for name, file in files)
 
 
 def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:

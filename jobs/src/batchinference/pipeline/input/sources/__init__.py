@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import (
     FORMATS_EXTRA,
     BadInput,
@@ -26,7 +27,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import check_end, size_of, within
-from batchinference.pipeline.input.snapshot import as_parquet, digest
+from batchinference.pipeline.input.snapshot import as_parquet
 from batchinference.pipeline.row_batch import MissingRows, RowBatch, RowRange, consecutive_ids
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.input.sources import TableInput
 from batchinference.spec.read import ReadItems
 

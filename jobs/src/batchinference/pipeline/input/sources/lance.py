@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import lance
 
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import MAX_TASKS
-from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.ray_compat import LanceDatasource
 from batchinference.pipeline.storage.location import Location

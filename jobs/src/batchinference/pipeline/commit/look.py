@@ -1,0 +1,156 @@
+"""Looks at the output of a job, decides what the job does about it, and begins its first attempt.
+
+An output whose driver died at its very end is finished when it is looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from batchinference.pipeline.commit.append import OutputTarget
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
+from batchinference.pipeline.commit.code_hashes import write_code
+from batchinference.pipeline.commit.decision import (
+    Action,
+    FinishReplacement,
+    FinishTableCommit,
+    OutputState,
+    Replace,
+    Request,
+    Resume,
+    RetryFailed,
+    Start,
+    decide,
+    load_state,
+    storage_errors_as_bad_output,
+)
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import ensure_not_running
+from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.commit.output_reader import OutputReader
+from batchinference.pipeline.commit.retry_errors import without_failed
+from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles
+from batchinference.pipeline.commit.table_commit import CommittedTable
+from batchinference.pipeline.errors import BadInput
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.secrets import without_secrets
+
+if TYPE_CHECKING:
+    from batchinference.spec.report import Report
+
+FinalReport = Callable[[Layout, Snapshot], "Report"]
+"""Returns the report of an output that is complete except for its marker."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The state of an output, and what the job does about it. `start` is the snapshot of the rows
+    that count, and `files` are the files that were listed for it; None if the job starts over or
+    does nothing."""
+
+    state: OutputState
+    action: Action
+    start: Snapshot | None = None
+    files: StoredFiles | None = None
+
+    def without_rows(self, source: str) -> Found:
+        """Return what the job does if its rows cannot be resumed: it starts over. `source` is the
+        format of its input.
+
+        Raises BadInput if a retry of failed rows would start a complete output over."""
+        layout, lease = self.state.layout, self.state.lease
+        retried = layout.end.exists() and Snapshot.read(layout.end, layout.key).attempt
+        if layout.success.exists() or (lease is not None and retried and retried < lease.attempt):
+            raise BadInput(
+                f"errors.retry: read.format '{source}' cannot read only the failed rows, "
+                "because it is unknown whether the source has changed. The output was not changed. "
+                "Remove errors.retry, or process all rows again with write.mode: overwrite"
+            )
+        return replace(self, start=None, files=None)
+
+
+def look_at_output(
+    target: OutputTarget, request: Request, table: CommittedTable | None, report: FinalReport
+) -> Found:
+    """Return what a job finds at its output.
+
+    Raises OutputInUse if the job must not change the output, and BadOutput if another run is
+    writing to it, or if its state is damaged."""
+    reader = target.reader
+    state, action = _decide(target.layout, request, table, report, reader)
+    if not isinstance(action, Start | Resume | RetryFailed):
+        return Found(state, action)
+    with storage_errors_as_bad_output(request.write):
+        _check_not_running(state, request, reader)
+        if state.changed_code:  # read again: an earlier run may have committed its first rows
+            decide(load_state(state.layout, request, table), request)
+        if isinstance(action, Start) or state.lease is None:
+            return Found(state, action)
+        start, files = Attempt(state.layout, state.lease).load_committed_files()
+        if isinstance(action, RetryFailed):
+            start = without_failed(start, state.layout.errors)
+        return Found(state, action, start, files)
+
+
+def _decide(
+    layout: Layout,
+    request: Request,
+    table: CommittedTable | None,
+    report: FinalReport,
+    reader: OutputReader,
+) -> tuple[OutputState, Action]:
+    """Return the state of the output, and what the job does about it. Raises BadOutput like
+    `decide`."""
+    state = load_state(layout, request, table, reader)
+    action = decide(state, request)
+    with storage_errors_as_bad_output(request.write):
+        if isinstance(action, FinishTableCommit) and state.lease is not None:
+            end = Snapshot.read(layout.end, layout.key)
+            Attempt(layout, state.lease).complete(end, report(layout, end))
+        elif isinstance(action, FinishReplacement):
+            publish(layout, request.job)
+            request = replace(request, continues=True)
+        elif isinstance(action, Replace):
+            discard_replaced(layout)
+            layout = layout.replacement
+        else:
+            return state, action
+    return _decide(layout, request, table, report, OutputReader())  # the output has changed
+
+
+def _check_not_running(state: OutputState, request: Request, reader: OutputReader) -> None:
+    """Raise BadOutput if another run writes to the output, or writes rows that this job would
+    delete, or if it replaces the output, so that it would delete the rows of this job."""
+    layout = state.layout
+    ensure_not_running(layout, state.lease, request.job)
+    others = reader.appended(layout.whole) if request.write.mode == "overwrite" else []
+    if not layout.is_replacement:
+        others = [*others, layout.replacement]
+    for other in others:
+        ensure_not_running(other, reader.lease(other), request.job)
+
+
+def begin_attempt(
+    spec: BatchInferenceSpec, found: Found, request: Request, serialized: Callable[[], bytes]
+) -> tuple[Attempt, Snapshot]:
+    """Claim the output if it starts over, and begin the next attempt. Return the attempt, and the
+    snapshot of the rows that count. `serialized` returns the input snapshot.
+
+    Raises BadOutput if another run has begun in the output."""
+    layout, lease, start = found.state.layout, found.state.lease, found.start
+    starts_over = start is None or lease is None
+    if start is None or lease is None:
+        series = found.action.series if isinstance(found.action, Start) else ""
+        overwrite = request.write.mode == "overwrite"
+        lease = Claim(layout, lease, overwrite, request.job, series).put()
+        content = serialized()
+        layout.input.write(content)
+        start = Snapshot(layout.key, digest(content))
+    # users fix the code before they retry failed rows
+    if starts_over or isinstance(found.action, RetryFailed) or not layout.code.exists():
+        write_code(layout.code, request.code)
+    layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
+    return Attempt.begin(layout, lease, start, request.job, found.files), start

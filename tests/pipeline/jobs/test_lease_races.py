@@ -1,0 +1,393 @@
+"""Two drivers that write the lease of an output at the same moment, on a disk and in each store."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import permutations
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
+
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.claim import Claim
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.error_attribution import is_transient
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage import conditional_put, location, object_stores
+from batchinference.pipeline.storage.conditional_put import update_object
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.object_stores import store_for_conditions
+from batchinference.spec.storage import Storage
+from support.jobs.crash_points import Place
+from support.outputs.builders import succeeded_report
+
+KEY = "a" * 64
+on_all_stores = pytest.mark.parametrize("place", ["posix", "s3", "gs", "az"], indirect=True)
+on_stores = pytest.mark.parametrize("place", ["s3", "gs", "az"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+
+
+@pytest.fixture
+def layout(place: Place, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    output = Location(f"{place.uri}/out 50%~#é", Storage.model_validate(place.storage))
+    state = output / "_batchinference"
+    return Layout(KEY, output, state, state / "errors")
+
+
+class Store:
+    """A store of obstore that calls a function instead of its next put."""
+
+    def __init__(self, store: Any, put: Callable[[Callable[[], None]], None]) -> None:
+        self.get, self._put, self._instead = store.get, store.put, put
+
+    def put(self, *arguments: Any, **named: Any) -> None:
+        def put() -> None:
+            self._put(*arguments, **named)
+
+        self._instead(put)
+
+
+@contextmanager
+def next_write(
+    monkeypatch: pytest.MonkeyPatch, instead: Callable[[Callable[[], None]], None]
+) -> Iterator[None]:
+    """Call a function once, with the write, instead of the write of the next lease: of its put, or
+    of the rename or the link on a disk."""
+    called: list[bool] = []
+
+    def once(write: Callable[[], None]) -> None:
+        if called:
+            write()
+        else:
+            called.append(True)
+            instead(write)
+
+    def patched(real: Callable[..., None]) -> Callable[..., None]:
+        def call(source: str, target: str, **named: Any) -> None:
+            write = partial(real, source, target, **named)
+            once(write) if target == "job.json" else write()
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", patched(os.link))
+        patch.setattr(os, "rename", patched(os.rename))
+        patch.setattr(
+            conditional_put,
+            "store_for_conditions",
+            lambda *given: Store(store_for_conditions(*given), once),
+        )
+        yield
+    assert called
+
+
+def leased(layout: Layout, before: Lease | None) -> Lease:
+    lease = Lease.new(layout, 1, begun=False)
+    lease.put(layout, before)
+    return lease
+
+
+Beginning = Callable[[Layout, Lease | None], object]
+BEGINNINGS: dict[str, Beginning] = {
+    "claim": lambda layout, before: Claim(layout, before, overwrite=False).put(),
+    "attempt": lambda layout, before: Attempt.begin(layout, before, Snapshot(KEY, "0" * 64)),
+}
+
+
+@on_all_stores
+@pytest.mark.parametrize("begin", BEGINNINGS.values(), ids=BEGINNINGS)
+@pytest.mark.parametrize("new", [True, False], ids=["new output", "unfinished output"])
+def test_of_two_drivers_that_have_compared_the_lease_one_begins(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, begin: Beginning, new: bool
+) -> None:
+    """The second driver begins between the comparison and the write of the first."""
+    before = None if new else leased(layout, None)
+    outcomes: list[str] = []
+
+    def try_to_begin() -> None:
+        try:
+            begin(layout, before)
+            outcomes.append("begun")
+        except (BadOutput, BlockingIOError):
+            outcomes.append("refused")
+
+    def second_driver(write: Callable[[], None]) -> None:
+        try_to_begin()
+        write()
+
+    with next_write(monkeypatch, second_driver):
+        try_to_begin()
+    assert sorted(outcomes) == ["begun", "refused"]
+
+
+@on_all_stores
+@pytest.mark.parametrize("new", [True, False], ids=["new output", "unfinished output"])
+def test_of_drivers_that_begin_concurrently_one_has_the_lease(layout: Layout, new: bool) -> None:
+    before = None if new else leased(layout, None)
+    all_ready, held = threading.Barrier(4), []
+
+    def begin() -> None:
+        all_ready.wait()
+        with suppress(BadOutput, BlockingIOError):
+            held.append(leased(layout, before))
+
+    drivers = [threading.Thread(target=begin) for _ in range(4)]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join()
+    assert held == [read_lease(layout)]
+
+
+@pytest.mark.parametrize("place", ["posix"], indirect=True)
+def test_lock_of_a_file_that_was_replaced_does_not_count(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver replaces the file between its opening and its lock."""
+    before, lock = leased(layout, None), fcntl.flock
+    old = Path(layout.job.path).rename(layout.state.path + "/old")
+    now = leased(layout, None)
+    new = Path(layout.job.path).rename(layout.state.path + "/new")
+    old.rename(layout.job.path)
+    assert read_lease(layout) == before
+
+    def replaced(file: BinaryIO, flags: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        new.replace(layout.job.path)
+        lock(file, flags)
+
+    def third_driver(write: Callable[[], None]) -> None:
+        with pytest.raises(BlockingIOError):
+            leased(layout, now)
+        write()
+
+    monkeypatch.setattr(fcntl, "flock", replaced)
+    with next_write(monkeypatch, third_driver):
+        assert leased(layout, now).run != now.run
+
+
+@on_all_stores
+def test_delayed_driver_changes_nothing(layout: Layout) -> None:
+    before = leased(layout, None)
+    later = Attempt.begin(layout, before, Snapshot(KEY, "0" * 64))
+    later.lease.complete(layout)
+    for begin in BEGINNINGS.values():
+        with pytest.raises(BadOutput, match="another run has begun"):
+            begin(layout, before)
+    assert read_lease(layout) == later.lease
+    assert later.lease.is_complete(layout)
+
+
+def driver(layout: Layout, name: str, held: dict[str, Attempt]) -> Iterator[None]:
+    """Begin an attempt and complete it, in steps. Takes over whatever it finds."""
+    before = read_lease(layout)
+    yield
+    claim = Claim(layout, before, overwrite=False, job=name).put()
+    yield
+    start = Snapshot(layout.key, "0" * 64)
+    held[name] = Attempt.begin(layout, claim, start, name)
+    yield
+    held[name].complete(start, succeeded_report(layout.output.uri))
+
+
+def has_lease(attempt: Attempt) -> bool:
+    with suppress(BadOutput):
+        attempt.check_lease()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("place", ["posix"], indirect=True)
+def test_one_driver_at_most_has_the_lease_in_every_order_of_two(layout: Layout) -> None:
+    """All 35 orders of the steps of two drivers, of which `a` is the one that begins."""
+    for order in sorted({("a", *rest) for rest in permutations("aaabbbb")}):
+        layout.output.delete_directory()
+        held: dict[str, Attempt] = {}
+        drivers = {name: driver(layout, name, held) for name in "ab"}
+        refused: set[str] = set()
+        completed: set[str] = set()
+        for name in order:
+            if name not in refused:
+                try:
+                    next(drivers[name])
+                except StopIteration:
+                    completed.add(name)
+                except BadOutput:
+                    refused.add(name)
+            owners = {name for name, attempt in held.items() if has_lease(attempt)}
+            assert len(owners) <= 1, order
+            assert not owners & refused, order
+        assert completed, order
+        last = read_lease(layout)
+        assert last is not None
+        assert last.is_complete(layout) == (last.job in completed), order
+
+
+LOST: dict[str, Exception] = {
+    "connection": GenericError("Generic S3 error: in 1ms, after 3 retries - HTTP error: reset"),
+    "response that obstore asks for again": PreconditionError("412"),
+}
+
+
+@on_stores
+@pytest.mark.parametrize("error", LOST.values(), ids=LOST)
+@pytest.mark.parametrize("new", [True, False], ids=["new output", "unfinished output"])
+def test_own_lease_is_recognized_after_a_lost_response(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, error: Exception, new: bool
+) -> None:
+    before = None if new else leased(layout, None)
+
+    def lose(write: Callable[[], None]) -> None:
+        write()
+        raise error
+
+    with next_write(monkeypatch, lose):
+        after = leased(layout, before)
+    assert read_lease(layout) == after
+
+
+@pytest.mark.parametrize("place", ["posix"], indirect=True)
+def test_own_link_is_recognized_after_a_lost_response(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of NFS gets the request again, and answers that the file exists."""
+
+    def link_twice(write: Callable[[], None]) -> None:
+        write()
+        write()
+
+    with next_write(monkeypatch, link_twice):
+        own = leased(layout, None)
+    assert read_lease(layout) == own
+
+
+@on_stores
+def test_denied_write_is_an_error(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(_: Callable[[], None]) -> None:
+        raise PermissionDeniedError("403 for AKIAIOSFODNN7EXAMPLE\n\nDebug source: ...")
+
+    with next_write(monkeypatch, deny), pytest.raises(OSError, match=r"^403 for \S*$") as caught:
+        leased(layout, None)
+    assert "AKIAIOSFODNN7EXAMPLE" not in str(caught.value)
+    assert read_lease(layout) is None
+
+
+@on_all_stores
+def test_without_conditional_writes_the_lease_is_checked_first(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "update_object", lambda *_: False)
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    before = leased(layout, None)
+    after = leased(layout, before)
+    with pytest.raises(BadOutput, match="another run has begun"):
+        leased(layout, before)
+    assert read_lease(layout) == after
+
+
+def failing(number: int) -> Callable[..., None]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+class OddStore(BaseHTTPRequestHandler):
+    """An S3 server that has no objects, and answers reads and conditional puts with these codes."""
+
+    read, put = 404, 501
+
+    def do_GET(self) -> None:
+        self.answer(self.read)
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(self.put if "If-None-Match" in self.headers else 200)
+
+    def answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def odd_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of the tests")
+    monkeypatch.setattr(object_stores, "CONDITIONAL_RETRIES", 0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), OddStore) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield Storage(endpoint=f"http://127.0.0.1:{server.server_port}", region="here")
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("read", "put"),
+    [(404, 501), (403, 200), (404, 412)],
+    ids=["not implemented", "other credentials", "wrong ETags"],
+)
+def test_store_without_conditional_puts_is_left_to_pyarrow(
+    odd_store: Storage, monkeypatch: pytest.MonkeyPatch, read: int, put: int
+) -> None:
+    monkeypatch.setattr(OddStore, "read", read)
+    monkeypatch.setattr(OddStore, "put", put)
+    assert not update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+
+
+@pytest.mark.parametrize(("read", "put"), [(503, 200), (404, 503)])
+def test_unavailable_store_is_a_transient_error(
+    odd_store: Storage, monkeypatch: pytest.MonkeyPatch, read: int, put: int
+) -> None:
+    """Otherwise a write without a condition could follow."""
+    monkeypatch.setattr(OddStore, "read", read)
+    monkeypatch.setattr(OddStore, "put", put)
+    with pytest.raises(OSError, match="503") as caught:
+        update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+    assert is_transient(caught.value)
+
+
+@pytest.mark.parametrize("anonymous", [True, False])
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize(
+    ("scheme", "names"),
+    [
+        ("s3", ["AWS_SHARED_CREDENTIALS_FILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]),
+        ("az", ["AZURE_CONFIG_DIR", "AZURE_STORAGE_KEY"]),
+    ],
+)
+def test_credentials_that_only_pyarrow_finds_are_left_to_it(
+    scheme: str,
+    names: list[str],
+    anonymous: bool,
+    keys: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files, *variables = names
+    monkeypatch.setenv(files, str(tmp_path))
+    for name in variables:
+        monkeypatch.setenv(name, "YQ==" if keys else "")
+    storage = Storage(endpoint="http://127.0.0.1:9/account", region="here", anonymous=anonymous)
+    found = store_for_conditions(scheme, "bucket", storage)
+    assert (found is not None) == (anonymous or keys)

@@ -1,0 +1,167 @@
+"""The number of storage requests of a small job in each phase, by kind.
+
+Each lease, marker and directory is read once to decide what the job does. What is read again is
+named here. A write of a lease (`update`) reads the lease and compares it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline import prepare
+from batchinference.pipeline.commit import layout as layouts
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.report import JobState
+from support.documents.minimal import Document
+from support.jobs.without_ray import run_without_ray, small_job, write_input
+
+KINDS = {
+    "info": "info",
+    "read": "read",
+    "write": "write",
+    "update": "update",
+    "content": "list",
+    "delete": "delete",
+    "delete_directory": "clear",
+    "move": "move",
+}
+PHASES = {
+    "check_job": "check",
+    "look_at_output": "look",
+    "_open_input": "open",
+    "begin_attempt": "begin",
+}
+Requests = dict[str, dict[str, int]]
+
+
+class Storage:
+    """Counts the calls that make requests, without those for heartbeats."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._found: dict[str, Counter[str]] = {}
+        self._phase, self._nested = "look", False
+        for name, kind in KINDS.items():
+            monkeypatch.setattr(Location, name, self._counted(kind, getattr(Location, name)))
+        for name, phase in PHASES.items():
+            monkeypatch.setattr(prepare, name, self._in_phase(phase, getattr(prepare, name)))
+        monkeypatch.setattr(Attempt, "close", self._in_phase("end", Attempt.close))
+
+    def _counted(self, kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(place: Location, *given: Any, **named: Any) -> Any:
+            if self._nested or place.path.endswith("heartbeat"):
+                return real(place, *given, **named)
+            self._found.setdefault(self._phase, Counter())[kind] += 1
+            self._nested = True
+            try:
+                return real(place, *given, **named)
+            finally:
+                self._nested = False
+
+        return call
+
+    def _in_phase(self, phase: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            self._phase = phase
+            try:
+                return real(*given, **named)
+            finally:
+                self._phase = {"begin": "run", "end": "end"}.get(phase, "look")
+
+        return call
+
+    def of(self, job: Document) -> Requests:
+        """Run a job, and return its requests until its first task, and those of its end."""
+        self._found, self._phase = {}, "look"
+        report = run_without_ray(job)
+        assert report.state == JobState.SUCCEEDED, report.message
+        return {phase: dict(found) for phase, found in self._found.items() if phase != "run"}
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> Storage:
+    return Storage(monkeypatch)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_input(tmp_path / "in")
+
+
+OPEN = {"info": 1, "list": 1}
+"""The directory of the input."""
+CLAIM = {"update": 3, "delete": 7, "clear": 2, "write": 4, "list": 2}
+"""The claim, the claim after all rows are deleted, and the attempt. Listed are the data files and
+the error files, of which some may be orphans."""
+
+
+def test_requests_of_a_new_output(storage: Storage, source: Path, tmp_path: Path) -> None:
+    found = storage.of(small_job(source, tmp_path / "out"))
+    look = {"read": 2, "list": 2}  # two leases; the additions, and files of others
+    assert until_first_task(found) == {"look": look, "open": OPEN, "begin": CLAIM}
+    # the manifests, and twice the data and the errors, because files were rewritten
+    assert found["end"]["list"] == 5
+
+
+def test_requests_of_a_complete_output(storage: Storage, source: Path, tmp_path: Path) -> None:
+    job = small_job(source, tmp_path / "out")
+    storage.of(job)
+    # two leases, the marker, the code, the input, the report
+    assert storage.of(job) == {"look": {"read": 6, "list": 1}, "open": OPEN}
+
+
+def test_requests_of_a_resumed_output(storage: Storage, source: Path, tmp_path: Path) -> None:
+    job = small_job(source, tmp_path / "out")
+    storage.of(job)
+    (tmp_path / "out/_SUCCESS").unlink()
+    found = storage.of(job)
+    assert until_first_task(found) == {
+        # two leases, the marker, the code, the snapshot; the additions, the data, the errors
+        "look": {"read": 5, "info": 2, "list": 3},
+        "open": OPEN | {"read": 1},
+        "begin": {"info": 1, "write": 2, "update": 1, "delete": 1},
+    }
+    assert found["end"]["list"] == 3  # the manifests, the data, the errors
+
+
+def test_requests_of_an_append(storage: Storage, source: Path, tmp_path: Path) -> None:
+    job = small_job(source, tmp_path / "out", mode="append")
+    look = {"read": 3, "list": 1}  # the leases of the append, of the whole and of a replacement
+    found = until_first_task(storage.of(job))
+    assert found == {"look": look, "open": OPEN, "begin": CLAIM}
+    (source / "z.jsonl").write_text(json.dumps({"n": 9, "values": [3]}) + "\n")
+    found = until_first_task(storage.of(job))
+    assert found == {
+        "look": {"read": 5, "list": 1},  # and the lease of the addition, and the marker
+        "open": {"info": 2, "list": 1, "read": 1},  # and the processed files
+        "begin": CLAIM,
+    }
+
+
+def test_requests_of_a_replacement(storage: Storage, source: Path, tmp_path: Path) -> None:
+    storage.of(small_job(source, tmp_path / "out"))
+    found = storage.of(small_job(source, tmp_path / "out", mode="overwrite"))
+    assert until_first_task(found) == {
+        # the leases are read again after what is left of an earlier replacement is deleted
+        "look": {"read": 7, "list": 1, "clear": 1},
+        "open": OPEN,
+        "begin": CLAIM | {"list": 3},
+    }
+
+
+def until_first_task(found: Requests) -> Requests:
+    return {phase: requests for phase, requests in found.items() if phase != "end"}
+
+
+def test_work_of_a_job_is_hashed_once(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed, real = [], layouts.work_key
+    monkeypatch.setattr(layouts, "work_key", lambda spec: hashed.append(1) or real(spec))
+    run_without_ray(small_job(source, tmp_path / "out", mode="overwrite"))
+    assert len(hashed) == 1

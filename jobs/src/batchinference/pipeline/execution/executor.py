@@ -202,7 +202,8 @@ class Executor:
         if not end.has_rows:
             return self._with_columns(end)
         end = without_empty_files(end)
-        writer = self._prepared.table or rewriting_writer_for(write)
+        table = self._prepared.table
+        writer = table.parquet if table else rewriting_writer_for(write)
         if writer is None:
             return end
         work: Sequence[Rewrite]

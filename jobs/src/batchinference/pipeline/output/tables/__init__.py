@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -38,7 +38,6 @@ from batchinference.pipeline.schema import (
     is_list,
     map_nulls,
     unify_field,
-    unify_schemas,
 )
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
 from batchinference.pipeline.storage.location import Location
@@ -52,7 +51,6 @@ Row = dict[str, Any]
 class Table(CommittedTable, ABC):
     """A table as the output of a job, and the writer of the files that tasks commit."""
 
-    typed: ClassVar[bool] = True
     parquet: ClassVar[ParquetWriter] = ParquetWriter("zstd")
     partition_by: tuple[str, ...] = ()
     types: pa.Schema | None = None
@@ -98,27 +96,20 @@ class Table(CommittedTable, ABC):
         rows = layout.chosen(self.converted(table))
         self._check_with_earlier(rows.schema)
         for _, partition in partitions(rows, self.partition_by):
-            yield ".parquet", self.write([partition])
+            yield ".parquet", self.parquet.write([partition])
 
     def _check_with_earlier(self, schema: pa.Schema) -> None:
         """Raise BadOutput if no type holds the values of a column in this and earlier files of this
         task. All files are compared at the end of the job only."""
         for field in schema:
             earlier = self._seen.get(field.name, field)
-            both = unify_field([earlier, field])
-            if both is None:
+            if (both := unify_field([earlier, field])) is None:
                 raise _mixed_types(f"column '{field.name}' is {earlier.type} and {field.type}")
             self._seen[field.name] = both
 
     @cached_property
     def _seen(self) -> dict[str, pa.Field]:
         return {}
-
-    def read(self, content: bytes) -> pa.Table:
-        return self.parquet.read(content)
-
-    def write(self, tables: Iterable[pa.Table]) -> memoryview:
-        return self.parquet.write(tables)
 
     @staticmethod
     def footer(content: bytes) -> tuple[pa.Schema, int]:
@@ -132,7 +123,8 @@ class Table(CommittedTable, ABC):
         kept = pa.schema([field for field in typed_columns(schema) if field.name not in without])
         if kept.equals(schema):
             return content
-        return bytes(self.write([self.read(content).select(kept.names).cast(kept)]))
+        rows = self.parquet.read(content).select(kept.names)
+        return bytes(self.parquet.write([rows.cast(kept)]))
 
     def find_place(self) -> None:
         """Find out where the files of the table are. Runs on the driver before `place`."""
@@ -201,15 +193,6 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
             f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
         )
     return tuple(existing)
-
-
-def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Return the unified schema of a table and its new rows. Raises BadOutput if a column has
-    several types."""
-    try:
-        return unify_schemas(schema.remove_metadata() for schema in schemas)
-    except TypeMismatch as error:
-        raise _mixed_types(str(error)) from None
 
 
 def typed_columns(schema: pa.Schema) -> pa.Schema:

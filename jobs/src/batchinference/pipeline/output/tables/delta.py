@@ -24,9 +24,9 @@ from batchinference.pipeline.output.tables import (
     common_types,
     partitions_of,
     typed_columns,
-    unified,
 )
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
+from batchinference.pipeline.schema import unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteDelta
@@ -62,7 +62,7 @@ class DeltaLakeTable(Table):
         _, count = self.footer(content)
         values, directory = {}, ""
         if self.partition_by:
-            rows = self.read(content)
+            rows = self.parquet.read(content)
             values = _values(rows, self.partition_by)
             ((directory, _),) = partitions(rows, self.partition_by)
         content = self.stored(content, self.partition_by)
@@ -134,7 +134,7 @@ class DeltaLakeTable(Table):
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
         """Add the columns that the table lacks, and return the unified schema."""
         before = pa.schema(table.schema().to_arrow())
-        whole = unified([before, schema])
+        whole = unify_schemas([before, schema])
         if new := [field for field in whole if field.name not in before.names]:
             table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
             table.update_incremental()

@@ -30,9 +30,9 @@ from batchinference.pipeline.output.tables import (
     common_types,
     partitions_of,
     typed_columns,
-    unified,
 )
 from batchinference.pipeline.output.writers.parquet import storable
+from batchinference.pipeline.schema import unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import iceberg_properties
@@ -192,7 +192,7 @@ def _columns_of(table: ExistingTable) -> pa.Schema:
 def _widen(transaction: Transaction, table: ExistingTable, schema: pa.Schema) -> None:
     """Add the columns that the table lacks to its schema."""
     before = _columns_of(table)
-    whole = unified([before, schema])
+    whole = unify_schemas([before, schema])
     if not whole.equals(before):
         with transaction.update_schema() as update:
             update.union_by_name(whole)

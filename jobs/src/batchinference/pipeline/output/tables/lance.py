@@ -40,7 +40,7 @@ class LanceTable(Table):
         return without_empty_structs(_with_vectors(table))
 
     def put(self, file: Location, content: bytes) -> list[str]:
-        table = self.read(content)
+        table = self.parquet.read(content)
         mode = "append" if self._append else "overwrite"
         fragments = write_fragments(
             table,
@@ -62,9 +62,16 @@ class LanceTable(Table):
         dataset = self._dataset()
         if dataset is not None and fence.is_passed(partial(_commits, dataset)):
             return
-        operation = self._operation(rows, dataset)
-        if operation is None:
+        if not rows.files and (not rows.schema if dataset is None else self._append):
             return
+        operation: lance.LanceOperation.BaseOperation
+        fragments = [FragmentMetadata.from_json(text) for file in rows.files for text in file]
+        if dataset is not None and self._append:
+            operation = lance.LanceOperation.Append(fragments)
+        elif dataset is not None and not fragments:
+            operation = lance.LanceOperation.Overwrite(dataset.schema, [])
+        else:
+            operation = lance.LanceOperation.Overwrite(self.columns(rows), fragments)
         version = 0 if dataset is None else dataset.version
         fence.check()
         lance.LanceDataset.commit(
@@ -73,19 +80,6 @@ class LanceTable(Table):
             storage_options=self._address.storage_options,
             max_retries=0,  # on a conflict, check the marks again; appends do not conflict
         )
-
-    def _operation(
-        self, rows: TableFiles, dataset: lance.LanceDataset | None
-    ) -> lance.LanceOperation.BaseOperation | None:
-        """Return the operation to commit, or None if there is nothing to do."""
-        if not rows.files and dataset is not None:
-            return None if self._append else lance.LanceOperation.Overwrite(dataset.schema, [])
-        if not rows.schema:
-            return None
-        fragments = [FragmentMetadata.from_json(text) for file in rows.files for text in file]
-        if self._append and dataset is not None:
-            return lance.LanceOperation.Append(fragments)
-        return lance.LanceOperation.Overwrite(self.columns(rows), fragments)
 
     def first_rows(self, count: int) -> list[Row]:
         dataset = self._dataset()

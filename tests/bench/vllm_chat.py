@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ def product(model: str, batches: int) -> Callable[[list[str]], list[str]]:
         transform = load_step(step, Device())
         return lambda batch: iter([transform(batch)])
 
-    run = ConcurrentBatches(stage, make)
+    run = ConcurrentBatches(stage, make, Event())
     return lambda texts: [
         answer for made in run(pa.table({"text": texts})) for answer in made["answer"].to_pylist()
     ]

@@ -11,15 +11,20 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.errors import EngineDied, JobFailure
-from batchinference.pipeline.execution import concurrent_batches
+from batchinference.pipeline.execution import dataset
+from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.concurrent_batches import (
     ConcurrentBatches,
     concurrency_of_actors,
     concurrent_or_single,
 )
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from support.documents.parsed import steps_of
 from support.documents.vllm_models import vllm_step
+from support.outputs.batches import good
 
 SECONDS = 30
 
@@ -32,10 +37,12 @@ def numbers(tables: Iterator[pa.Table]) -> list[int]:
     return [number for table in tables for number in table["n"].to_pylist()]
 
 
-def concurrent(make: Callable[[], Any], rows: int, at_once: int) -> ConcurrentBatches:
+def concurrent(
+    make: Callable[[], Any], rows: int, at_once: int, stopping: threading.Event | None = None
+) -> ConcurrentBatches:
     step = vllm_step(maxConcurrentBatches=at_once) | {"batchSize": rows}
     (stage,) = stages_of(steps_of(step))
-    return ConcurrentBatches(stage, make)
+    return ConcurrentBatches(stage, make, stopping or threading.Event())
 
 
 def each(compute: Callable[[pa.Table], Any]) -> Callable[[], Any]:
@@ -87,7 +94,7 @@ def test_threads_have_their_own_steps_which_later_batches_use_again() -> None:
         return run
 
     run = concurrent(make, rows=1, at_once=2)
-    assert len(made) == 1, "the model is loaded before there are several threads"
+    assert made == []
     assert numbers(run(block(*range(8)))) == list(range(8))
     assert len(made) == 2
 
@@ -106,26 +113,44 @@ def test_failure_ends_the_call_without_the_other_batches() -> None:
     assert len(computed) < 99
 
 
+def test_stop_leaves_out_batches_that_have_not_begun() -> None:
+    stopping = threading.Event()
+
+    def compute(batch: pa.Table) -> None:
+        if batch["n"][0].as_py() == 3:
+            stopping.set()
+
+    run = concurrent(each(compute), rows=1, at_once=1, stopping=stopping)
+    assert numbers(run(block(*range(1, 10)))) == [1, 2, 3]
+
+
 def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(concurrent_batches.os, "_exit", codes.append)
+    monkeypatch.setattr(dataset.os, "_exit", codes.append)
 
-    def die(_: pa.Table) -> None:
+    def die(_: Segment, batch: Any, stopping: threading.Event) -> Iterator[Any]:
         raise EngineDied("lost")
+        yield
 
-    with pytest.raises(EngineDied):
-        numbers(concurrent(each(die), rows=1, at_once=1)(block(1)))
+    monkeypatch.setattr(Segment, "load", lambda _: [])
+    monkeypatch.setattr(Segment, "of_block", die)
+    (stage,) = stages_of(steps_of(vllm_step(maxConcurrentBatches=4)))
+    errors = ErrorHandling(tolerant=True, input=Location("/none"))
+    actor = dataset._actor(stage, Segment.of([stage], errors))()
+    assert list(actor(encode(good(0, 0, [1])))) == []
     assert codes == [1]
 
 
 def test_calls_of_the_actor_are_as_many_as_its_batches() -> None:
     (stage,) = stages_of(steps_of(vllm_step(maxConcurrentBatches=4)))
     assert concurrency_of_actors(stage)["max_concurrent_calls_per_actor"] == 4
-    assert isinstance(concurrent_or_single(stage, each(lambda _: None)), ConcurrentBatches)
+    assert isinstance(
+        concurrent_or_single(stage, each(lambda _: None), threading.Event()), ConcurrentBatches
+    )
 
 
 def test_other_actors_compute_one_batch_at_a_time() -> None:
     (stage,) = stages_of(steps_of(vllm_step(maxConcurrentBatches=1)))
     made = each(lambda _: None)()
-    assert concurrent_or_single(stage, lambda: made) is made
+    assert concurrent_or_single(stage, lambda: made, threading.Event()) is made
     assert concurrency_of_actors(stage) == {}

@@ -68,8 +68,6 @@ KINDS = {
         set(RUNTIMES),
         "runtime",
         ("spec/models/", "pipeline/runtimes/"),
-        # the engine of vLLM is not yet a runtime like the others
-        ("plan/stages.py", "pipeline/execution/vllm_stage.py", "cli/preview.py"),
     ),
     "a step": Kind(
         {"Chunk", "Explode", "LabelFromPath", "Nearest", "PythonStep", "Repartition"},

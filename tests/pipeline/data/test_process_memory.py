@@ -51,13 +51,11 @@ def segment_of(run: str, *stages: Stage) -> Segment:
 
 def test_stage_reports_once_and_after_growth(peak: Peak) -> None:
     slim = Step.model_validate({"name": "slim", "dropColumns": ["n"]})
-    calls = BlockCalls("slim", segment_of("slim", Stage("slim", (slim,))))
+    calls = BlockCalls("slim", segment_of("slim", Stage("slim", (slim,))), Event())
     notes = []
     for size in (100, 100, 109, 111, 90, 130):
         peak(size)
-        notes.append(
-            reported(merged(map(decode, calls.run(encode(good(0, 0, [1, 2])), Event()))).notes)
-        )
+        notes.append(reported(merged(map(decode, calls(encode(good(0, 0, [1, 2]))))).notes))
     assert notes == [[("slim", 100)], [], [], [("slim", 111)], [], [("slim", 130)]]
 
 

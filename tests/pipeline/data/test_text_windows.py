@@ -142,8 +142,8 @@ def test_actor_of_a_text_model_gets_the_longest_texts_first(
         return [lambda batch, stopping: run(batch)]
 
     monkeypatch.setattr(Segment, "load", load)
-    calls = BlockCalls("own", Segment.of(stages_of(steps_of(step)), TOLERANT))
-    results = [decode(block) for block in calls.run(encode(texts(2, 9, 1, 5)), Event())]
+    calls = BlockCalls("own", Segment.of(stages_of(steps_of(step)), TOLERANT), Event())
+    results = [decode(block) for block in calls(encode(texts(2, 9, 1, 5)))]
     assert given_ == [[9, 5, 2, 1] if sorted_ else [2, 9, 1, 5]]
     assert merged(results).table.equals(texts(2, 9, 1, 5).table)
 

@@ -129,7 +129,7 @@ class InProcessExecution(Executor):
     def _run_dataset(self, tasks: list[ReadRows]) -> None:
         stages = (stage for stage in self._plan.stages if not stage.rows_per_block)
         runners = [
-            BlockCalls(stage.name, Segment.of([stage], self._errors, self._run_id))
+            BlockCalls(stage.name, Segment.of([stage], self._errors, self._run_id), Event())
             for stage in stages
         ]
         target = self._dataset(tasks, 1, None, reads_run_steps=False).sink([])
@@ -148,7 +148,7 @@ class InProcessExecution(Executor):
 
 def _run(blocks: Iterator[pa.Table], calls: BlockCalls) -> Iterator[pa.Table]:
     for block in blocks:
-        yield from calls.run(block, Event())
+        yield from calls(block)
 
 
 def _blocks_of_tasks(tables: Iterable[pa.Table], size: int) -> Iterator[list[pa.Table]]:

@@ -3,8 +3,8 @@
     python tests/bench/vllm_chat.py MODEL [ROWS] [BATCHES]
 
 MODEL is a folder, ROWS are 2000 by default, and BATCHES is `maxConcurrentBatches`. Each side loads
-the model in a process of its own, without Ray, and computes the rows after a few others. Needs
-vLLM: on a machine without GPUs, its build for CPUs.
+the model in a process of its own, without Ray, and computes the rows after a few others. It fails
+if the texts differ. Needs vLLM: on a machine without GPUs, its build for CPUs.
 """
 
 from __future__ import annotations
@@ -66,9 +66,11 @@ SIDES = {"batchinference": product, "LLM.chat": alone}
 
 def main(model: str, rows: int = 2000, batches: int = 16, side: str = "") -> None:
     if not side:
-        for name in SIDES:
-            command = [sys.executable, __file__, model, str(rows), str(batches), name]
-            subprocess.run(command, check=True)
+        commands = [[sys.executable, __file__, model, str(rows), str(batches), s] for s in SIDES]
+        lines = [subprocess.check_output(one, text=True).splitlines()[-1] for one in commands]
+        print(*lines, sep="\n")
+        if len({line.rpartition(" ")[2] for line in lines}) > 1:
+            sys.exit("the texts differ")
         return
     began = time.perf_counter()
     run = SIDES[side](model, batches)

@@ -6,6 +6,7 @@ and vLLM, not vLLM itself.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import sys
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import ray
 from PIL import Image
@@ -91,6 +93,11 @@ class AsyncLLMEngine:
         tokenization_kwargs: dict[str, Any],
     ) -> AsyncIterator[Any]:
         text = self._checked(prompt, tokenization_kwargs)
+        folder = Path(self.arguments.model).parent
+        while text == "hold" and not (folder / "release").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        if (folder / "record").exists():
+            (folder / f"computed-{uuid4().hex}").write_text(text)
         generated = text[::-1][: sampling_params.max_tokens]
         if lora_request is not None:
             generated += f" by {lora_request.lora_path}"
@@ -128,12 +135,12 @@ class AsyncLLMEngine:
                 "tokens"
             )
         text: str = self._tokenizer.decode(tokens)
-        if "refuse" in text:
+        if "refuse" in text or text == "fail":
             raise VLLMValidationError("The decoder prompt is too odd")
         if "lost once" in text and not (mark := Path(self.arguments.model, "lost")).exists():
             mark.touch()
             raise EngineDeadError("EngineCore encountered an issue")
-        if "is lost" in text:
+        if "is lost" in text or text == "die":
             raise EngineDeadError("EngineCore encountered an issue")
         if "no memory" in text:
             raise EngineGenerateError from MemoryError("no memory left")

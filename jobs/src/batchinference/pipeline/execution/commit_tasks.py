@@ -122,7 +122,6 @@ class CommitTasks:
     limit the first tasks to the running workers, and it does not say why a task was lost."""
 
     tasks: list[CommitTask]
-    stop: StopRequest
     arguments: dict[str, Any]
     at_once: Callable[[float], int]
     control: ExecutionControl
@@ -141,11 +140,11 @@ class CommitTasks:
                 if not running:
                     return
                 running = self._wait_for_tasks(running)
-            self.stop.send()
+            self.control.request_stop()
             while running:
                 running = self._wait_for_tasks(running)
         except BaseException:
-            self.stop.send()
+            self.control.request_stop()
             # tasks that do not end in time are killed together with the driver
             ray.wait(list(running), num_returns=len(running), timeout=ABORT_SECONDS)
             raise

@@ -25,8 +25,7 @@ _OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
 
 
 MAX_LOST = 3
-"""If this many tasks are lost before any row is committed, the pass fails: the rows are not the
-cause."""
+"""If this many tasks are lost before any row is committed, the pass ends."""
 
 
 @dataclass
@@ -42,6 +41,12 @@ class ExecutionControl:
     """Whether the rows of lost tasks can be computed in the next pass."""
     has_commits: Callable[[], bool] = lambda: True
     """Returns whether rows were committed in this pass."""
+    has_deaths: Callable[[], bool] = lambda: False
+    """Returns whether it is known at which rows processes died in this pass."""
+    stop: Callable[[], None] = lambda: None
+    """Requests the processes of this pass to stop."""
+    stopped: bool = False
+    """Whether `stop` was called."""
     rows_per_commit: int = 1
     """The number of rows that are enough for a task that commits."""
     commit_seconds: float = 60.0
@@ -59,11 +64,17 @@ class ExecutionControl:
     waits for this stage; earlier stages may only be waiting for it."""
 
     def record_lost(self, death: BaseException) -> None:
-        """Record a task whose process died again and again, or whose node was lost. Raises `death`
-        if the pass cannot recover: the first MAX_LOST tasks are lost and no row is committed."""
+        """Record a task whose process died again and again, or whose node was lost.
+
+        If MAX_LOST tasks are lost before any row is committed, the pass ends, and the next one
+        isolates the rows. Raises `death` if none are known, or if there can be no other pass."""
         self.lost, self.death = self.lost + 1, death
-        if not self.recovers or (self.lost >= MAX_LOST and not self.has_commits()):
+        if not self.recovers:
             raise death
+        if self.lost >= MAX_LOST and not self.has_commits():
+            if not self.has_deaths():
+                raise death
+            self.draining = True
 
     def record_error(self, error: BaseException) -> None:
         """Record an error of a task of Ray Data, which goes on. `on_step` raises it unless the task
@@ -74,6 +85,12 @@ class ExecutionControl:
             self.record_lost(error)
         except BaseException as failure:  # noqa: BLE001 - `check` raises it
             self.failure = self.failure or failure
+
+    def request_stop(self) -> None:
+        """Request the processes of this pass to stop, once."""
+        if not self.stopped:
+            self.stopped = True
+            self.stop()
 
     def check(self) -> None:
         """Raise the failure of a task, if any."""
@@ -87,6 +104,7 @@ class ExecutionControl:
             raise JobFailure("given up")
         self.check()
         if self.draining:
+            self.request_stop()
             _drain(states)
         busy = [
             name

@@ -23,6 +23,7 @@ from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
+from batchinference.pipeline.execution.crash_notes import deaths_of
 from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRows
 from batchinference.pipeline.execution.fused_sizing import FusedSizing, small_commit_seconds
 from batchinference.pipeline.execution.resources import (
@@ -69,6 +70,8 @@ class Executor:
         self._control = ExecutionControl(
             recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.attempt.counts().read > 0,
+            has_deaths=lambda: bool(deaths_of(self._run_id)),
+            stop=lambda: StopRequest(self._run_id).send(),
             rows_per_commit=self._rules.rows,
             commit_seconds=self._rules.small_commit_seconds,
         )
@@ -131,7 +134,7 @@ class Executor:
         arguments = fused_task_arguments(plan, repeatable=prepared.input.repeatable)
         at_once = partial(fused_tasks_at_once, plan)
         control.stage = ", ".join(["read", *(s.name for s in plan.stages), "write"])
-        return CommitTasks(commit_tasks, stop, arguments, at_once, control)
+        return CommitTasks(commit_tasks, arguments, at_once, control)
 
     @property
     def _run_id(self) -> str:

@@ -1,0 +1,46 @@
+"""The modules that a row enters are those of docs/architecture.md."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECTION = "### The way of the data"
+MOST = 60
+
+
+@pytest.fixture(autouse=True)
+def _bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "bench"))
+
+
+def listed() -> list[set[str]]:
+    """Return the modules of each table of the section."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.split(SECTION)[1].split("\n### ")[0]
+    tables = section.split("| --- | --- |")[1:]
+    return [
+        {
+            line.split("|")[1].strip().replace("\\", "").replace("/__init__", "").replace("/", ".")
+            for line in table.splitlines()
+            if line.startswith("| ") and not line.startswith("| module")
+        }
+        for table in tables
+    ]
+
+
+def test_modules_of_each_way_are_listed() -> None:
+    import way_of_the_data
+
+    tasks, pool, failing = listed()
+    without = {"execution.commit_tasks", "execution.resources"}
+    entered = {way: set(way_of_the_data.modules_of(way)) for way in ("", "pool", "failing")}
+    assert entered[""] == tasks
+    assert entered["pool"] == (tasks | pool) - without
+    assert entered["failing"] <= tasks | failing
+    assert failing <= entered["failing"]
+    assert max(map(len, entered.values())) <= MOST
+    assert sys.getprofile() is None

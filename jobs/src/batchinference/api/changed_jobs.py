@@ -1,15 +1,8 @@
-"""Changes a job for one run: start over, retry its failed rows, or try its first rows."""
+"""Changes a job for one run: start over, or retry its failed rows."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
-from batchinference.spec import BatchInference, Problem
-from batchinference.spec.addresses import is_local, local_path
-from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.problems import raise_for_problems
-from batchinference.spec.write import WriteTable
+from batchinference.spec import BatchInference
 
 
 def retried(job: BatchInference) -> BatchInference:
@@ -31,7 +24,7 @@ def retried(job: BatchInference) -> BatchInference:
         fix = f" as it is now ({changes}): restore it, or run it" if changes else ": run it"
         raise BadInput(f"'{layout.output.uri}' holds no output of this job{fix} first")
     errors = job.spec.errors.model_copy(update={"retry": True})
-    return _with(job, errors=errors, resume=True)
+    return changed(job, errors=errors, resume=True)
 
 
 def restarted(job: BatchInference) -> BatchInference:
@@ -50,53 +43,9 @@ def restarted(job: BatchInference) -> BatchInference:
             "to overwrite to replace all of them, or resume to false to repeat an unfinished run"
         )
     errors = job.spec.errors.model_copy(update={"retry": False})
-    return _with(
+    return changed(
         job, resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
     )
-
-
-def trial(job: BatchInference, rows: int) -> BatchInference:
-    """Return the job over its first `rows` rows, with its own output next to the output of the job.
-
-    A trial starts over. Its run must replace only its own output (`own_only`). Raises SpecError if
-    the input cannot be limited, or if there is no place next to the output.
-    """
-    spec = job.spec
-    raise_for_problems(_without_trial(spec))
-    path = _trial_path(spec.write.path, rows)
-    return _with(
-        job,
-        read=spec.read.limited(rows),
-        write=spec.write.model_copy(update={"path": path, "mode": "overwrite"}),
-        errors=spec.errors.model_copy(update={"path": None, "retry": False}),
-        resume=False,
-    )
-
-
-def _without_trial(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield the reasons why a job has no trial."""
-    fix = "Use batchinference preview, or run a copy of the job"
-    if not spec.read.has_limit:
-        problem = f"the rows of this format cannot be limited ({spec.read.format}). {fix}"
-        yield Problem("spec.read.format", f"{problem} with a limit in read.query")
-    if isinstance(spec.write, WriteTable):
-        problem = f"a trial does not write to a table ({spec.write.format}). {fix}"
-        yield Problem("spec.write.format", f"{problem} with write.format: parquet")
-    if _is_root(spec.write.path):
-        problem = f"a trial has no place next to it ({spec.write.path}). Write below it"
-        yield Problem("spec.write.path", f"{problem}, such as {spec.write.path.rstrip('/')}/out")
-
-
-def _trial_path(path: str, rows: int) -> str:
-    """Return the path of a trial over `rows` rows of the job that writes to a path."""
-    whole = os.path.normpath(local_path(path)) if is_local(path) else path.rstrip("/")
-    return f"{whole}-limit-{rows}"
-
-
-def _is_root(path: str) -> bool:
-    """Return whether a path is a whole bucket, or the root of the file system."""
-    rest = local_path(path).strip("/")
-    return not rest or (not is_local(path) and "/" not in rest)
 
 
 def overwrites(job: BatchInference) -> bool:
@@ -104,5 +53,6 @@ def overwrites(job: BatchInference) -> bool:
     return job.spec.write.mode == "overwrite"
 
 
-def _with(job: BatchInference, **fields: object) -> BatchInference:
+def changed(job: BatchInference, **fields: object) -> BatchInference:
+    """Return the job with other fields of its spec."""
     return job.model_copy(update={"spec": job.spec.model_copy(update=fields)})

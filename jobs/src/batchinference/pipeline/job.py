@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,13 +16,11 @@ from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.error_limits import check_errors, check_warnings
 from batchinference.pipeline.errors import (
     BadOutput,
-    Incomplete,
     JobFailure,
     OutOfMemory,
     OutputInUse,
@@ -34,6 +31,7 @@ from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
 from batchinference.pipeline.execution.crash_notes import deaths_of
 from batchinference.pipeline.execution.executor import Executor
+from batchinference.pipeline.execution.passes import Passes
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
@@ -53,9 +51,6 @@ from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import secret_variables
 from batchinference.spec.write import WriteTable
 
-MAX_PASSES, MAX_STALLED = 50, 4
-"""Maximum number of passes over missing rows, and of consecutive passes that commit nothing and in
-which no process dies at a row. If rows are still missing afterwards, the job fails."""
 Publish = Callable[[Report], None]
 RayContext = Callable[[], AbstractContextManager[Plan]]
 """Starts Ray or connects to it, and yields the plan that fits it."""
@@ -146,12 +141,10 @@ class JobRun:
         return self._finished[-1]
 
     def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
-        """Run passes until no rows are missing, finalize the output, and return its report.
-
-        One pass is enough unless a node is lost, or processes die at a row. Raises Incomplete if
-        rows are missing after the last pass."""
-        stalled = 0
-        for number in itertools.count(1):
+        """Run passes until no rows are missing, finalize the output, and return its report. Raises
+        Incomplete if rows are missing after the last pass."""
+        passes = Passes()
+        while True:
             executor = Executor(self.job.spec, plan, run)
             with keep_heartbeat(run.attempt.heartbeat):
                 end = self._run_attempt(run, executor)
@@ -159,17 +152,7 @@ class JobRun:
                     return self._finalize(run, end, executor)
             self.stop.check()
             deaths = deaths_of(run.attempt.lease.run)
-            advanced = deaths or len(end.snapshot.entries) > len(run.start.entries)
-            stalled = 0 if advanced else stalled + 1
-            if executor.death is not None and not advanced:
-                raise executor.death
-            if not run.input.repeatable or number == MAX_PASSES or stalled == MAX_STALLED:
-                break
-            run = run.next_pass(end, deaths)
-        raise Incomplete(
-            "the output does not contain each input row once. Missing: "
-            f"{format_missing_rows(end.missing)}. Run the job again to compute them"
-        )
+            run = passes.after(run, end, deaths, executor.death)
 
     def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""

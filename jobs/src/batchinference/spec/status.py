@@ -140,7 +140,7 @@ class BatchInferenceStatus(SpecModel):
     progress: Progress | None = None
     """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """The last stage that has work, while the job runs. A fused task has several stages, such as
+    """The last stage that has work, while the job runs. A task may run several stages, such as
     `read, embed, write`."""
     counts: Counts | None = None
     """Rows by result."""

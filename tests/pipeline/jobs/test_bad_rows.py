@@ -217,7 +217,7 @@ def test_a_process_that_dies_is_reported_with_its_step_and_rows(
     def die(*_: Any, **__: Any) -> None:
         raise WorkerCrashed("a process died")
 
-    note = CrashNote("own", pack_id(0, 2), pack_id(0, 4), 3)
+    note = CrashNote("own", ((pack_id(0, 2), pack_id(0, 5)),))
     monkeypatch.setattr(job_module, "deaths_of", lambda run: [(note,)])
     monkeypatch.setattr(job_module, "check_errors", die)
     run = run_in_process(job(tmp_path, {"maxRows": 3}))
@@ -240,6 +240,7 @@ def test_unreadable_or_unwritable_note_is_ignored(
     monkeypatch.setattr(segment, "replaces_dead_process", lambda: True)
     monkeypatch.setattr(crash_notes, "owner_of_this_process", lambda: "task")
     monkeypatch.setattr(crash_notes, "put_note", away)
+    monkeypatch.setattr(crash_notes, "remove_note", away)
     monkeypatch.setattr(crash_notes, "lost_nodes", away)
     assert run_in_process(job(tmp_path, {"maxRows": 3})).report.state == JobState.SUCCEEDED
     monkeypatch.setattr(job_module, "check_errors", die)

@@ -31,6 +31,7 @@ KINDS: dict[str, list[Document]] = {
     "no pool": [{}],
     "one pool": [{}, POOL, {}],
     "two pools": [{}, POOL, POOL],
+    "one replica": [{}, {"replicas": {"max": 1}, "batchSize": 3}, {}],
     "vLLM": [{}, VLLM, {}],
     **{kind: [{}] for kind in TABLES},
 }
@@ -107,7 +108,17 @@ class Job:
         return verified(self._directory / "out", "--trust-output").result == "proven"
 
 
-@pytest.fixture(params=KINDS)
+SOON = ("no pool", "one pool", "vLLM", "a table of delta")
+"""The kinds that each landing tests."""
+
+
+@pytest.fixture(
+    params=[
+        kind if kind in SOON else pytest.param(kind, marks=pytest.mark.long("crash-points"))
+        for kind in KINDS
+        if kind != "one replica"
+    ]
+)
 def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
     return Job(tmp_path, request.param)
 
@@ -164,4 +175,19 @@ def test_rows_are_committed_in_chunks_kept_at_a_stop_and_not_computed_again(job:
     assert job.texts() == sorted(["hold", *(text for rows in files.values() for text in rows)])
     computed = job.computed()
     assert [text for text in kept if computed.count(text) != 1] == []
+    assert job.is_proven()
+
+
+@pytest.mark.long("crash-points")
+def test_job_goes_on_after_an_actor_has_no_restarts_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray Data would wait for it for ever."""
+    monkeypatch.setattr(dataset, "TASK_RETRIES", 1)
+    monkeypatch.setattr(dataset, "ACTOR_RESTARTS", 2)
+    job = Job(tmp_path, "one replica")
+    files = {f"f{number}": ["die" if number % 2 else "a", "b", "c"] for number in range(6)}
+    job.read(**files)
+    run = job.run()
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (18, 15, 3, 0))
     assert job.is_proven()

@@ -34,8 +34,13 @@ from batchinference.pipeline.storage.location import Location
 from support.outputs.batches import end, errors_of, good, outcomes
 from support.tiers import examples
 
-ROW, OTHER = CrashNote("own", 5, 5, 1), CrashNote("own", 7, 7, 1)
-MANY = CrashNote("own", 0, 99, 100)
+
+def note(first: int, last: int | None = None, node: str = "", step: str = "own") -> CrashNote:
+    """Return a note of consecutive rows."""
+    return CrashNote.of(step, np.arange(first, (first if last is None else last) + 1), node)
+
+
+ROW, OTHER, MANY = note(5), note(7), note(0, 99)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +88,7 @@ def test_what_follows_from_deaths(
 def test_crashes_of_adjacent_rows_are_not_the_fault_of_the_rows(
     rows: tuple[int, ...], systemic: bool
 ) -> None:
-    isolation = NO_DEATHS.after((CrashNote("own", row, row, 1),) for row in (*rows, *rows))
+    isolation = NO_DEATHS.after((note(row),) for row in (*rows, *rows))
     assert isolation.is_systemic == systemic
 
 
@@ -116,45 +121,49 @@ def test_exactly_the_rows_that_kill_their_process_are_found(
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(
-    rows=st.integers(1, 200),
-    first=st.integers(-5, 205),
-    size=st.integers(1, 200),
-    count=st.integers(1, 200),
-)
-def test_suspects_and_other_rows_are_all_rows(rows: int, first: int, size: int, count: int) -> None:
+@given(rows=st.integers(1, 200), noted_rows=st.sets(st.integers(0, 250), min_size=1))
+def test_suspects_and_other_rows_are_all_rows(rows: int, noted_rows: set[int]) -> None:
     batch = merged([good(0, 0, range(rows)), end(0, rows)])
-    suspect = CrashNote("own", first, first + size - 1, min(count, size))
+    suspect = CrashNote.of("own", np.array([*noted_rows]))
     parts, others = Isolation(((suspect,),)).divided(batch)
     found = merged([others, *parts])
     assert sorted(found.source.tolist()) == sorted(found.ids.tolist()) == list(range(rows))
     assert sorted(found.table.column("n").to_pylist()) == list(range(rows))
     assert found.ends == ((0, rows),)
     apart = [row for part in parts for row in part.ids.tolist()]
-    assert apart == [row for row in range(rows) if suspect.first <= row <= suspect.last]
+    assert apart == sorted(row for row in noted_rows if row < rows)
     assert all(len(part.ids) <= -(-suspect.rows // PARTS) for part in parts)
 
 
 def test_rows_of_an_input_row_stay_in_one_part() -> None:
     read = good(0, 0, range(3))
     exploded = read.derived(read.table.take([0, 1, 1, 2]), np.array([0, 1, 1, 2]), [])
-    parts, others = NO_DEATHS.after([(CrashNote("own", 0, 1, 2),)]).divided(exploded)
+    parts, others = NO_DEATHS.after([(note(0, 1),)]).divided(exploded)
     assert [part.ids.tolist() for part in parts] == [[0], [1, 1]]
     assert others.ids.tolist() == [2]
 
 
 def test_note_names_the_rows_whatever_their_order() -> None:
-    note = CrashNote.of("own", np.array([9, 3, 3, pack_id(1, 2)]))
-    assert note == CrashNote("own", 3, pack_id(1, 2), 3)
-    assert not note.is_one_row
-    assert CrashNote.of("own", np.array([4, 4])) == CrashNote("own", 4, 4, 1)
+    note = CrashNote.of("own", np.array([9, 3, 3, 4, pack_id(1, 2)]))
+    after = pack_id(1, 2) + 1
+    assert note.ranges == ((3, 5), (9, 10), (after - 1, after))
+    assert (note.first, note.last, note.rows, note.is_one_row) == (3, after - 1, 4, False)
+    assert note.holds(np.array([2, 3, 4, 5, 9, after])).tolist() == [
+        False,
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert CrashNote.of("own", np.array([4, 4])).is_one_row
     assert CrashNote.parse(note.serialized()) == note
 
 
 @pytest.mark.parametrize("takes_blocks", [False, True], ids=["reads", "takes blocks"])
 def test_crashed_rows_become_failed_rows(tmp_path: Path, *, takes_blocks: bool) -> None:
     handling = ErrorHandling(tolerant=True, input=Location(str(tmp_path)), values=True)
-    first = CrashNote("first", 1, 1, 1)
+    first = note(1, step="first")
     isolation = NO_DEATHS.after([(OTHER,), (first,), (first,), (ROW,), (ROW,)])
     steps = Segment(pickle.dumps(([], handling)), isolation=isolation)
     read = merged([good(0, 0, range(8)), end(0, 8)])
@@ -192,7 +201,7 @@ def test_note_exists_while_its_rows_are_computed(notes: dict[str, str]) -> None:
         assert notes == {}
     with noted("run"), noted_rows("own", ids):
         (text,) = notes.values()
-        assert CrashNote.parse(text) == CrashNote("own", 5, 5, 1, "node")
+        assert CrashNote.parse(text) == note(5, node="node")
     assert notes == {}
 
 
@@ -218,7 +227,7 @@ def test_deaths_are_those_of_the_run_and_of_earlier_processes(notes: dict[str, s
     death(notes, "run/task/2", ROW, OTHER)
     death(notes, "run/another/3", MANY)
     death(notes, "other/task/4", MANY)
-    death(notes, "run/task/5", CrashNote("own", 1, 1, 1, "lost"))
+    death(notes, "run/task/5", note(1, node="lost"))
     assert set(predecessor_deaths("run")) == {(ROW,), (ROW, OTHER)}
     assert set(deaths_of("run")) == {(MANY,), (ROW,), (ROW, OTHER)}
 
@@ -250,6 +259,6 @@ def test_process_that_replaces_another_one_isolates_its_rows(
     assert errors_of(results) == {5: f"WorkerCrashed: {CRASHED}"}
     for row in range(6, 9):
         for process in "12":
-            death(notes, f"run/task/{row}{process}", CrashNote("own", row, row, 1))
+            death(notes, f"run/task/{row}{process}", note(row))
     with pytest.raises(JobFailure, match="adjacent rows"):
         next(steps.of_block(good(0, 0, range(8)), Event()))

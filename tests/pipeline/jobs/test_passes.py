@@ -11,7 +11,7 @@ from batchinference.pipeline.errors import Incomplete, WorkerCrashed
 from batchinference.pipeline.execution.isolation import CrashNote
 from batchinference.pipeline.execution.passes import MAX_PASSES, MAX_STALLED, Passes
 
-DEATH = (CrashNote("own", 1, 1, 1),)
+DEATH = (CrashNote("own", ((1, 2),)),)
 LOST = WorkerCrashed("died")
 
 

@@ -264,7 +264,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("breaks")
 @pytest.mark.parametrize("isolated", [False, True])
 def test_results_before_an_error_are_yielded(*, isolated: bool) -> None:
-    everything = Isolation(((CrashNote("own", 0, 19, 20),),))
+    everything = Isolation(((CrashNote.of("own", np.arange(20)),),))
     steps = Segment(NO_STEPS, isolation=everything if isolated else NO_DEATHS)
     results = steps.of_read(iter([good(0, 0, range(20))]), threading.Event())
     assert next(results).ids.tolist() == list(range(12))

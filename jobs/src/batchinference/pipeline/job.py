@@ -29,7 +29,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
-from batchinference.pipeline.execution.crash_notes import deaths_of
+from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.passes import Passes
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
@@ -151,7 +151,7 @@ class JobRun:
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
-            deaths = deaths_of(run.attempt.lease.run)
+            deaths = take_deaths(run.attempt.lease.run)
             run = passes.after(run, end, deaths, executor.death)
 
     def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
@@ -265,7 +265,8 @@ class JobRun:
         if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
         attempt = self._attempt.attempt
-        note = next((notes[-1] for notes in reversed(deaths_of(attempt.lease.run))), None)
+        notes = [note for death in deaths_of(attempt.lease.run) for note in death]
+        note = min(notes, key=lambda note: note.rows, default=None)
         if note is None:
             return failure
         (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))

@@ -29,8 +29,13 @@ from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
 from ray.data._internal.datasource.lance_datasource import LanceDatasource
 from ray.data._internal.datasource.sql_datasource import SQLDatasource
+from ray.data._internal.execution import streaming_executor_state
 from ray.data._internal.execution.bundle_queue.bundler import PendingBundleState, RebundlingStrategy
 from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.execution.operators.actor_pool_map_operator import (
+    _ACTOR_STATE_DEAD as _DEAD,
+)
+from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
 from ray.data._internal.execution.operators.base_physical_operator import (
     InternalQueueOperatorMixin,
 )
@@ -70,6 +75,7 @@ __all__ = [
     "errors_of_blocks",
     "get_memory_info_reply",
     "get_state_from_address",
+    "has_dead_actors",
     "has_flag",
     "lost_nodes",
     "maybe_enable_token_auth_if_token_available",
@@ -179,12 +185,14 @@ def _actor_has_restarted() -> bool:
 
 def put_note(name: str, text: str) -> None:
     """Store a text that all processes of the Ray cluster can read, until the cluster ends."""
-    _internal_kv_put(name, text.encode(), overwrite=True)
+    if _internal_kv_initialized():
+        _internal_kv_put(name, text.encode(), overwrite=True)
 
 
 def remove_note(name: str) -> None:
     """Remove a stored text."""
-    _internal_kv_del(name)
+    if _internal_kv_initialized():
+        _internal_kv_del(name)
 
 
 def notes_below(prefix: str) -> dict[str, str]:
@@ -237,8 +245,20 @@ def node_lifetimes() -> list[NodeLifetime]:
     ]
 
 
-BLOCK_ERRORS = "ray.data._internal.execution.streaming_executor_state"
-"""The logger that gets the errors of blocks."""
+class BlockErrors:
+    """Stands in for the logger that gets the errors of blocks. `record` is called with each."""
+
+    def __init__(self, logger: logging.Logger, record: Callable[[BaseException], None]) -> None:
+        self._logger, self._record = logger, record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logger, name)
+
+    def error(self, message: str, *arguments: object, exc_info: Any = None) -> None:
+        if isinstance(exc_info, BaseException):
+            self._record(exc_info)
+        else:
+            self._logger.error(message, *arguments, exc_info=exc_info)
 
 
 @contextmanager
@@ -246,22 +266,24 @@ def errors_of_blocks(
     context: DataContext, record: Callable[[BaseException], None]
 ) -> Iterator[None]:
     """While the block runs, a task of Ray Data that fails does not end the execution. `record` is
-    called with its error instead."""
-    logger, limit = logging.getLogger(BLOCK_ERRORS), context.max_errored_blocks
-
-    def keep(entry: logging.LogRecord) -> bool:
-        if not (entry.exc_info and entry.exc_info[1] is not None):
-            return True
-        record(entry.exc_info[1])
-        return False
-
+    called with its error instead, whatever the levels of loggers are."""
+    logger, limit = streaming_executor_state.logger, context.max_errored_blocks
     context.max_errored_blocks = -1
-    logger.addFilter(keep)
+    streaming_executor_state.logger = BlockErrors(logger, record)  # type: ignore[assignment]
     try:
         yield
     finally:
-        logger.removeFilter(keep)
+        streaming_executor_state.logger = logger
         context.max_errored_blocks = limit
+
+
+def has_dead_actors(operator: PhysicalOperator) -> bool:
+    """Return whether Ray starts some actor of an operator no more. Ray Data waits for it for
+    ever."""
+    if not isinstance(operator, ActorPoolMapOperator):
+        return False
+    pool: Any = operator._actor_pool
+    return any(actor._get_local_state() == _DEAD for actor in pool._running_actors)
 
 
 class TimedBundling(RebundlingStrategy):

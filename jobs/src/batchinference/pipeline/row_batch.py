@@ -144,7 +144,7 @@ class RowBatch:
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
-        one_to_one = len(self.source) == len(self.ids)
+        one_to_one = np.array_equal(self.source, self.ids)
         remaining = self.source[rows:] if one_to_one else self.source[~np.isin(self.source, first)]
         table = self.table.slice(rows)
         rest = replace(self, table=table, ids=self.ids[rows:], source=remaining)
@@ -174,8 +174,9 @@ class RowBatch:
         """Split the batch: return its first rows with the outcome of their input rows, and the
         rest. The input rows of the first part must have no rows in the rest."""
         ids = np.unique(self.ids[:rows])
-        failed = self.errors.column("id").to_numpy()
-        known = np.concatenate([self.ids, self.source, self.filtered, failed])
+        tables = (self.errors, self.warnings)
+        others = (table.column("id").to_numpy() for table in tables)
+        known = np.concatenate([self.ids, self.source, self.filtered, *others])
         first = replace(self.only(ids), ends=(), notes=())
         return first, self.only(np.setdiff1d(known, ids))
 

@@ -5,12 +5,15 @@ The memory of the task is bounded, and little work is lost if its process dies."
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.manifest import Manifest
+from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
+from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.input.planning import FILE_BYTES
@@ -106,3 +109,24 @@ class ChunkCommits:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
+
+
+def without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
+    """Yield the rows that no earlier commit of the task holds."""
+    if not earlier:
+        yield from read
+        return
+    entries = [entry for manifest in earlier for entry in manifest.entries]
+    held = RowSet.of(resolve_overlaps(entries))
+    problem = "its end was reached"
+    for batch in read:
+        if batch.errors.num_rows:
+            problem = batch.errors.column("error")[-1].as_py()
+        for file, end in batch.ends:
+            if held.has_rows_from(file, end):
+                raise Incomplete(
+                    f"file {file} of the input could be read only up to row {end}, although later "
+                    f"rows were committed before: {problem}. Run the job again to compute the "
+                    "missing rows"
+                )
+        yield batch.only(batch.source[~held.holds(batch.source)])

@@ -20,10 +20,12 @@ import ray
 from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.manifest import Manifest
-from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
-from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
-from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
+from batchinference.pipeline.errors import BadOutput, JobFailure
+from batchinference.pipeline.execution.chunk_commits import (
+    ChunkCommits,
+    CommitRules,
+    without_committed,
+)
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.input import ReadRows
@@ -69,7 +71,7 @@ class CommitTask:
             ChunkCommits(self.committer, self.rules, self.number, number, notes) as commits,
         ):
             read = read_time.of(self.read(), lambda batch: len(batch.source))
-            read = _without_committed(read, earlier)
+            read = without_committed(read, earlier)
             try:
                 self._commit_all(self.segment.of_read(read, stopping), commits, stopping)
             except BadOutput:  # another run has the output
@@ -82,7 +84,7 @@ class CommitTask:
     def _commit_all(
         self, results: Iterator[RowBatch], commits: ChunkCommits, stopping: Event
     ) -> None:
-        isolated = bool(self.segment.current_isolation())
+        isolated = self.segment.replaces_process()
         for batch in results:
             commits.add(batch)
             if isolated:
@@ -90,27 +92,6 @@ class CommitTask:
             if stopping.is_set():
                 break  # do not wait until the reader has ended its requests
         commits.finish()
-
-
-def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
-    """Yield the rows that no earlier commit of the task holds."""
-    if not earlier:
-        yield from read
-        return
-    entries = [entry for manifest in earlier for entry in manifest.entries]
-    held = RowSet.of(resolve_overlaps(entries))
-    problem = "its end was reached"
-    for batch in read:
-        if batch.errors.num_rows:
-            problem = batch.errors.column("error")[-1].as_py()
-        for file, end in batch.ends:
-            if held.has_rows_from(file, end):
-                raise Incomplete(
-                    f"file {file} of the input could be read only up to row {end}, although later "
-                    f"rows were committed before: {problem}. Run the job again to compute the "
-                    "missing rows"
-                )
-        yield batch.only(batch.source[~held.holds(batch.source)])
 
 
 @dataclass(frozen=True)

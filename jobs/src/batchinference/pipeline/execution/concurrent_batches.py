@@ -62,19 +62,28 @@ class ConcurrentBatches:
         running = deque(self._threads.submit(self._run, batch) for batch in batches)
         try:
             while running:
-                yield from running.popleft().result()
+                done, error = running.popleft().result()
+                yield from done
+                if error is not None:
+                    raise error
         finally:
             for batch in running:
                 batch.cancel()
 
-    def _run(self, batch: pa.Table) -> list[pa.Table]:
+    def _run(self, batch: pa.Table) -> tuple[list[pa.Table], Exception | None]:
+        """Return the results of a batch, up to an error, and the error."""
         if self._stopping.is_set():
-            return []
+            return [], None
         with self._lock:
             run = self._idle.pop() if self._idle else None
         run = run or self._make()
+        done: list[pa.Table] = []
         try:
-            return list(run(batch))
+            done.extend(run(batch))
+        except Exception as error:  # noqa: BLE001 - raised after the results
+            return done, error
+        else:
+            return done, None
         finally:
             with self._lock:
                 self._idle.append(run)

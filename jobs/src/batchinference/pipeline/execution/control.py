@@ -16,6 +16,7 @@ from batchinference.pipeline.ray_compat import (
     ExecutionCallback,
     InternalQueueOperatorMixin,
     bundle_in_time,
+    has_dead_actors,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class ExecutionControl:
     """The number of rows that are enough for a task that commits."""
     commit_seconds: float = 60.0
     """The seconds after which a task commits fewer rows."""
+    committed: bool = False
+    """Whether rows are known to be committed in this pass."""
     lost: int = 0
     """The number of lost tasks and calls of actors in this pass."""
     death: BaseException | None = None
@@ -71,10 +74,16 @@ class ExecutionControl:
         self.lost, self.death = self.lost + 1, death
         if not self.recovers:
             raise death
-        if self.lost >= MAX_LOST and not self.has_commits():
-            if not self.has_deaths():
-                raise death
-            self.draining = True
+        if self.lost < MAX_LOST or self.draining or self._known_commits():
+            return
+        if not self.has_deaths():
+            raise death
+        self.draining = True
+
+    def _known_commits(self) -> bool:
+        """Return whether rows were committed in this pass. Once they were, storage is not asked."""
+        self.committed = self.committed or self.has_commits()
+        return self.committed
 
     def record_error(self, error: BaseException) -> None:
         """Record an error of a task of Ray Data, which goes on. `on_step` raises it unless the task
@@ -105,7 +114,8 @@ class ExecutionControl:
         self.check()
         if self.draining:
             self.request_stop()
-            _drain(states)
+        if self.draining or any(has_dead_actors(state.op) for state in states):
+            _drain(states)  # the next pass has new actors
         busy = [
             name
             for state in states

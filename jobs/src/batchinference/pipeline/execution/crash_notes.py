@@ -35,6 +35,8 @@ class _Call(local):
 
 
 _call = _Call()
+_notes: set[str] = set()
+"""The names of the notes of this process."""
 
 
 @cache
@@ -50,11 +52,12 @@ def _prefix(run: str, owner: str = "") -> str:
 @contextmanager
 def noted(run: str) -> Iterator[None]:
     """While the block runs, `noted_rows` stores notes for this run."""
+    before = _call.note
     _call.note = f"{_prefix(run, owner_of_this_process())}{_process()}/{get_ident()}"
     try:
         yield
     finally:
-        _call.note = None
+        _call.note = before
 
 
 @contextmanager
@@ -65,6 +68,7 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
     if name is None:
         yield
         return
+    _notes.add(name)
     with suppress(Exception):
         put_note(name, CrashNote.of(step, ids, node_of_this_process()).serialized())
     try:
@@ -78,6 +82,7 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
 
 
 def _remove(name: str) -> None:
+    _notes.discard(name)
     with suppress(Exception):
         remove_note(name)
 
@@ -90,6 +95,21 @@ def predecessor_deaths(run: str) -> list[Death]:
 def deaths_of(run: str) -> list[Death]:
     """Return all deaths of a run. No process of it may be computing."""
     return _deaths(_prefix(run))
+
+
+def take_deaths(run: str) -> list[Death]:
+    """Return all deaths of a run, and remove their notes. No process of it may be computing."""
+    deaths = deaths_of(run)
+    with suppress(Exception):
+        for name in notes_below(_prefix(run)):
+            remove_note(name)
+    return deaths
+
+
+def forget_notes() -> None:
+    """Remove the notes of this process, which ends although its rows did not kill it."""
+    for name in list(_notes):
+        _remove(name)
 
 
 def _deaths(prefix: str) -> list[Death]:

@@ -26,7 +26,11 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.errors import EngineDied, JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
-from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
+from batchinference.pipeline.execution.chunk_commits import (
+    ChunkCommits,
+    CommitRules,
+    without_committed,
+)
 from batchinference.pipeline.execution.concurrent_batches import (
     concurrency_of_actors,
     concurrent_or_single,
@@ -51,7 +55,7 @@ from batchinference.pipeline.execution.stop_request import StopRequest, StopWatc
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import WindowLimits
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.ray_compat import errors_of_blocks
+from batchinference.pipeline.ray_compat import errors_of_blocks, retries_of_this_task
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
 from batchinference.plan import Plan, Stage
@@ -277,13 +281,18 @@ class CommitSink(Datasink[None]):
             return
         committer, task = self._write.committer, ctx.task_idx  # type: ignore[attr-defined]
         committer.attempt.check_lease()
+        earlier = committer.attempt.manifests(task) if retries_of_this_task() else []
+        if any(entry.shares for manifest in earlier for entry in manifest.entries):
+            earlier = []  # of commits with the same number, only the first counts
+        number = max((manifest.number + 1 for manifest in earlier), default=0)
         take_notes = self._segment.take_notes
         with (
             StopRequest(self._segment.run_id).watched() as stopping,
-            ChunkCommits(committer, self._write.rules, task, notes=take_notes) as commits,
+            ChunkCommits(committer, self._write.rules, task, number, take_notes) as commits,
         ):
             try:
-                for batch in self._results(decode(concat(tables)), stopping):
+                (left,) = without_committed(iter([decode(concat(tables))]), earlier)
+                for batch in self._results(left, stopping):
                     commits.add(batch)
             except Exception:
                 with suppress(Exception):  # the cause is more important

@@ -72,7 +72,7 @@ class Executor:
             has_commits=lambda: prepared.attempt.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
-            rows_per_commit=self._rules.rows,
+            rows_per_commit=self._rows_per_write,
             commit_seconds=self._rules.small_commit_seconds,
         )
 
@@ -141,6 +141,11 @@ class Executor:
         return self._prepared.attempt.lease.run
 
     @property
+    def _rows_per_write(self) -> int:
+        """The number of rows that are enough for a task that only commits."""
+        return max(self._rules.rows, FileLayout.of(self._spec.write).rows_per_file or 0)
+
+    @property
     def _rules(self) -> CommitRules:
         rows = self._prepared.sizing.rows_per_file
         return CommitRules(rows, small_commit_seconds(merged=self._merges))
@@ -168,8 +173,7 @@ class Executor:
         reads_run_steps: bool,
     ) -> DatasetExecution:
         prepared, write = self._prepared, self._spec.write
-        rows = max(self._rules.rows, FileLayout.of(write).rows_per_file or 0)
-        rows_written = WriteRows(self._committer, rows, self._rules)
+        rows_written = WriteRows(self._committer, self._rows_per_write, self._rules)
         return DatasetExecution(
             self._plan,
             tasks,

@@ -43,32 +43,53 @@ CRASHED = (
 
 @dataclass(frozen=True)
 class CrashNote:
-    """The rows that a step of a process was computing: the lowest and the highest id of their input
-    rows, and the number of these. Other rows may have ids in between. `node` is the id of the node
-    of the process."""
+    """The input rows that a step of a process was computing, as ranges of ids: first, after the
+    last. `node` is the id of the node of the process."""
 
     step: str
-    first: int
-    last: int
-    rows: int
+    ranges: tuple[tuple[int, int], ...]
     node: str = ""
 
     @classmethod
     def of(cls, step: str, ids: np.ndarray, node: str = "") -> CrashNote:
         """Return the note for rows with these ids of input rows (int64, at least one)."""
         rows = np.unique(ids)
-        return cls(step, int(rows[0]), int(rows[-1]), len(rows), node)
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        firsts = rows[np.concatenate(([0], breaks))].tolist()
+        lasts = rows[np.concatenate((breaks - 1, [len(rows) - 1]))].tolist()
+        return cls(step, tuple((a, b + 1) for a, b in zip(firsts, lasts, strict=True)), node)
+
+    @property
+    def first(self) -> int:
+        return self.ranges[0][0]
+
+    @property
+    def last(self) -> int:
+        return self.ranges[-1][1] - 1
+
+    @property
+    def rows(self) -> int:
+        return sum(after - first for first, after in self.ranges)
 
     @property
     def is_one_row(self) -> bool:
-        return self.first == self.last
+        return self.rows == 1
+
+    def holds(self, ids: np.ndarray) -> np.ndarray:
+        """Return a mask (bool) of the ids (int64) that the note holds."""
+        firsts, afters = np.array(self.ranges, np.int64).T
+        at = np.searchsorted(firsts, ids, side="right") - 1
+        mask: np.ndarray = (at >= 0) & (ids < afters[at])
+        return mask
 
     def serialized(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> CrashNote:
-        return cls(**json.loads(text))
+        fields = json.loads(text)
+        ranges = tuple((first, after) for first, after in fields["ranges"])
+        return cls(fields["step"], ranges, fields["node"])
 
 
 Death = tuple[CrashNote, ...]
@@ -121,7 +142,7 @@ class Isolation:
         parts: list[RowBatch] = []
         for note in self.suspects:
             ids = np.unique(batch.ids)
-            apart = ids[(ids >= note.first) & (ids <= note.last)]
+            apart = ids[note.holds(ids)]
             if len(apart):
                 suspects = replace(batch.only(apart), ends=(), notes=())
                 parts += _cut(suspects, apart, math.ceil(note.rows / PARTS))

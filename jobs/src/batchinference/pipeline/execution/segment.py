@@ -12,7 +12,7 @@ import itertools
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -131,7 +131,7 @@ class Segment:
         """Yield the results of rows that a reader yields. If `stopping` is set, complete results
         are yielded next."""
         isolation = self.current_isolation()
-        with self._noted(isolation):
+        with self._noted():
             if not isolation:
                 yield from self._in_windows(read, stopping)
                 return
@@ -142,7 +142,7 @@ class Segment:
         """Yield the results of the rows of a block, like `of_read`. The rows of each result are in
         the order of the block."""
         isolation = self.current_isolation()
-        with self._noted(isolation):
+        with self._noted():
             if not isolation:
                 yield from self._of_blocks(iter([batch]), stopping)
                 return
@@ -157,7 +157,7 @@ class Segment:
         """Return the isolation of this pass, and of the processes that this one replaces. It is
         false without deaths. Raises JobFailure if adjacent rows have crashed."""
         isolation = self.isolation
-        if self.run_id and replaces_dead_process():
+        if self.replaces_process():
             isolation = isolation.after(predecessor_deaths(self.run_id))
         if isolation.is_systemic:
             raise JobFailure(
@@ -166,29 +166,51 @@ class Segment:
             )
         return isolation
 
-    def _noted(self, isolation: Isolation) -> AbstractContextManager[None]:
-        """Return a context in which the steps note the rows that they compute, if a process died
-        before."""
-        notes = bool(isolation) or (bool(self.run_id) and replaces_dead_process())
-        return noted(self.run_id) if notes else nullcontext()
+    def replaces_process(self) -> bool:
+        """Return whether this process replaces a dead one, so that rows are suspected."""
+        return bool(self.run_id) and replaces_dead_process()
+
+    def _noted(self, *, always: bool = False) -> AbstractContextManager[None]:
+        """Return a context in which the steps note the rows that they compute."""
+        notes = always or self.replaces_process()
+        return noted(self.run_id) if notes and self.run_id else nullcontext()
 
     def _isolated(
         self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
     ) -> Iterator[RowBatch]:
         """Yield the results of a batch: of suspects, computed in small parts, then of the other
-        rows. Crashed rows become failed rows."""
+        rows. Crashed rows become failed rows. Once `stopping` is set, no other part begins."""
         suspects, others = isolation.divided(self._without_crashed(batch, isolation))
+        done: list[RowBatch] = []
+        since = time.monotonic()
+        with self._noted(always=bool(suspects)), self._alone(suspects):
+            results = UntilError(self._parts(suspects, stopping))
+            for result in results:
+                done.append(result)
+                if time.monotonic() - since >= WINDOW_SECONDS:
+                    yield merged(done)
+                    done, since = [], time.monotonic()
+        yield from [merged(done)] if done else []
+        results.check()
+        if not (suspects and stopping.is_set()):
+            with self._noted():
+                yield from run(iter([others]), stopping)
+
+    def _parts(self, parts: Iterable[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        for part in parts:
+            if stopping.is_set():
+                return
+            yield from self._run_all(part, stopping)
+
+    @contextmanager
+    def _alone(self, suspects: Sequence[RowBatch]) -> Iterator[None]:
+        """While the block runs, no other thread computes, and no step learns from small batches."""
         with ExitStack() as kept:
             if suspects and self.concurrent:
                 kept.enter_context(_TURNS.exclusive())
             for stage in self.load() if suspects else ():
                 kept.enter_context(stage.unlearned())
-            parts = (self._run_all(part, stopping) for part in suspects)
-            results = UntilError(itertools.chain.from_iterable(parts))
-            done = list(results)
-        yield from [merged(done)] if done else []
-        results.check()
-        yield from run(iter([others]), stopping)
+            yield
 
     def _without_crashed(self, batch: RowBatch, isolation: Isolation) -> RowBatch:
         """Return the batch with the crashed rows as failed rows."""

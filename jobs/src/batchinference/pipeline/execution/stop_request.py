@@ -10,6 +10,7 @@ from functools import partial
 from random import uniform
 from threading import Event, Thread
 
+from batchinference.pipeline.execution.crash_notes import forget_notes
 from batchinference.pipeline.ray_compat import has_flag, set_flag
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
@@ -57,6 +58,7 @@ class StopRequest:
             if sent:
                 requested.set()
                 if not ended.wait(DRAIN_SECONDS):
+                    forget_notes()
                     os._exit(1)
                 return
 

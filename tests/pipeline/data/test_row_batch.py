@@ -17,6 +17,8 @@ from batchinference.pipeline.row_batch import (
     pack_id,
     resized,
 )
+from batchinference.pipeline.row_warnings import RowWarning, warning_table
+from batchinference.spec.warnings import WarningName
 from support.outputs.batches import (
     end,
     errors_of,
@@ -29,6 +31,8 @@ from support.outputs.batches import (
     shares_of,
 )
 from support.tiers import examples
+
+WARNING = WarningName.TEXT_CUT
 
 
 def test_rows_of_a_reader_are_their_own_input_rows() -> None:
@@ -142,3 +146,23 @@ def test_number_of_rows_may_change_for_each_batch() -> None:
 def test_failed_rows_count_towards_the_bytes_of_a_batch() -> None:
     batches = [failed(0, row, error=ValueError("x" * 1000)) for row in range(6)]
     assert [len(batch.source) for batch in resized(batches, lambda: 1 << 40, 3000)] == [3, 3]
+
+
+def test_parts_of_a_cut_batch_have_their_own_input_rows_whatever_their_order() -> None:
+    """A decoded block may have its input rows in another order than its rows."""
+    ids = np.array([5, 3, 4, 0])
+    batch = RowBatch(pa.table({"n": ids}), ids, np.sort(ids))
+    first, rest = batch.cut(2)
+    assert rest is not None
+    assert sorted(first.source.tolist()) == sorted(first.ids.tolist()) == [3, 5]
+    assert sorted(rest.source.tolist()) == sorted(rest.ids.tolist()) == [0, 4]
+
+
+def test_warnings_of_rows_in_other_batches_stay_in_one_part() -> None:
+    warnings = warning_table(
+        "own", np.array([0, 9]), [RowWarning(row, WARNING, 1) for row in (0, 1)]
+    )
+    batch = good(0, 0, range(4)).with_warnings(warnings)
+    parts = batch.divided(2)
+    found = [row for part in parts for row in part.warnings.column("id").to_pylist()]
+    assert sorted(found) == [0, 9]

@@ -22,6 +22,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValue
+from batchinference.pipeline.execution import dataset
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.dataset import CommitSink, WriteRows
@@ -547,6 +548,19 @@ class TestSink:
         sink = sink_of(committing(attempt, layout=FileLayout(row_number="n")))
         with pytest.raises(JobFailure, match="rowNumber: there is a column 'n' already"):
             sink.on_write_start(encode(good(0, 0, [1])).schema)
+
+    def test_retried_task_commits_the_rows_that_no_earlier_execution_has(
+        self, commit: Committer, layout: Layout, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first execution died after its first chunk, and chunks may be cut differently."""
+        commit.put(merged([good(0, 0, [10, 11]), failed(0, 2)]), task=self.context.task_idx)
+        monkeypatch.setattr(dataset, "retries_of_this_task", lambda: 1)
+        blocks = [encode(merged([good(0, 0, [10, 11]), failed(0, 2), good(0, 3, [13]), end(0, 4)]))]
+        sink_of(commit).write(blocks, self.context)
+        assert commit.attempt.counts() == RowCounts(4, 3, 1)
+        assert [manifest.number for manifest in commit.attempt.manifests()] == [0, 1]
+        assert missing(close_and_clean(commit.attempt)) == {}
+        assert sorted(row["n"] for row in rows_of(Path(layout.output.path))) == [10, 11, 13]
 
     def test_types_of_blocks_are_widened(self, commit: Committer, layout: Layout) -> None:
         blocks = [encode(good(0, 0, [1])), encode(good(0, 1, [0.5]))]

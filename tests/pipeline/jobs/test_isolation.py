@@ -16,9 +16,11 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import crash_notes, segment
 from batchinference.pipeline.execution.crash_notes import (
     deaths_of,
+    forget_notes,
     noted,
     noted_rows,
     predecessor_deaths,
+    take_deaths,
 )
 from batchinference.pipeline.execution.isolation import (
     CRASHED,
@@ -262,3 +264,26 @@ def test_process_that_replaces_another_one_isolates_its_rows(
             death(notes, f"run/task/{row}{process}", note(row))
     with pytest.raises(JobFailure, match="adjacent rows"):
         next(steps.of_block(good(0, 0, range(8)), Event()))
+
+
+def test_stop_begins_no_other_part(tmp_path: Path) -> None:
+    handling = ErrorHandling(tolerant=True, input=Location(str(tmp_path)))
+    stopping = Event()
+    stopping.set()
+    steps = Segment(pickle.dumps(([], handling)), isolation=NO_DEATHS.after([(ROW,)]))
+    assert list(steps.of_block(good(0, 0, range(8)), stopping)) == []
+
+
+def test_deaths_are_taken_once(notes: dict[str, str]) -> None:
+    death(notes, "run/task/1", ROW)
+    death(notes, "other/task/2", MANY)
+    assert take_deaths("run") == [(ROW,)]
+    assert take_deaths("run") == []
+    assert deaths_of("other") == [(MANY,)]
+
+
+def test_process_that_ends_by_itself_leaves_no_note(notes: dict[str, str]) -> None:
+    with noted("run"), noted_rows("own", np.array([5])):
+        assert notes
+        forget_notes()
+        assert notes == {}

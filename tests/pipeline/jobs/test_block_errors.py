@@ -1,0 +1,116 @@
+"""Errors of tasks of Ray Data, and when its write tasks begin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.data import DataContext
+from ray.data._internal.execution import streaming_executor_state
+from ray.exceptions import WorkerCrashedError
+
+from batchinference.pipeline import ray_compat
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.control import MAX_LOST, ExecutionControl
+from batchinference.pipeline.ray_compat import TimedBundling, errors_of_blocks
+
+
+@pytest.fixture
+def _silent() -> Iterator[None]:
+    """Switch off all logging."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("_silent")
+def test_errors_of_blocks_are_recorded_whatever_is_logged() -> None:
+    context, errors = DataContext(), list[BaseException]()
+    before, limit = streaming_executor_state.logger, context.max_errored_blocks
+    error = ValueError("no")
+    with errors_of_blocks(context, errors.append):
+        assert context.max_errored_blocks == -1
+        streaming_executor_state.logger.error("a block failed", exc_info=error)
+        streaming_executor_state.logger.error("another message")
+        streaming_executor_state.logger.debug("details")
+    assert errors == [error]
+    assert streaming_executor_state.logger is before
+    assert context.max_errored_blocks == limit
+
+
+def test_error_of_a_step_ends_the_pass() -> None:
+    control = ExecutionControl()
+    control.record_error(WorkerCrashedError())
+    control.check()
+    control.record_error(JobFailure("first"))
+    control.record_error(JobFailure("second"))
+    with pytest.raises(JobFailure, match="first"):
+        control.on_step([])
+
+
+@pytest.mark.parametrize(
+    ("recovers", "commits", "deaths", "outcome"),
+    [
+        (True, True, False, "goes on"),
+        (True, False, True, "ends the pass"),
+        (True, False, False, "fails"),
+        (False, True, True, "fails"),
+    ],
+)
+def test_lost_tasks(*, recovers: bool, commits: bool, deaths: bool, outcome: str) -> None:
+    stops: list[None] = []
+    control = ExecutionControl(
+        recovers=recovers,
+        has_commits=lambda: commits,
+        has_deaths=lambda: deaths,
+        stop=lambda: stops.append(None),
+    )
+    try:
+        for _ in range(MAX_LOST):
+            control.record_lost(WorkerCrashedError())
+    except WorkerCrashedError:
+        assert outcome == "fails"
+        return
+    assert control.draining == (outcome == "ends the pass")
+    control.on_step([])
+    control.on_step([])
+    assert len(stops) == control.draining
+
+
+def test_storage_is_asked_for_commits_until_there_are_some() -> None:
+    asked: list[bool] = []
+
+    def has_commits() -> bool:
+        asked.append(True)
+        return True
+
+    control = ExecutionControl(has_commits=has_commits)
+    for _ in range(MAX_LOST + 5):
+        control.record_lost(WorkerCrashedError())
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "expected"),
+    [
+        ([(0, 4), (1, 10)], [False, True]),
+        ([(0, 4), (59, 5), (60, 6)], [False, False, True]),
+        ([(0, 4), (60, 5), (61, 1), (121, 2)], [False, True, False, True]),
+        ([(0, 0), (100, 3)], [False, False]),
+    ],
+    ids=["enough rows", "after a minute", "again after a minute", "no rows"],
+)
+def test_write_task_begins_with_enough_rows_or_in_time(
+    monkeypatch: pytest.MonkeyPatch, arrivals: list[tuple[float, int]], expected: list[bool]
+) -> None:
+    """Each arrival is the time in seconds and the rows that wait."""
+    now = 0.0
+    monkeypatch.setattr(ray_compat, "time", SimpleNamespace(monotonic=lambda: now))
+    bundling: Any = TimedBundling(rows=10, seconds=60.0)
+    found = []
+    for now, rows in arrivals:  # noqa: B007 - read by the clock
+        found.append(bundling.can_build_ready_bundle(SimpleNamespace(num_rows=rows)))
+    assert found == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,8 @@ from ray.exceptions import WorkerCrashedError
 
 from batchinference.pipeline import ray_compat
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.control import MAX_LOST, ExecutionControl
+from batchinference.pipeline.execution import control as control_module
+from batchinference.pipeline.execution.control import ABORT_SECONDS, MAX_LOST, ExecutionControl
 from batchinference.pipeline.ray_compat import TimedBundling, errors_of_blocks
 
 
@@ -41,12 +43,18 @@ def test_errors_of_blocks_are_recorded_whatever_is_logged() -> None:
     assert context.max_errored_blocks == limit
 
 
-def test_error_of_a_step_ends_the_pass() -> None:
+def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     control = ExecutionControl()
     control.record_error(WorkerCrashedError())
     control.check()
     control.record_error(JobFailure("first"))
     control.record_error(JobFailure("second"))
+    control.on_step([])
+    assert control.stopped, "running tasks commit the rows that they have"
+    with pytest.raises(JobFailure, match="first"):
+        control.check()
+    now = time.monotonic()
+    monkeypatch.setattr(control_module.time, "monotonic", lambda: now + ABORT_SECONDS)
     with pytest.raises(JobFailure, match="first"):
         control.on_step([])
 

@@ -26,6 +26,7 @@ from batchinference.pipeline.execution.chunk_commits import (
     CommitRules,
     without_committed,
 )
+from batchinference.pipeline.execution.control import ABORT_SECONDS
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.input import ReadRows
@@ -36,8 +37,6 @@ from batchinference.pipeline.step_time import StepTime
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.control import ExecutionControl
 
-ABORT_SECONDS = 5.0
-"""Seconds that the other tasks have to commit their rows after a task has failed."""
 POLL_SECONDS = 0.5
 """Maximum seconds until the driver notices a request to stop."""
 

@@ -6,6 +6,7 @@ Pinned to the Ray version in pyproject.toml, like `pipeline.arrow`.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
 
 
+ABORT_SECONDS = 5.0
+"""Seconds that the other tasks have to commit their rows after a task has failed."""
 MAX_LOST = 3
 """If this many tasks are lost before any row is committed, the pass ends."""
 
@@ -60,6 +63,8 @@ class ExecutionControl:
     """The error of the last of them."""
     failure: BaseException | None = None
     """The failure of a task that ends the execution."""
+    failed_at: float | None = None
+    """When this was recorded, by the monotonic clock."""
     ends: tuple[str, str] = ("read", "write")
     """The names of the stages that the tasks that read, and the tasks that write, run."""
     stage: str | None = None
@@ -94,6 +99,7 @@ class ExecutionControl:
             self.record_lost(error)
         except BaseException as failure:  # noqa: BLE001 - `check` raises it
             self.failure = self.failure or failure
+            self.failed_at = self.failed_at or time.monotonic()
 
     def request_stop(self) -> None:
         """Request the processes of this pass to stop, once."""
@@ -106,15 +112,20 @@ class ExecutionControl:
         if self.failure is not None:
             raise self.failure
 
+    def _check_in_time(self) -> None:
+        """Raise the failure of a task after the other tasks had time to commit their rows."""
+        if self.failed_at is not None and time.monotonic() - self.failed_at >= ABORT_SECONDS:
+            self.check()
+
     def on_step(self, states: Sequence[OpState]) -> None:
         """Update the stage, and drain if requested. Raises JobFailure if the execution is given
         up."""
         if self.given_up:
             raise JobFailure("given up")
-        self.check()
-        if self.draining:
+        self._check_in_time()
+        if self.draining or self.failure is not None:
             self.request_stop()
-        if self.draining or any(has_dead_actors(state.op) for state in states):
+        if self.stopped or any(has_dead_actors(state.op) for state in states):
             _drain(states)  # the next pass has new actors
         busy = [
             name

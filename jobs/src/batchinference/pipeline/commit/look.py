@@ -69,7 +69,8 @@ class Found:
                 "because it is unknown whether the source has changed. The output was not changed. "
                 "Remove errors.retry, or process all rows again with write.mode: overwrite"
             )
-        return replace(self, start=None, files=None)
+        start_over = Start(lease.series if lease is not None else "")
+        return replace(self, action=start_over, start=None, files=None)
 
 
 def look_at_output(

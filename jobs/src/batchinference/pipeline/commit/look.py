@@ -28,7 +28,7 @@ from batchinference.pipeline.commit.decision import (
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import ensure_not_running
+from batchinference.pipeline.commit.lease import Lease, ensure_not_running
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.retry_errors import without_failed
@@ -80,20 +80,29 @@ def look_at_output(
 
     Raises OutputInUse if the job must not change the output, and BadOutput if another run is
     writing to it, or if its state is damaged."""
-    reader = target.reader
-    state, action = _decide(target.layout, request, table, report, reader)
-    if not isinstance(action, Start | Resume | RetryFailed):
-        return Found(state, action)
-    with storage_errors_as_bad_output(request.write):
-        _check_not_running(state, request, reader)
-        if state.changed_code:  # read again: an earlier run may have committed its first rows
-            decide(load_state(state.layout, request, table), request)
-        if isinstance(action, Start) or state.lease is None:
+    reader, ended = target.reader, set[Lease | None]()
+    while True:
+        state, action = _decide(target.layout, request, table, report, reader)
+        if not isinstance(action, Start | Resume | RetryFailed):
             return Found(state, action)
-        start, files = Attempt(state.layout, state.lease).load_committed_files()
-        if isinstance(action, RetryFailed):
-            start = without_failed(start, state.layout.errors)
-        return Found(state, action, start, files)
+        with storage_errors_as_bad_output(request.write):
+            if not _has_waited(state, request, reader, ended):
+                return _with_rows(state, action, request, table)
+        reader = OutputReader()  # another run may have changed the output meanwhile
+
+
+def _with_rows(
+    state: OutputState, action: Action, request: Request, table: CommittedTable | None
+) -> Found:
+    """Return what a job finds at its output, with the rows that count if it uses them."""
+    if state.changed_code:  # read again: an earlier run may have committed its first rows
+        decide(load_state(state.layout, request, table), request)
+    if isinstance(action, Start) or state.lease is None:
+        return Found(state, action)
+    start, files = Attempt(state.layout, state.lease).load_committed_files()
+    if isinstance(action, RetryFailed):
+        start = without_failed(start, state.layout.errors)
+    return Found(state, action, start, files)
 
 
 def _decide(
@@ -122,16 +131,24 @@ def _decide(
     return _decide(layout, request, table, report, OutputReader())  # the output has changed
 
 
-def _check_not_running(state: OutputState, request: Request, reader: OutputReader) -> None:
-    """Raise BadOutput if another run writes to the output, or writes rows that this job would
+def _has_waited(
+    state: OutputState, request: Request, reader: OutputReader, ended: set[Lease | None]
+) -> bool:
+    """Return whether the job has waited for the heartbeat of another run. Then what `reader` has
+    found is old. Runs without a heartbeat are added to `ended`, and not awaited again.
+
+    Raises BadOutput if another run writes to the output, or writes rows that this job would
     delete, or if it replaces the output, so that it would delete the rows of this job."""
     layout = state.layout
-    ensure_not_running(layout, state.lease, request.job)
     others = reader.appended(layout.whole) if request.write.mode == "overwrite" else []
     if not layout.is_replacement:
         others = [*others, layout.replacement]
-    for other in others:
-        ensure_not_running(other, reader.lease(other), request.job)
+    for place in [layout, *others]:
+        lease = state.lease if place is layout else reader.lease(place)
+        if lease not in ended and ensure_not_running(place, lease, request.job):
+            ended.add(lease)
+            return True
+    return False
 
 
 def begin_attempt(

@@ -344,8 +344,8 @@ def odd_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
 
 @pytest.mark.parametrize(
     ("read", "put"),
-    [(404, 501), (403, 200), (404, 412)],
-    ids=["not implemented", "other credentials", "wrong ETags"],
+    [(404, 501), (401, 200), (403, 200), (404, 412)],
+    ids=["not implemented", "no credentials", "other credentials", "wrong ETags"],
 )
 def test_store_without_conditional_puts_is_left_to_pyarrow(
     odd_store: Storage, monkeypatch: pytest.MonkeyPatch, read: int, put: int
@@ -365,6 +365,23 @@ def test_unavailable_store_is_a_transient_error(
     with pytest.raises(OSError, match="503") as caught:
         update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
     assert is_transient(caught.value)
+
+
+def test_broken_connection_is_a_transient_error(
+    odd_store: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OddStore, "answer", lambda self, _: self.connection.close())
+    with pytest.raises(OSError, match="HTTP error") as caught:
+        update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+    assert is_transient(caught.value)
+
+
+def test_credentials_that_obstore_cannot_read_are_left_to_pyarrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key.json").write_text('{"type": "external_account"}')
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    assert not update_object("gs", "bucket/job.json", Storage(), lambda _: b"lease")
 
 
 @pytest.mark.parametrize("anonymous", [True, False])

@@ -408,3 +408,23 @@ def test_credentials_that_only_pyarrow_finds_are_left_to_it(
     storage = Storage(endpoint="http://127.0.0.1:9/account", region="here", anonymous=anonymous)
     found = store_for_conditions(scheme, "bucket", storage)
     assert (found is not None) == (anonymous or keys)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [("s3", "AWS_ENDPOINT"), ("gs", "GOOGLE_BASE_URL"), ("az", "AZURE_STORAGE_ENDPOINT")],
+)
+@pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:9/account"])
+def test_endpoint_that_pyarrow_does_not_know_is_not_used(
+    scheme: str, name: str, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the lease would be in another store than the rows."""
+    monkeypatch.setattr(object_stores, "CONDITIONAL_RETRIES", 0)
+    monkeypatch.setenv(name, "http://127.0.0.1:8/other")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account")
+    storage = Storage(endpoint=endpoint, region="here", anonymous=True)
+    found = store_for_conditions(scheme, "bucket", storage)
+    assert (found is not None) == (endpoint is not None)
+    if found is not None:
+        with pytest.raises(GenericError, match=r"127\.0\.0\.1:9"):
+            found.get("job.json")

@@ -384,6 +384,21 @@ def test_credentials_that_obstore_cannot_read_are_left_to_pyarrow(
     assert not update_object("gs", "bucket/job.json", Storage(), lambda _: b"lease")
 
 
+def test_missing_bucket_is_reported_in_one_line(
+    odd_store: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OddStore, "put", 404)
+    with pytest.raises(OSError, match="404 Not Found") as caught:
+        update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize("key", ["a/./job.json", "a/../job.json", "a//job.json"])
+def test_key_that_obstore_refuses_is_left_to_pyarrow(odd_store: Storage, key: str) -> None:
+    assert not update_object("s3", f"bucket/{key}", odd_store, lambda _: b"lease")
+
+
 @pytest.mark.parametrize("anonymous", [True, False])
 @pytest.mark.parametrize("keys", [True, False])
 @pytest.mark.parametrize(

@@ -65,7 +65,10 @@ def _is_updated(store: S3Store | GCSStore | AzureStore, key: str, change: Change
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     with _storage_errors(_DENIED):  # pyarrow may find other credentials
-        before, version = _read(store, key)
+        try:
+            before, version = _read(store, key)
+        except ValueError:
+            raise _NotOffered from None  # an empty part of the key, or one like `..`
     if (after := change(before)) == before:
         return True
     with _storage_errors(_NOT_IMPLEMENTED):
@@ -78,12 +81,13 @@ def _is_updated(store: S3Store | GCSStore | AzureStore, key: str, change: Change
 
 @contextmanager
 def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
-    """Convert errors of obstore into an OSError, or into _NotOffered if they match."""
+    """Convert errors of obstore, and that there is no bucket, into an OSError with a short message,
+    or into _NotOffered if they match."""
     from obstore.exceptions import BaseError
 
     try:
         yield
-    except BaseError as error:
+    except (BaseError, FileNotFoundError) as error:
         message = str(error).partition("\n")[0]
         raise _NotOffered if not_offered.search(message) else OSError(shown(message)) from None
 

@@ -158,6 +158,30 @@ def test_output_that_is_being_written_is_not_replaced(
     assert place.is_proven()
 
 
+@pytest.mark.parametrize(
+    ("source", "mode"),
+    [("in", "error"), ("other", "overwrite")],
+    ids=["same work", "other work"],
+)
+def test_output_that_is_completed_while_a_job_waits_is_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch, source: str, mode: str
+) -> None:
+    """The job has decided to resume it, or to start it over, and waits for its heartbeat."""
+    old = place.job("old")
+    run_without_ray(old)
+    layout = Layout.of(parse(old).spec)
+    lease = read_lease(layout)
+    assert lease is not None
+    elsewhere = replace(lease, process="")
+    elsewhere.put(layout, lease)
+    layout.success.delete()
+    monkeypatch.setattr(leases, "LEASE_TIMEOUT_SECONDS", 0.0)
+    before(monkeypatch, leases, "_read_heartbeat", lambda: elsewhere.complete(layout))
+    fail_after_tasks(monkeypatch, place.job("new", source, write={"mode": mode}), tasks=0)
+    assert elsewhere.is_complete(layout)
+    assert place.rows() == ["a1", "a2", "b1"]
+
+
 @pytest.mark.parametrize("begun", ["before the replacement", "during the replacement"])
 def test_rows_of_a_running_append_are_not_deleted(
     place: Place, monkeypatch: pytest.MonkeyPatch, begun: str
@@ -180,7 +204,7 @@ def test_rows_of_a_running_append_are_not_deleted(
     if begun == "before the replacement":
         alive()
     else:  # it began between the two checks, at the same moment
-        monkeypatch.setattr(look, "_check_not_running", lambda *_: None)
+        monkeypatch.setattr(look, "_has_waited", lambda *_: False)
         before(monkeypatch, pipeline_job, "run_monitored", alive)
     report = run_without_ray(overwrite)
     assert "is being written by append" in str(report.message)

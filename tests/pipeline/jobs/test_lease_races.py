@@ -344,8 +344,8 @@ def odd_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
 
 @pytest.mark.parametrize(
     ("read", "put"),
-    [(404, 501), (403, 200), (404, 412)],
-    ids=["not implemented", "other credentials", "wrong ETags"],
+    [(404, 501), (401, 200), (403, 200), (404, 412)],
+    ids=["not implemented", "no credentials", "other credentials", "wrong ETags"],
 )
 def test_store_without_conditional_puts_is_left_to_pyarrow(
     odd_store: Storage, monkeypatch: pytest.MonkeyPatch, read: int, put: int
@@ -365,6 +365,38 @@ def test_unavailable_store_is_a_transient_error(
     with pytest.raises(OSError, match="503") as caught:
         update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
     assert is_transient(caught.value)
+
+
+def test_broken_connection_is_a_transient_error(
+    odd_store: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OddStore, "answer", lambda self, _: self.connection.close())
+    with pytest.raises(OSError, match="HTTP error") as caught:
+        update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+    assert is_transient(caught.value)
+
+
+def test_credentials_that_obstore_cannot_read_are_left_to_pyarrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key.json").write_text('{"type": "external_account"}')
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    assert not update_object("gs", "bucket/job.json", Storage(), lambda _: b"lease")
+
+
+def test_missing_bucket_is_reported_in_one_line(
+    odd_store: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OddStore, "put", 404)
+    with pytest.raises(OSError, match="404 Not Found") as caught:
+        update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize("key", ["a/./job.json", "a/../job.json", "a//job.json"])
+def test_key_that_obstore_refuses_is_left_to_pyarrow(odd_store: Storage, key: str) -> None:
+    assert not update_object("s3", f"bucket/{key}", odd_store, lambda _: b"lease")
 
 
 @pytest.mark.parametrize("anonymous", [True, False])
@@ -391,3 +423,23 @@ def test_credentials_that_only_pyarrow_finds_are_left_to_it(
     storage = Storage(endpoint="http://127.0.0.1:9/account", region="here", anonymous=anonymous)
     found = store_for_conditions(scheme, "bucket", storage)
     assert (found is not None) == (anonymous or keys)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [("s3", "AWS_ENDPOINT"), ("gs", "GOOGLE_BASE_URL"), ("az", "AZURE_STORAGE_ENDPOINT")],
+)
+@pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:9/account"])
+def test_endpoint_that_pyarrow_does_not_know_is_not_used(
+    scheme: str, name: str, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the lease would be in another store than the rows."""
+    monkeypatch.setattr(object_stores, "CONDITIONAL_RETRIES", 0)
+    monkeypatch.setenv(name, "http://127.0.0.1:8/other")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account")
+    storage = Storage(endpoint=endpoint, region="here", anonymous=True)
+    found = store_for_conditions(scheme, "bucket", storage)
+    assert (found is not None) == (endpoint is not None)
+    if found is not None:
+        with pytest.raises(GenericError, match=r"127\.0\.0\.1:9"):
+            found.get("job.json")

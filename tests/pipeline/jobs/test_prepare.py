@@ -25,7 +25,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.snapshot import _hashes_of_parts
 from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
 from batchinference.spec import parse
-from support.documents.minimal import Document, model_step, python_step
+from support.documents.minimal import Document, document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.builders import begin_job, layout_of
 
@@ -55,6 +55,17 @@ def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
         {"path": str(file), "size": size, "modified": file.stat().st_mtime_ns}
         for file, size in ((source / "a.txt", 8), (source / "b.txt", 4))
     ]
+
+
+def test_source_that_cannot_resume_starts_over_in_the_same_series(tmp_path: Path) -> None:
+    """A table accepts one commit per series. With another series, a delayed driver could still
+    commit its rows."""
+    (tmp_path / "rows.db").touch()
+    query = {"format": "sql", "url": f"sqlite:///{tmp_path}/rows.db", "query": "select 1 as n"}
+    job = document("rows", read=query, write={"format": "parquet", "path": str(tmp_path / "out")})
+    first, second = (begin_job(job).attempt.lease for _ in range(2))
+    assert first.run != second.run
+    assert first.series == second.series
 
 
 def test_parts_of_an_input_are_hashed_in_little_memory() -> None:

@@ -16,7 +16,7 @@ from batchinference.pipeline.commit.decision import (
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
-from batchinference.pipeline.commit.look import Found, begin_attempt, look_at_output
+from batchinference.pipeline.commit.look import OutputPlan, begin_attempt, look_at_output
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -65,23 +65,23 @@ def prepare(
     the job must not change the output."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
-    found = look_at_output(target, request, table, finished_report)
+    plan = look_at_output(target, request, table, finished_report)
     try:
-        source = _open_input(spec, target, found, job)
+        source = _open_input(spec, target, plan, job)
     except NoNewFiles as remark:
         return NothingToDo(target.complete[0], str(remark), target.complete)
-    if isinstance(found.action, AlreadyComplete):
-        complete = found.action.layout
+    if isinstance(plan.action, AlreadyComplete):
+        complete = plan.action.layout
         return NothingToDo(complete, describe_changes(source, target.complete or [complete]))
-    if found.start is not None and not source.continues(found.start.input):
-        found = found.without_rows(spec.read.format)
+    if plan.start is not None and not source.continues(plan.start.input):
+        plan = plan.without_rows(spec.read.format)
     _open_table(table, spec, source)
-    count = source.count(found.start.ends if found.start else NOTHING)
+    count = source.count(plan.start.ends if plan.start else NOTHING)
     merged = table is not None or rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
-        missing = _missing_rows(source, found.start)
-        attempt, start = begin_attempt(spec, found, request, source.serialized)
+        missing = _missing_rows(source, plan.start)
+        attempt, start = begin_attempt(spec, plan, request, source.serialized)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
 
@@ -148,11 +148,13 @@ def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) ->
     return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
 
 
-def _open_input(spec: BatchInferenceSpec, target: OutputTarget, found: Found, job: str) -> JobInput:
+def _open_input(
+    spec: BatchInferenceSpec, target: OutputTarget, plan: OutputPlan, job: str
+) -> JobInput:
     """Return the input of the job, which suits its steps and its output.
 
     Raises BadInput and BadOutput if it does not, and NoNewFiles."""
-    source = open_at_output(spec, target, found)
+    source = open_at_output(spec, target, plan)
     check_input(spec, source, target.layout)
     if spec.write.mode == "append":
         with storage_errors_as_bad_output(spec.write):

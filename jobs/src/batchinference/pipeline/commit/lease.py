@@ -274,10 +274,13 @@ def heartbeat_file(layout: Layout, lease: Lease) -> Location:
     return (lease.place(layout) if lease.begun else layout.state) / "heartbeat"
 
 
-def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> None:
-    """Raise BadOutput if another run, of this job or another job, is writing to the output."""
+def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bool:
+    """Return whether the heartbeat of another run was awaited. The run may have completed the
+    output meanwhile.
+
+    Raises BadOutput if another run, of this job or another job, is writing to the output."""
     if lease is None or _has_ended(lease, identity) or lease.is_complete(layout):
-        return
+        return False
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
     before = _read_heartbeat(file)
     while time.monotonic() < deadline:
@@ -287,6 +290,7 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> No
                 f"spec.write.path: '{layout.output.uri}' is being written by {lease.job}. Choose "
                 "another path, or wait until that has ended"
             )
+    return True
 
 
 def _has_ended(lease: Lease, identity: str) -> bool:

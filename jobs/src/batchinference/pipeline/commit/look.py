@@ -28,7 +28,7 @@ from batchinference.pipeline.commit.decision import (
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import ensure_not_running
+from batchinference.pipeline.commit.lease import Lease, ensure_not_running
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.retry_errors import without_failed
@@ -46,7 +46,7 @@ FinalReport = Callable[[Layout, Snapshot], "Report"]
 
 
 @dataclass(frozen=True)
-class Found:
+class OutputPlan:
     """The state of an output, and what the job does about it. `start` is the snapshot of the rows
     that count, and `files` are the files that were listed for it; None if the job starts over or
     does nothing."""
@@ -56,7 +56,7 @@ class Found:
     start: Snapshot | None = None
     files: StoredFiles | None = None
 
-    def without_rows(self, source: str) -> Found:
+    def without_rows(self, source: str) -> OutputPlan:
         """Return what the job does if its rows cannot be resumed: it starts over. `source` is the
         format of its input.
 
@@ -69,30 +69,40 @@ class Found:
                 "because it is unknown whether the source has changed. The output was not changed. "
                 "Remove errors.retry, or process all rows again with write.mode: overwrite"
             )
-        return replace(self, start=None, files=None)
+        start_over = Start(lease.series if lease is not None else "")
+        return replace(self, action=start_over, start=None, files=None)
 
 
 def look_at_output(
     target: OutputTarget, request: Request, table: CommittedTable | None, report: FinalReport
-) -> Found:
-    """Return what a job finds at its output.
+) -> OutputPlan:
+    """Return what a job does about its output.
 
     Raises OutputInUse if the job must not change the output, and BadOutput if another run is
     writing to it, or if its state is damaged."""
-    reader = target.reader
-    state, action = _decide(target.layout, request, table, report, reader)
-    if not isinstance(action, Start | Resume | RetryFailed):
-        return Found(state, action)
-    with storage_errors_as_bad_output(request.write):
-        _check_not_running(state, request, reader)
-        if state.changed_code:  # read again: an earlier run may have committed its first rows
-            decide(load_state(state.layout, request, table), request)
-        if isinstance(action, Start) or state.lease is None:
-            return Found(state, action)
-        start, files = Attempt(state.layout, state.lease).load_committed_files()
-        if isinstance(action, RetryFailed):
-            start = without_failed(start, state.layout.errors)
-        return Found(state, action, start, files)
+    reader, ended = target.reader, set[Lease | None]()
+    while True:
+        state, action = _decide(target.layout, request, table, report, reader)
+        if not isinstance(action, Start | Resume | RetryFailed):
+            return OutputPlan(state, action)
+        with storage_errors_as_bad_output(request.write):
+            if not _has_waited(state, request, reader, ended):
+                return _with_rows(state, action, request, table)
+        reader = OutputReader()  # another run may have changed the output meanwhile
+
+
+def _with_rows(
+    state: OutputState, action: Action, request: Request, table: CommittedTable | None
+) -> OutputPlan:
+    """Return what a job does about its output, with the rows that count if it uses them."""
+    if state.changed_code:  # read again: an earlier run may have committed its first rows
+        decide(load_state(state.layout, request, table), request)
+    if isinstance(action, Start) or state.lease is None:
+        return OutputPlan(state, action)
+    start, files = Attempt(state.layout, state.lease).load_committed_files()
+    if isinstance(action, RetryFailed):
+        start = without_failed(start, state.layout.errors)
+    return OutputPlan(state, action, start, files)
 
 
 def _decide(
@@ -121,36 +131,44 @@ def _decide(
     return _decide(layout, request, table, report, OutputReader())  # the output has changed
 
 
-def _check_not_running(state: OutputState, request: Request, reader: OutputReader) -> None:
-    """Raise BadOutput if another run writes to the output, or writes rows that this job would
+def _has_waited(
+    state: OutputState, request: Request, reader: OutputReader, ended: set[Lease | None]
+) -> bool:
+    """Return whether the job has waited for the heartbeat of another run. Then what `reader` has
+    found is old. Runs without a heartbeat are added to `ended`, and not awaited again.
+
+    Raises BadOutput if another run writes to the output, or writes rows that this job would
     delete, or if it replaces the output, so that it would delete the rows of this job."""
     layout = state.layout
-    ensure_not_running(layout, state.lease, request.job)
     others = reader.appended(layout.whole) if request.write.mode == "overwrite" else []
     if not layout.is_replacement:
         others = [*others, layout.replacement]
-    for other in others:
-        ensure_not_running(other, reader.lease(other), request.job)
+    for place in [layout, *others]:
+        lease = state.lease if place is layout else reader.lease(place)
+        if lease not in ended and ensure_not_running(place, lease, request.job):
+            ended.add(lease)
+            return True
+    return False
 
 
 def begin_attempt(
-    spec: BatchInferenceSpec, found: Found, request: Request, serialized: Callable[[], bytes]
+    spec: BatchInferenceSpec, plan: OutputPlan, request: Request, serialized: Callable[[], bytes]
 ) -> tuple[Attempt, Snapshot]:
     """Claim the output if it starts over, and begin the next attempt. Return the attempt, and the
     snapshot of the rows that count. `serialized` returns the input snapshot.
 
     Raises BadOutput if another run has begun in the output."""
-    layout, lease, start = found.state.layout, found.state.lease, found.start
+    layout, lease, start = plan.state.layout, plan.state.lease, plan.start
     starts_over = start is None or lease is None
     if start is None or lease is None:
-        series = found.action.series if isinstance(found.action, Start) else ""
+        series = plan.action.series if isinstance(plan.action, Start) else ""
         overwrite = request.write.mode == "overwrite"
         lease = Claim(layout, lease, overwrite, request.job, series).put()
         content = serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
     # users fix the code before they retry failed rows
-    if starts_over or isinstance(found.action, RetryFailed) or not layout.code.exists():
+    if starts_over or isinstance(plan.action, RetryFailed) or not layout.code.exists():
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return Attempt.begin(layout, lease, start, request.job, found.files), start
+    return Attempt.begin(layout, lease, start, request.job, plan.files), start

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.commit.append import OutputTarget
-from batchinference.pipeline.commit.look import Found
+from batchinference.pipeline.commit.look import OutputPlan
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
@@ -78,15 +78,15 @@ def open_input(
     return open_table(read)
 
 
-def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, found: Found) -> JobInput:
+def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputPlan) -> JobInput:
     """Return the input of the job: the files of the output to resume, or those whose rows are not
     in other outputs of the work.
 
     Raises BadInput and NoNewFiles like `open_input`."""
-    read, start = spec.read, found.start
+    read, start = spec.read, plan.start
     earlier: ResumedInput | ProcessedFiles | None = None
     if isinstance(read, ReadFiles) and start is not None:
-        frozen = read_snapshot(found.state.layout.input, read.storage, start.input)
+        frozen = read_snapshot(plan.state.layout.input, read.storage, start.input)
         earlier = ResumedInput(frozen, lambda each: start.missing_rows(len(frozen), each))
     elif isinstance(read, ReadFiles) and (places := target.processed):
         earlier = ProcessedFiles([read_snapshot(place, read.storage) for place in places])

@@ -7,7 +7,8 @@ exist, and the ETag or the generation of one that does.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from batchinference.pipeline.errors import shown
@@ -24,46 +25,71 @@ Change = Callable[[bytes | None], bytes]
 Raises an exception if the file must not be changed."""
 ROUNDS = 4
 """How often a refused put is repeated if the object has not changed for `Change`."""
-_NOT_IMPLEMENTED = "status code: 501"
-_UNAVAILABLE = re.compile(r"status code: (429|500|502|503|504)")
+_DENIED = re.compile(r"status code: (401|403|501)\b")
+_NOT_IMPLEMENTED = re.compile(r"status code: 501\b")
+
+
+class _NotOffered(Exception):
+    """The store does not offer conditional puts, or not with the credentials that obstore finds."""
 
 
 def update_object(scheme: str, path: str, storage: Storage, change: Change) -> bool:
     """Replace the content of an object by `change` of it, and return True. Return False if the
-    store does not offer that, or not with the credentials that obstore finds.
+    store does not offer that, or not with the credentials that obstore finds. Raises OSError if the
+    store does not respond.
 
     A put whose response was lost is refused when it is repeated. `change` then gets the new
     content, and should return it unchanged."""
-    from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-
     bucket, _, key = path.partition("/")
-    for _ in range(ROUNDS):
+    try:
+        store = _opened(scheme, bucket, storage)
+        return any(_is_updated(store, key, change) for _ in range(ROUNDS))
+    except _NotOffered:
+        return False
+
+
+def _opened(scheme: str, bucket: str, storage: Storage) -> S3Store | GCSStore | AzureStore:
+    from obstore.exceptions import BaseError
+
+    try:
+        store = store_for_conditions(scheme, bucket, storage)
+    except BaseError:
+        store = None  # pyarrow may be able to read the credentials, or reports the error
+    if store is None:
+        raise _NotOffered
+    return store
+
+
+def _is_updated(store: S3Store | GCSStore | AzureStore, key: str, change: Change) -> bool:
+    """Change the content of an object. Return False if another process has changed it meanwhile."""
+    from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+    with _storage_errors(_DENIED):  # pyarrow may find other credentials
         try:
-            store = store_for_conditions(scheme, bucket, storage)
-            if store is None:
-                return False
             before, version = _read(store, key)
-        except BaseError as error:
-            if _UNAVAILABLE.search(str(error)):
-                raise _storage_error(error) from None
-            return False  # pyarrow may find other credentials, or reports the error
-        after = change(before)
-        if after == before:
-            return True
+        except ValueError:
+            raise _NotOffered from None  # an empty part of the key, or one like `..`
+    if (after := change(before)) == before:
+        return True
+    with _storage_errors(_NOT_IMPLEMENTED):
         try:
             store.put(key, after, mode=version, use_multipart=False)
-            return True
         except (AlreadyExistsError, PreconditionError):
-            continue
-        except BaseError as error:
-            if _NOT_IMPLEMENTED in str(error):
-                return False
-            raise _storage_error(error) from None
-    return False
+            return False
+    return True
 
 
-def _storage_error(error: Exception) -> OSError:
-    return OSError(shown(str(error).partition("\n")[0]))
+@contextmanager
+def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
+    """Convert errors of obstore, and that there is no bucket, into an OSError with a short message,
+    or into _NotOffered if they match."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, FileNotFoundError) as error:
+        message = str(error).partition("\n")[0]
+        raise _NotOffered if not_offered.search(message) else OSError(shown(message)) from None
 
 
 def _read(

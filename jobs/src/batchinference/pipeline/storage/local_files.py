@@ -29,8 +29,9 @@ _OPEN_FOR_PATHS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLO
 without permission to list the directory, except where O_PATH does not exist."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
-_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
-"""What file systems without locks or hard links report."""
+"""What file systems without locks report."""
+_FAILED_LINK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
+"""What file systems with hard links report. Those without report many other errors."""
 
 
 def read(path: str, root: str, limit: int | None = None) -> bytes:
@@ -118,18 +119,26 @@ def _is_updated(path: str, parent: int, change: Callable[[bytes | None], bytes])
     except FileNotFoundError:
         return _is_created(path, parent, change)
     with locked:
-        try:  # opened again, because NFS then asks the server which file has the name
-            file = _regular(_open(name, _READ, parent, path), path)
-        except FileNotFoundError:
+        if not _has_name(locked, name, parent, path):
             return False
-        with file:
-            if not os.path.sameopenfile(file.fileno(), locked.fileno()):
-                return False
-            before = file.read()
+        before = locked.read()  # CIFS refuses to read a locked file through another descriptor
         if (after := change(before)) != before:
             with _temporary(name, parent, directory, after) as temporary:
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     return True
+
+
+def _has_name(file: BinaryIO, name: str, parent: int, path: str) -> bool:
+    """Return whether an opened file still has its name. The name is opened, because NFS then asks
+    the server which file has it."""
+    try:
+        descriptor = _open(name, _READ, parent, path)
+    except FileNotFoundError:
+        return False
+    try:
+        return os.path.sameopenfile(descriptor, file.fileno())
+    finally:
+        os.close(descriptor)
 
 
 def _is_created(path: str, parent: int, change: Callable[[bytes | None], bytes]) -> bool:
@@ -139,13 +148,12 @@ def _is_created(path: str, parent: int, change: Callable[[bytes | None], bytes])
     with _temporary(name, parent, directory, change(None)) as temporary:
         try:
             os.link(temporary, name, **places, follow_symlinks=False)
-        except OSError as error:
-            if error.errno in _NO_LINKS:
-                os.rename(temporary, name, **places)
-                return True
-            if not isinstance(error, FileExistsError):
-                raise
+        except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno in _FAILED_LINK:
+                raise
+            os.rename(temporary, name, **places)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=parent)

@@ -211,14 +211,23 @@ _FILES_OF_TOOLS = {
 """Files and directories with credentials that obstore does not read, and the variables that name
 them."""
 
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT",),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_USE_EMULATOR"),
+}
+"""Environment variables with an endpoint that obstore reads and pyarrow does not."""
+
 
 def store_for_conditions(
     scheme: str, bucket: str, storage: Storage
 ) -> S3Store | GCSStore | AzureStore | None:
     """Return a bucket as obstore accesses it, with the settings and the region of `object_store`;
-    None if only pyarrow finds the credentials."""
+    None if only pyarrow finds the credentials, or if obstore would use another endpoint."""
     from obstore import store
 
+    if not _has_endpoint(scheme, storage) and any(map(os.environ.__contains__, _ENDPOINTS[scheme])):
+        return None
     if not storage.anonymous and not _has_variables(scheme) and _has_files_of_tools(scheme):
         return None  # obstore would ask the metadata service of an instance instead
     options = storage_options(scheme, storage)
@@ -233,6 +242,10 @@ def store_for_conditions(
         retry_config={"max_retries": CONDITIONAL_RETRIES},
     )
     return found
+
+
+def _has_endpoint(scheme: str, storage: Storage) -> bool:
+    return bool(_s3_endpoint(storage) if scheme == "s3" else storage.endpoint)
 
 
 def _has_variables(scheme: str) -> bool:

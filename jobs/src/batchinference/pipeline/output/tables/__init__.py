@@ -78,9 +78,14 @@ class Table(CommittedTable, ABC):
     def converted(self, table: pa.Table) -> pa.Table:
         """Return rows with the columns of the table first, in their order and with their types, and
         then the other columns. Missing columns become null. Raises BadOutput if a value does not
-        fit."""
+        fit.
+
+        The other columns may be null, as files of other tasks may have nulls in them."""
+        converted = self.convert(table)
+        optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
-            return cast_to(self.convert(table), self.types or pa.schema([]))
+            rows = pa.table(converted.columns, schema=optional)
+            return cast_to(rows, self.types or pa.schema([]))
         except TypeMismatch as error:
             raise BadOutput(
                 f"write: column '{error.column}' is {error.other} in the table, and {error.one} in "

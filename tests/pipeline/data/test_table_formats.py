@@ -216,6 +216,24 @@ class TestLance:
         found = lance.dataset(write["path"]).to_table()
         assert (found.schema, found.column("v").to_pylist()) == (theirs.schema, [[1, 2], [3, 4]])
 
+    @pytest.mark.parametrize(
+        "column",
+        [
+            *(pa.array([1, None], pa.timestamp("s")), pa.array([1, None], pa.time32("s"))),
+            pa.array([86_400_000, None], pa.date64()),
+            *(pa.array(values).dictionary_encode() for values in (["a", None], [5, None])),
+        ],
+        ids=lambda column: str(column.type),
+    )
+    def test_types_that_parquet_changes_are_appended(
+        self, tmp_path: Path, write: Write, column: pa.Array
+    ) -> None:
+        table = rows_of(v=column)
+        lance.write_dataset(table, write["path"])
+        run_job(tmp_path / "in", {**write, "mode": "append"}, [table])
+        found = lance.dataset(write["path"]).to_table()
+        assert (found.schema, found.to_pylist()) == (table.schema, table.to_pylist() * 2)
+
     def test_vectors_can_be_searched(self, tmp_path: Path, write: Write) -> None:
         vectors = np.eye(3, dtype=np.float32)
         run_job(tmp_path / "in", write, [rows_of(id=[0, 1, 2], vector=to_column(vectors))])

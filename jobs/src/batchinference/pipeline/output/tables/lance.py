@@ -40,7 +40,7 @@ class LanceTable(Table):
         return without_empty_structs(_with_vectors(table))
 
     def put(self, file: Location, content: bytes) -> list[str]:
-        table = self.parquet.read(content)
+        table = self.converted(self.parquet.read(content))  # Parquet has changed some types
         mode = "append" if self._append else "overwrite"
         fragments = write_fragments(
             table,

@@ -181,6 +181,19 @@ class TestIceberg:
         with pytest.raises(BadOutput, match=r"column 'long' has a type that Iceberg does not have"):
             run_job(tmp_path / "in", iceberg(tmp_path), [long])
 
+    def test_catalog_without_a_place_for_tables_is_refused_at_open(self, tmp_path: Path) -> None:
+        write = iceberg(tmp_path)
+        del write["catalog"]["properties"]["warehouse"]
+        with pytest.raises(BadOutput, match=r"no place for the new table 'ns.rows' \(No default"):
+            open_job(tmp_path / "in", write)
+
+    def test_open_leaves_no_namespace(self, tmp_path: Path) -> None:
+        open_job(tmp_path / "in", iceberg(tmp_path))
+        assert catalog_of(tmp_path).list_namespaces() == []
+        catalog_of(tmp_path).create_namespace("ns")
+        open_job(tmp_path / "in", iceberg(tmp_path))
+        assert catalog_of(tmp_path).list_namespaces() == [("ns",)]
+
     def test_table_can_be_pickled(self, tmp_path: Path) -> None:
         table = table_of(iceberg(tmp_path))
         table.find_place()

@@ -59,6 +59,25 @@ def test_missing_columns_are_added(tmp_path: Path, format_: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("format_", ["delta", "sql"])
+def test_new_columns_that_differ_only_in_case_are_refused(tmp_path: Path, format_: str) -> None:
+    write = {"delta": delta, "sql": sql}[format_](tmp_path)
+    job = open_job(tmp_path / "in", write)
+    assert job is not None
+    with pytest.raises(BadOutput, match="'k' and 'K' differ only in case, which the table"):
+        job.begin(rows_of(k=[1], K=[2]))
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_partition_column_with_only_nulls_is_text(tmp_path: Path, format_: str) -> None:
+    write = {"delta": delta, "iceberg": iceberg}[format_](tmp_path, partitionBy=["kind"])
+    rows = rows_of(id=[0, 1], kind=pa.nulls(2))
+    run_job(tmp_path / "in", write, [rows])
+    added = rows_of(id=[2], kind=["dog"])
+    run_job(tmp_path / "more", {**write, "mode": "append"}, [added])
+    assert in_order(table_rows(format_, tmp_path)) == [*rows.to_pylist(), *added.to_pylist()]
+
+
 def delta_rows(place: Path, version: int | None = None) -> list[dict[str, Any]]:
     table = deltalake.DeltaTable(str(place / "out"), version=version)
     return list(table.to_pyarrow_table().to_pylist())
@@ -108,6 +127,22 @@ class TestDelta:
             run_job(tmp_path / "in", write, [CLASSES, empty])
         run_job(tmp_path / "in", delta(tmp_path, mode="overwrite"), [empty])
         assert delta_rows(tmp_path) == empty.to_pylist()
+
+    def test_column_that_differs_from_one_of_the_table_only_in_case_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        run_job(tmp_path / "in", delta(tmp_path), [rows_of(K=[0])])
+        job = open_job(tmp_path / "more", delta(tmp_path, mode="append"))
+        assert job is not None
+        with pytest.raises(BadOutput, match=r"'K' and 'k' differ only in case.*Rename 'k'"):
+            job.begin(rows_of(k=[1]))
+
+    def test_overwrite_of_a_table_for_appends_is_refused_at_open(self, tmp_path: Path) -> None:
+        run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0])])
+        table = deltalake.DeltaTable(str(tmp_path / "out"))
+        table.alter.set_table_properties({"delta.appendOnly": "true"})
+        with pytest.raises(BadOutput, match=r"cannot be removed \(delta.appendOnly=true\)\. Set"):
+            open_job(tmp_path / "more", delta(tmp_path, mode="overwrite"))
 
     def test_unsupported_type_names_the_column(self, tmp_path: Path) -> None:
         with pytest.raises(

@@ -133,7 +133,7 @@ class IcebergTable(Table):
         table = self._table(catalog)
         if table is not None:
             self._put(table, rows, fence)
-        elif schema := typed_columns(self.columns(rows)):
+        elif schema := typed_columns(self.columns(rows), self.partition_by):
             self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
                 _partition(creation, self.partition_by)
@@ -150,7 +150,7 @@ class IcebergTable(Table):
             if not self._append:
                 transaction.delete(AlwaysTrue(), {} if rows.files else fence.marks)
             if rows.files:
-                _widen(transaction, table, typed_columns(rows.schema))
+                _widen(transaction, table, typed_columns(rows.schema, self.partition_by))
                 transaction.add_files(rows.files, fence.marks)
             fence.check()
 

@@ -23,6 +23,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import tables
 from batchinference.pipeline.storage.location import Location
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
+from support.outputs.builders import succeeded_report
 from support.outputs.tables import catalog_of, table_rows, write_fields
 
 Write = dict[str, Any]
@@ -76,6 +77,16 @@ def test_partition_column_with_only_nulls_is_text(tmp_path: Path, format_: str) 
     added = rows_of(id=[2], kind=["dog"])
     run_job(tmp_path / "more", {**write, "mode": "append"}, [added])
     assert in_order(table_rows(format_, tmp_path)) == [*rows.to_pylist(), *added.to_pylist()]
+
+
+def before_commit(place: Path, write: Write, rows: pa.Table) -> Callable[[], object]:
+    """Put rows where the table has its files. Return the commit that makes them visible."""
+    job = open_job(place / "in", write)
+    assert job is not None
+    job.put(rows)
+    end, files = job.place(job.check())
+    report = succeeded_report(job.attempt.layout.output.uri)
+    return lambda: job.attempt.register(job.spec.write, job.table, files, end, report)  # type: ignore[arg-type]
 
 
 def delta_rows(place: Path, version: int | None = None) -> list[dict[str, Any]]:
@@ -136,6 +147,20 @@ class TestDelta:
         assert job is not None
         with pytest.raises(BadOutput, match=r"'K' and 'k' differ only in case.*Rename 'k'"):
             job.begin(rows_of(k=[1]))
+
+    @pytest.mark.parametrize("filled", [False, True], ids=["new", "unpartitioned before"])
+    def test_append_to_a_table_with_changed_partitions_is_refused(
+        self, tmp_path: Path, filled: bool
+    ) -> None:
+        theirs, place = rows_of(id=[7], kind=["cat"]), str(tmp_path / "out")
+        if filled:
+            deltalake.write_deltalake(place, theirs)
+        commit = before_commit(tmp_path, delta(tmp_path, mode="append"), CLASSES)
+        options: Any = {"mode": "overwrite", "schema_mode": "overwrite"}
+        deltalake.write_deltalake(place, theirs, partition_by=["kind"], **options)
+        with pytest.raises(BadOutput, match=r"have changed during the job \(kind, before none\)"):
+            commit()
+        assert delta_rows(tmp_path) == theirs.to_pylist()
 
     def test_overwrite_of_a_table_for_appends_is_refused_at_open(self, tmp_path: Path) -> None:
         run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0])])
@@ -281,6 +306,23 @@ class TestLance:
         run_job(tmp_path / "in", {**write, "mode": "append"}, [table])
         found = lance.dataset(write["path"]).to_table()
         assert (found.schema, found.to_pylist()) == (table.schema, table.to_pylist() * 2)
+
+    @pytest.mark.parametrize("filled", [False, True], ids=["new", "with rows before"])
+    def test_append_to_a_dataset_with_changed_columns_is_refused(
+        self, tmp_path: Path, write: Write, filled: bool
+    ) -> None:
+        """Lance finds the columns of appended rows by their numbers, and would swap them."""
+        if filled:
+            lance.write_dataset(rows_of(id=[0], n=[1]), write["path"])
+        write, rows = {**write, "mode": "append"}, rows_of(id=[5], n=[6])
+        commit = before_commit(tmp_path, write, rows)
+        theirs = rows_of(n=[2], id=[3])
+        lance.write_dataset(theirs, write["path"], mode="overwrite")
+        with pytest.raises(BadOutput, match="columns of the dataset have changed during the job"):
+            commit()
+        run_job(tmp_path / "in", write, [rows])
+        found = lance.dataset(write["path"]).to_table().to_pylist()
+        assert in_order(found) == [*theirs.to_pylist(), *rows.to_pylist()]
 
     def test_vectors_can_be_searched(self, tmp_path: Path, write: Write) -> None:
         vectors = np.eye(3, dtype=np.float32)

@@ -116,6 +116,7 @@ class DeltaLakeTable(Table):
     def _write(
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
     ) -> None:
+        self._check_partitions_kept(table)
         schema = typed_columns(rows.schema, self.partition_by)
         if self._append:
             schema = self._widen(table, schema)
@@ -129,6 +130,18 @@ class DeltaLakeTable(Table):
             partition_by=list(self.partition_by) or None,
             commit_properties=properties,
         )
+
+    def _check_partitions_kept(self, table: DeltaTable) -> None:
+        """Raise BadOutput if the table has other partition columns than the files were made for.
+        Delta would read the values of these columns as null."""
+        found = table.metadata().partition_columns
+        if found != list(self.partition_by):
+            raise BadOutput(
+                f"write.path: the partition columns of the table at '{self._address.uri}' have "
+                f"changed during the job ({', '.join(found) or 'none'}, before "
+                f"{', '.join(self.partition_by) or 'none'}). Restore them and run the job again, "
+                "or choose another path"
+            )
 
     def first_rows(self, count: int) -> list[Row]:
         table = self._table()

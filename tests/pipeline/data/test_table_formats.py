@@ -60,9 +60,9 @@ def test_missing_columns_are_added(tmp_path: Path, format_: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("format_", ["delta", "sql"])
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "sql"])
 def test_new_columns_that_differ_only_in_case_are_refused(tmp_path: Path, format_: str) -> None:
-    write = {"delta": delta, "sql": sql}[format_](tmp_path)
+    write = {"delta": delta, "iceberg": iceberg, "sql": sql}[format_](tmp_path)
     job = open_job(tmp_path / "in", write)
     assert job is not None
     with pytest.raises(BadOutput, match="'k' and 'K' differ only in case, which the table"):

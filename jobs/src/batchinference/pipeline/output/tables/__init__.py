@@ -234,11 +234,12 @@ def check_columns(found: Sequence[str], existing: Sequence[str], table: str) -> 
 
 
 def check_case(found: Sequence[str], existing: Sequence[str] = ()) -> None:
-    """Raise BadOutput if a column differs only in case from an earlier one or from one that the
-    table has, which the table cannot tell apart."""
+    """Raise BadOutput if a new column differs only in case from an earlier one or from one that the
+    table has, because readers of the table do not tell them apart."""
     known = {name.lower(): name for name in existing}
     for name in found:
-        if (other := known.setdefault(name.lower(), name)) != name:
+        other = known.setdefault(name.lower(), name)
+        if other != name and name not in existing:
             raise BadOutput(
                 f"write.columns: the columns '{other}' and '{name}' differ only in case, which the "
                 f"table does not tell apart. Rename '{name}' in a step, or leave it out"

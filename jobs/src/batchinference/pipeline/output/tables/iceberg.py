@@ -28,6 +28,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
     Row,
     Table,
+    check_case,
     check_types,
     common_types,
     partitions_of,
@@ -61,6 +62,7 @@ class IcebergTable(Table):
             self.types = _columns_of(existing)
 
     def convert(self, table: pa.Table) -> pa.Table:
+        check_case(table.column_names, self.types.names if self.types is not None else ())
         table = common_types(storable(tensors_to_lists(table)))
         check_types(table.schema, Catalog._convert_schema_if_needed, "Iceberg")
         return table

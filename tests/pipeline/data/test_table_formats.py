@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.transforms import BucketTransform
 
 from batchinference.pipeline.arrow import to_column
@@ -246,6 +248,19 @@ class TestIceberg:
         del write["catalog"]["properties"]["warehouse"]
         with pytest.raises(BadOutput, match=r"no place for the new table 'ns.rows' \(No default"):
             open_job(tmp_path / "in", write)
+
+    def test_error_of_the_catalog_at_the_end_is_converted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise ForbiddenError("no right to create")
+
+        job = open_job(tmp_path / "in", iceberg(tmp_path))
+        assert job is not None
+        job.put(rows_of(id=[0]))
+        monkeypatch.setattr(SqlCatalog, "create_namespace", refuse)
+        with pytest.raises(BadOutput, match=r"cannot be used \(ForbiddenError: no right"):
+            job.place(job.check())
 
     def test_open_leaves_no_namespace(self, tmp_path: Path) -> None:
         open_job(tmp_path / "in", iceberg(tmp_path))

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.transforms import BucketTransform
 
 from batchinference.pipeline.arrow import to_column
@@ -23,6 +25,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import tables
 from batchinference.pipeline.storage.location import Location
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
+from support.outputs.builders import succeeded_report
 from support.outputs.tables import catalog_of, table_rows, write_fields
 
 Write = dict[str, Any]
@@ -57,6 +60,35 @@ def test_missing_columns_are_added(tmp_path: Path, format_: str) -> None:
         {"id": 0, "new": None},
         {"id": 1, "new": "x"},
     ]
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "sql"])
+def test_new_columns_that_differ_only_in_case_are_refused(tmp_path: Path, format_: str) -> None:
+    write = {"delta": delta, "iceberg": iceberg, "sql": sql}[format_](tmp_path)
+    job = open_job(tmp_path / "in", write)
+    assert job is not None
+    with pytest.raises(BadOutput, match="'k' and 'K' differ only in case, which the table"):
+        job.begin(rows_of(k=[1], K=[2]))
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_partition_column_with_only_nulls_is_text(tmp_path: Path, format_: str) -> None:
+    write = {"delta": delta, "iceberg": iceberg}[format_](tmp_path, partitionBy=["kind"])
+    rows = rows_of(id=[0, 1], kind=pa.nulls(2))
+    run_job(tmp_path / "in", write, [rows])
+    added = rows_of(id=[2], kind=["dog"])
+    run_job(tmp_path / "more", {**write, "mode": "append"}, [added])
+    assert in_order(table_rows(format_, tmp_path)) == [*rows.to_pylist(), *added.to_pylist()]
+
+
+def before_commit(place: Path, write: Write, rows: pa.Table) -> Callable[[], object]:
+    """Put rows where the table has its files. Return the commit that makes them visible."""
+    job = open_job(place / "in", write)
+    assert job is not None
+    job.put(rows)
+    end, files = job.place(job.check())
+    report = succeeded_report(job.attempt.layout.output.uri)
+    return lambda: job.attempt.register(job.spec.write, job.table, files, end, report)  # type: ignore[arg-type]
 
 
 def delta_rows(place: Path, version: int | None = None) -> list[dict[str, Any]]:
@@ -108,6 +140,36 @@ class TestDelta:
             run_job(tmp_path / "in", write, [CLASSES, empty])
         run_job(tmp_path / "in", delta(tmp_path, mode="overwrite"), [empty])
         assert delta_rows(tmp_path) == empty.to_pylist()
+
+    def test_column_that_differs_from_one_of_the_table_only_in_case_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        run_job(tmp_path / "in", delta(tmp_path), [rows_of(K=[0])])
+        job = open_job(tmp_path / "more", delta(tmp_path, mode="append"))
+        assert job is not None
+        with pytest.raises(BadOutput, match=r"'K' and 'k' differ only in case.*Rename 'k'"):
+            job.begin(rows_of(k=[1]))
+
+    @pytest.mark.parametrize("filled", [False, True], ids=["new", "unpartitioned before"])
+    def test_append_to_a_table_with_changed_partitions_is_refused(
+        self, tmp_path: Path, filled: bool
+    ) -> None:
+        theirs, place = rows_of(id=[7], kind=["cat"]), str(tmp_path / "out")
+        if filled:
+            deltalake.write_deltalake(place, theirs)
+        commit = before_commit(tmp_path, delta(tmp_path, mode="append"), CLASSES)
+        options: Any = {"mode": "overwrite", "schema_mode": "overwrite"}
+        deltalake.write_deltalake(place, theirs, partition_by=["kind"], **options)
+        with pytest.raises(BadOutput, match=r"have changed during the job \(kind, before none\)"):
+            commit()
+        assert delta_rows(tmp_path) == theirs.to_pylist()
+
+    def test_overwrite_of_a_table_for_appends_is_refused_at_open(self, tmp_path: Path) -> None:
+        run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0])])
+        table = deltalake.DeltaTable(str(tmp_path / "out"))
+        table.alter.set_table_properties({"delta.appendOnly": "true"})
+        with pytest.raises(BadOutput, match=r"cannot be removed \(delta.appendOnly=true\)\. Set"):
+            open_job(tmp_path / "more", delta(tmp_path, mode="overwrite"))
 
     def test_unsupported_type_names_the_column(self, tmp_path: Path) -> None:
         with pytest.raises(
@@ -181,6 +243,32 @@ class TestIceberg:
         with pytest.raises(BadOutput, match=r"column 'long' has a type that Iceberg does not have"):
             run_job(tmp_path / "in", iceberg(tmp_path), [long])
 
+    def test_catalog_without_a_place_for_tables_is_refused_at_open(self, tmp_path: Path) -> None:
+        write = iceberg(tmp_path)
+        del write["catalog"]["properties"]["warehouse"]
+        with pytest.raises(BadOutput, match=r"no place for the new table 'ns.rows' \(No default"):
+            open_job(tmp_path / "in", write)
+
+    def test_error_of_the_catalog_at_the_end_is_converted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise ForbiddenError("no right to create")
+
+        job = open_job(tmp_path / "in", iceberg(tmp_path))
+        assert job is not None
+        job.put(rows_of(id=[0]))
+        monkeypatch.setattr(SqlCatalog, "create_namespace", refuse)
+        with pytest.raises(BadOutput, match=r"cannot be used \(ForbiddenError: no right"):
+            job.place(job.check())
+
+    def test_open_leaves_no_namespace(self, tmp_path: Path) -> None:
+        open_job(tmp_path / "in", iceberg(tmp_path))
+        assert catalog_of(tmp_path).list_namespaces() == []
+        catalog_of(tmp_path).create_namespace("ns")
+        open_job(tmp_path / "in", iceberg(tmp_path))
+        assert catalog_of(tmp_path).list_namespaces() == [("ns",)]
+
     def test_table_can_be_pickled(self, tmp_path: Path) -> None:
         table = table_of(iceberg(tmp_path))
         table.find_place()
@@ -215,6 +303,41 @@ class TestLance:
         run_job(tmp_path / "in", {**write, "mode": "append"}, [ours])
         found = lance.dataset(write["path"]).to_table()
         assert (found.schema, found.column("v").to_pylist()) == (theirs.schema, [[1, 2], [3, 4]])
+
+    @pytest.mark.parametrize(
+        "column",
+        [
+            *(pa.array([1, None], pa.timestamp("s")), pa.array([1, None], pa.time32("s"))),
+            pa.array([86_400_000, None], pa.date64()),
+            *(pa.array(values).dictionary_encode() for values in (["a", None], [5, None])),
+        ],
+        ids=lambda column: str(column.type),
+    )
+    def test_types_that_parquet_changes_are_appended(
+        self, tmp_path: Path, write: Write, column: pa.Array
+    ) -> None:
+        table = rows_of(v=column)
+        lance.write_dataset(table, write["path"])
+        run_job(tmp_path / "in", {**write, "mode": "append"}, [table])
+        found = lance.dataset(write["path"]).to_table()
+        assert (found.schema, found.to_pylist()) == (table.schema, table.to_pylist() * 2)
+
+    @pytest.mark.parametrize("filled", [False, True], ids=["new", "with rows before"])
+    def test_append_to_a_dataset_with_changed_columns_is_refused(
+        self, tmp_path: Path, write: Write, filled: bool
+    ) -> None:
+        """Lance finds the columns of appended rows by their numbers, and would swap them."""
+        if filled:
+            lance.write_dataset(rows_of(id=[0], n=[1]), write["path"])
+        write, rows = {**write, "mode": "append"}, rows_of(id=[5], n=[6])
+        commit = before_commit(tmp_path, write, rows)
+        theirs = rows_of(n=[2], id=[3])
+        lance.write_dataset(theirs, write["path"], mode="overwrite")
+        with pytest.raises(BadOutput, match="columns of the dataset have changed during the job"):
+            commit()
+        run_job(tmp_path / "in", write, [rows])
+        found = lance.dataset(write["path"]).to_table().to_pylist()
+        assert in_order(found) == [*theirs.to_pylist(), *rows.to_pylist()]
 
     def test_vectors_can_be_searched(self, tmp_path: Path, write: Write) -> None:
         vectors = np.eye(3, dtype=np.float32)

@@ -255,6 +255,13 @@ def test_null_missing_and_reordered_columns_fit(target: Target) -> None:
     assert texts == {0: "row 0", 1: None, 2: "row 2", 3: None}
 
 
+def test_column_without_nulls_in_one_file_may_be_null_in_the_table(target: Target) -> None:
+    required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    table = table_of(target.write())
+    ((_, content),) = table.files(pa.table([[1]], schema=required))
+    assert table.footer(bytes(content))[0].field("id").nullable
+
+
 def test_whole_numbers_and_fractions_become_one_type(target: Target) -> None:
     whole, fractions = rows_with(n=[1, None]), rows_with(n=[2.5])
     assert target.run(whole, fractions, rows_with(n=pa.nulls(1)))

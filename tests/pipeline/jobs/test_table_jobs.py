@@ -12,6 +12,7 @@ import pytest
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.jobs.table_writes import run_job
@@ -75,6 +76,26 @@ def test_unfinished_job_starts_over_without_resume(
     COMPUTED.clear()
     assert table.run(resume=False).state == JobState.SUCCEEDED
     assert (sorted(COMPUTED), table.texts(), table.proven()) == (EACH, ALL, True)
+
+
+@pytest.mark.parametrize("table", ["delta"], indirect=True)
+def test_staged_files_that_cannot_be_deleted_are_deleted_by_the_next_run(
+    table: TextTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = table.output / "_batchinference" / "staged"
+    real = Location.delete_directory
+
+    def refuse(place: Location) -> None:
+        if Path(place.path) == staged and (table.output / "_SUCCESS").exists():
+            raise PermissionError("access denied")
+        real(place)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Location, "delete_directory", refuse)
+        assert table.run("error").state == JobState.SUCCEEDED
+    assert staged.exists()
+    assert table.run("error").state == JobState.SUCCEEDED
+    assert (staged.exists(), table.texts(), table.proven()) == (False, ALL, True)
 
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)

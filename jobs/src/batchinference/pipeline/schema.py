@@ -112,6 +112,8 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = table.column(field.name)
     try:
+        if kinds.is_dictionary(field.type):  # Arrow casts only texts to a dictionary
+            column = column.cast(field.type.value_type).dictionary_encode()
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TypeMismatch(field.name, column.type, field.type, error) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -251,8 +252,13 @@ class Attempt:
         self._put_end(end, report)
         self.lease.complete(self.layout)
         self.check_lease()
+        self.delete_staged()
+
+    def delete_staged(self) -> None:
+        """Delete the staged files of a complete table. If this fails, the next run deletes them."""
         if self.layout.is_table:
-            self.layout.data.delete_directory()
+            with suppress(OSError):
+                self.layout.data.delete_directory()
 
     def _put_end(self, end: Snapshot, report: Report) -> None:
         self.check_lease()

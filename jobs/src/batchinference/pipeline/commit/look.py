@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from batchinference.pipeline.commit.claim import Claim, discard_replaced, publis
 from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.commit.decision import (
     Action,
+    AlreadyComplete,
     FinishReplacement,
     FinishTableCommit,
     OutputState,
@@ -34,7 +36,7 @@ from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles
 from batchinference.pipeline.commit.table_commit import CommittedTable
-from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.secrets import without_secrets
 
@@ -83,6 +85,8 @@ def look_at_output(
     reader, ended = target.reader, set[Lease | None]()
     while True:
         state, action = _decide(target.layout, request, table, report, reader)
+        if isinstance(action, AlreadyComplete) and table is not None:
+            _delete_staged(state)
         if not isinstance(action, Start | Resume | RetryFailed):
             return OutputPlan(state, action)
         with storage_errors_as_bad_output(request.write):
@@ -103,6 +107,16 @@ def _with_rows(
     if isinstance(action, RetryFailed):
         start = without_failed(start, state.layout.errors)
     return OutputPlan(state, action, start, files)
+
+
+def _delete_staged(state: OutputState) -> None:
+    """Delete the staged files that the driver of a complete table has left. Those of a run that has
+    begun since are kept."""
+    if state.lease is not None:
+        attempt = Attempt(state.layout, state.lease)
+        with suppress(BadOutput, OSError):
+            attempt.check_lease()
+            attempt.delete_staged()
 
 
 def _decide(

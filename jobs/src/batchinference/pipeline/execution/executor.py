@@ -18,7 +18,7 @@ from ray.data import DataContext
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.table_commit import TableFiles
+from batchinference.pipeline.commit.table_commit import TableFiles, table_errors_as_bad_output
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
@@ -239,7 +239,8 @@ class Executor:
         if not entries:
             return TableFiles(schema_without_rows(end.empty_schemas), [])
         schema = schema_of_all(data, entries)
-        table.find_place()
+        with table_errors_as_bad_output():
+            table.find_place()
         files = [file for entry in entries for file in entry.data]
         work = [partial(table.place, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES

@@ -78,9 +78,14 @@ class Table(CommittedTable, ABC):
     def converted(self, table: pa.Table) -> pa.Table:
         """Return rows with the columns of the table first, in their order and with their types, and
         then the other columns. Missing columns become null. Raises BadOutput if a value does not
-        fit."""
+        fit.
+
+        The other columns may be null, as files of other tasks may have nulls in them."""
+        converted = self.convert(table)
+        optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
-            return cast_to(self.convert(table), self.types or pa.schema([]))
+            rows = pa.table(converted.columns, schema=optional)
+            return cast_to(rows, self.types or pa.schema([]))
         except TypeMismatch as error:
             raise BadOutput(
                 f"write: column '{error.column}' is {error.other} in the table, and {error.one} in "
@@ -118,9 +123,11 @@ class Table(CommittedTable, ABC):
         return file.schema_arrow.remove_metadata(), file.metadata.num_rows
 
     def stored(self, content: bytes, without: Sequence[str] = ()) -> bytes:
-        """Return a Parquet file without values of type null, and without these columns."""
+        """Return a Parquet file without the columns of type null that do not partition the table,
+        and without the columns `without`."""
         schema, _ = self.footer(content)
-        kept = pa.schema([field for field in typed_columns(schema) if field.name not in without])
+        typed = typed_columns(schema, self.partition_by)
+        kept = pa.schema([field for field in typed if field.name not in without])
         if kept.equals(schema):
             return content
         rows = self.parquet.read(content).select(kept.names)
@@ -195,10 +202,12 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
     return tuple(existing)
 
 
-def typed_columns(schema: pa.Schema) -> pa.Schema:
+def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:
     """Return the schema without columns of type null, for which readers return null, and with texts
-    in place of values of type null in lists and structs."""
-    typed = [field for field in schema if not pa.types.is_null(field.type)]
+    in place of values of type null in lists, structs and partition columns."""
+    typed = [
+        field for field in schema if not pa.types.is_null(field.type) or field.name in partition_by
+    ]
     return pa.schema([field.with_type(map_nulls(field.type)) for field in typed])
 
 
@@ -222,6 +231,19 @@ def check_columns(found: Sequence[str], existing: Sequence[str], table: str) -> 
             f"{table} has no column '{missing[0]}', only {', '.join(existing)}. Choose other "
             "columns in write.columns"
         )
+
+
+def check_case(found: Sequence[str], existing: Sequence[str] = ()) -> None:
+    """Raise BadOutput if a new column differs only in case from an earlier one or from one that the
+    table has, because readers of the table do not tell them apart."""
+    known = {name.lower(): name for name in existing}
+    for name in found:
+        other = known.setdefault(name.lower(), name)
+        if other != name and name not in existing:
+            raise BadOutput(
+                f"write.columns: the columns '{other}' and '{name}' differ only in case, which the "
+                f"table does not tell apart. Rename '{name}' in a step, or leave it out"
+            )
 
 
 def common_types(table: pa.Table) -> pa.Table:

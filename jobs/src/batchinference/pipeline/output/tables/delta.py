@@ -20,6 +20,7 @@ from batchinference.pipeline.output.file_layout import partitions, value_text
 from batchinference.pipeline.output.tables import (
     Row,
     Table,
+    check_case,
     check_types,
     common_types,
     partitions_of,
@@ -47,12 +48,23 @@ class DeltaLakeTable(Table):
     def load(self) -> None:
         table = self._table()
         if table is not None:
-            columns = table.metadata().partition_columns
+            found = table.metadata()
+            if not self._append and found.configuration.get("delta.appendOnly") == "true":
+                self._check_no_rows()
             where = f"at '{self._address.uri}'"
-            self.partition_by = partitions_of(where, self.partition_by, columns)
+            self.partition_by = partitions_of(where, self.partition_by, found.partition_columns)
             self.types = pa.schema(table.schema().to_arrow()) if self._append else None
 
+    def _check_no_rows(self) -> None:
+        """Raise BadOutput if a table that takes only new rows has rows."""
+        if self.holds_rows():
+            raise BadOutput(
+                f"write.mode: the rows of the table at '{self._address.uri}' cannot be removed "
+                "(delta.appendOnly=true). Set the mode to append, or choose another path"
+            )
+
     def convert(self, table: pa.Table) -> pa.Table:
+        check_case(table.column_names, self.types.names if self.types is not None else ())
         table = common_types(storable(tensors_to_lists(table)))
         check_types(table.schema, Schema.from_arrow, "Delta")
         _check_partitions(table, self.partition_by)
@@ -89,7 +101,7 @@ class DeltaLakeTable(Table):
             table.delete(commit_properties=properties)
 
     def _create(self, rows: TableFiles, properties: CommitProperties, fence: Fence) -> None:
-        if not (schema := typed_columns(self.columns(rows))):
+        if not (schema := typed_columns(self.columns(rows), self.partition_by)):
             return
         fence.check()
         create_table_with_add_actions(  # fails if the table exists by now
@@ -104,7 +116,8 @@ class DeltaLakeTable(Table):
     def _write(
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
     ) -> None:
-        schema = typed_columns(rows.schema)
+        self._check_partitions_kept(table)
+        schema = typed_columns(rows.schema, self.partition_by)
         if self._append:
             schema = self._widen(table, schema)
         if fence.is_passed(partial(_commits, table)):
@@ -117,6 +130,18 @@ class DeltaLakeTable(Table):
             partition_by=list(self.partition_by) or None,
             commit_properties=properties,
         )
+
+    def _check_partitions_kept(self, table: DeltaTable) -> None:
+        """Raise BadOutput if the table has other partition columns than the files were made for.
+        Delta would read the values of these columns as null."""
+        found = table.metadata().partition_columns
+        if found != list(self.partition_by):
+            raise BadOutput(
+                f"write.path: the partition columns of the table at '{self._address.uri}' have "
+                f"changed during the job ({', '.join(found) or 'none'}, before "
+                f"{', '.join(self.partition_by) or 'none'}). Restore them and run the job again, "
+                "or choose another path"
+            )
 
     def first_rows(self, count: int) -> list[Row]:
         table = self._table()

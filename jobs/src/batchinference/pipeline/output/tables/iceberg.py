@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
 )
@@ -26,6 +28,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
     Row,
     Table,
+    check_case,
     check_types,
     common_types,
     partitions_of,
@@ -50,12 +53,16 @@ class IcebergTable(Table):
         self._place: tuple[FileIO, str] | None = None
 
     def load(self) -> None:
-        existing = self._table(self._catalog())
-        if existing is not None:
+        catalog = self._catalog()
+        existing = self._table(catalog)
+        if existing is None:
+            self._check_creation(catalog)
+        else:
             self._check_partitions(existing)
             self.types = _columns_of(existing)
 
     def convert(self, table: pa.Table) -> pa.Table:
+        check_case(table.column_names, self.types.names if self.types is not None else ())
         table = common_types(storable(tensors_to_lists(table)))
         check_types(table.schema, Catalog._convert_schema_if_needed, "Iceberg")
         return table
@@ -65,9 +72,7 @@ class IcebergTable(Table):
         existing = self._table(catalog)
         if existing is None:
             self._create_namespace(catalog)
-            # this transaction is never committed: it provides the location of the new table
-            staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
-            self._place = staged._table.io, staged.table_metadata.location
+            self._place = self._new_place(catalog)
         else:
             self._place = existing.io, existing.location()
 
@@ -80,8 +85,42 @@ class IcebergTable(Table):
             stream.write(self.stored(content))
         return address
 
-    def _create_namespace(self, catalog: Catalog) -> None:
-        catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
+    def _new_place(self, catalog: Catalog) -> tuple[FileIO, str]:
+        """Return the place of the table, which does not exist. Nothing is changed.
+
+        Raises BadOutput if the catalog has no place for it."""
+        try:  # this transaction is never committed
+            staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
+        except ValueError as error:
+            raise BadOutput(
+                f"write.catalog: the catalog has no place for the new table '{self._write.table}' "
+                f"({error}). Set 'warehouse' in write.catalog.properties, or create the table"
+            ) from None
+        return staged._table.io, staged.table_metadata.location
+
+    def _check_creation(self, catalog: Catalog) -> None:
+        """Raise an exception if the table cannot be created. A new namespace is removed again."""
+        created = self._create_namespace(catalog)
+        try:
+            self._new_place(catalog)
+        finally:
+            if created:
+                with suppress(Exception):  # another job has put a table into it
+                    catalog.drop_namespace(self._namespace)
+
+    @property
+    def _namespace(self) -> str:
+        return self._write.table.rpartition(".")[0]
+
+    def _create_namespace(self, catalog: Catalog) -> bool:
+        """Return whether the namespace was missing and has been created."""
+        if catalog.namespace_exists(self._namespace):
+            return False
+        try:
+            catalog.create_namespace(self._namespace)
+        except NamespaceAlreadyExistsError:
+            return False
+        return True
 
     def commits(self, mark: str) -> int:
         table = self._table(self._catalog())
@@ -96,7 +135,7 @@ class IcebergTable(Table):
         table = self._table(catalog)
         if table is not None:
             self._put(table, rows, fence)
-        elif schema := typed_columns(self.columns(rows)):
+        elif schema := typed_columns(self.columns(rows), self.partition_by):
             self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
                 _partition(creation, self.partition_by)
@@ -113,7 +152,7 @@ class IcebergTable(Table):
             if not self._append:
                 transaction.delete(AlwaysTrue(), {} if rows.files else fence.marks)
             if rows.files:
-                _widen(transaction, table, typed_columns(rows.schema))
+                _widen(transaction, table, typed_columns(rows.schema, self.partition_by))
                 transaction.add_files(rows.files, fence.marks)
             fence.check()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -12,12 +13,16 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Row, Table, check_columns
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
 from batchinference.pipeline.schema import is_tensor
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteLance
+
+Placed = tuple[list[Any], list[str]]
+"""The columns of the dataset for which fragments were made, and these fragments as JSON."""
 
 
 class LanceTable(Table):
@@ -39,17 +44,18 @@ class LanceTable(Table):
             check_columns(table.column_names, self.types.names, where)
         return without_empty_structs(_with_vectors(table))
 
-    def put(self, file: Location, content: bytes) -> list[str]:
-        table = self.parquet.read(content)
+    def put(self, file: Location, content: bytes) -> Placed:
+        dataset = self._dataset()
+        table = self.converted(self.parquet.read(content))  # Parquet has changed some types
         mode = "append" if self._append else "overwrite"
         fragments = write_fragments(
             table,
-            self._address.library_uri,
+            self._address.library_uri if dataset is None else dataset,
             schema=table.schema,
-            mode="create" if self._dataset() is None else mode,
+            mode="create" if dataset is None else mode,
             storage_options=self._address.storage_options,
         )
-        return [json.dumps(fragment.to_json()) for fragment in fragments]
+        return _columns(dataset), [json.dumps(fragment.to_json()) for fragment in fragments]
 
     def commits(self, mark: str) -> int:
         dataset = self._dataset()
@@ -64,8 +70,11 @@ class LanceTable(Table):
             return
         if not rows.files and (not rows.schema if dataset is None else self._append):
             return
+        if self._append:
+            self._check_columns_kept(dataset, rows)
         operation: lance.LanceOperation.BaseOperation
-        fragments = [FragmentMetadata.from_json(text) for file in rows.files for text in file]
+        texts = (text for _, fragments in rows.files for text in fragments)
+        fragments = list(map(FragmentMetadata.from_json, texts))
         if dataset is not None and self._append:
             operation = lance.LanceOperation.Append(fragments)
         elif dataset is not None and not fragments:
@@ -81,6 +90,15 @@ class LanceTable(Table):
             max_retries=0,  # on a conflict, check the marks again; appends do not conflict
         )
 
+    def _check_columns_kept(self, dataset: lance.LanceDataset | None, rows: TableFiles) -> None:
+        """Raise BadOutput if the dataset has other columns than the fragments were made for. They
+        name the columns only by their numbers, so that Lance would mix up columns."""
+        if any(columns != _columns(dataset) for columns, _ in rows.files):
+            raise BadOutput(
+                f"write.path: the columns of the dataset have changed during the job "
+                f"('{self._address.uri}'). Run the job again, or choose another path"
+            )
+
     def first_rows(self, count: int) -> list[Row]:
         dataset = self._dataset()
         return [] if dataset is None else list(checked(dataset.to_table(limit=count)).to_pylist())
@@ -90,6 +108,15 @@ class LanceTable(Table):
             return None
         options = self._address.storage_options
         return lance.dataset(self._address.library_uri, storage_options=options)
+
+
+def _columns(dataset: lance.LanceDataset | None) -> list[Any]:
+    """Return the names and numbers of the columns of a dataset, at any depth; none without it."""
+    return [] if dataset is None else list(map(_numbered, dataset.lance_schema.fields()))
+
+
+def _numbered(field: Any) -> Any:
+    return field.name(), field.id(), list(map(_numbered, field.children()))
 
 
 def _commits(dataset: lance.LanceDataset, mark: str) -> int:

@@ -17,7 +17,7 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput, mask_secrets
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.tables import Row, Table, check_columns
+from batchinference.pipeline.output.tables import Row, Table, check_case, check_columns
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import open_parquet
 from batchinference.pipeline.storage.location import Location
@@ -28,6 +28,8 @@ MARKS = "batchinference_commits"
 """A table in the user's schema. It holds the marks of each commit, inserted in the same
 transaction."""
 INSERT_ROWS = 1000
+CASE_SENSITIVE = ("postgresql", "oracle")
+"""The databases that tell columns apart that differ only in case."""
 
 
 class SqlTable(Table):
@@ -37,14 +39,18 @@ class SqlTable(Table):
         self._schema = schema or None
         self._columns: list[str] | None = None
         """The columns of the table; None if it does not exist."""
+        self._ignores_case = False
 
     def load(self) -> None:
         engine = self._engine()
+        self._ignores_case = engine.dialect.name not in CASE_SENSITIVE
         self._columns = self._existing(engine).columns.keys() if self._exists(engine) else None
 
     def convert(self, table: pa.Table) -> pa.Table:
         if self._columns is not None:
             check_columns(table.column_names, self._columns, f"write.table: '{self._write.table}'")
+        elif self._ignores_case:
+            check_case(table.column_names)
         return storable(tensors_to_lists(table))
 
     def put(self, file: Location, content: bytes) -> Location:

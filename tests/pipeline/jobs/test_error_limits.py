@@ -18,6 +18,7 @@ from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.job import ErrorPolicy
 from batchinference.spec.warnings import WarningCount
@@ -42,7 +43,7 @@ def test_steps_know_the_limit_of_failed_rows(tmp_path: Path) -> None:
     spec = spec_of(errors={"maxRows": 7})
     source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
     attempt = begin_attempt(layout_of(tmp_path / "out"), source)
-    run = AttemptRun(Mock(), None, Mock(), attempt, Snapshot(attempt.layout.key, ""))
+    run = AttemptRun(Mock(), None, Sizing(1, 1, 1), attempt, Snapshot(attempt.layout.key, ""))
     assert Executor(spec, Mock(), run)._errors.max_rows == 7
 
 

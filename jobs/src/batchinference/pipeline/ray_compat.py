@@ -212,7 +212,9 @@ def owner_of_this_process() -> str:
 
 
 def node_of_this_process() -> str:
-    """Return the id of the node of this process."""
+    """Return the id of the node of this process. Empty outside of Ray."""
+    if not global_worker.connected:
+        return ""
     return str(get_runtime_context().get_node_id())
 
 

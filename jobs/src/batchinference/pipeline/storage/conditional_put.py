@@ -87,7 +87,9 @@ def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
 
     try:
         yield
-    except (BaseError, FileNotFoundError) as error:
+    except FileNotFoundError:
+        raise OSError("The specified bucket does not exist") from None
+    except BaseError as error:
         message = str(error).partition("\n")[0]
         raise _NotOffered if not_offered.search(message) else OSError(shown(message)) from None
 

@@ -310,7 +310,7 @@ def test_page_has_the_fields_and_messages_that_the_command_line_shows(
 
 
 def test_command_line_shows_a_running_job_and_its_workers(recording: Recording) -> None:
-    assert re.search(r"^phase +Running$", recording.shown(RUNNING, "status").text, re.MULTILINE)
+    assert re.search(r"^state +Running$", recording.shown(RUNNING, "status").text, re.MULTILINE)
     assert re.search(rf"^workers +{WORKERS}", recording.shown(RUNNING, "status").text, re.MULTILINE)
     watched_lines = recording.shown(RUNNING, "watch")
     assert re.search(rf"^Running, .* rows.* workers {WORKERS}", watched_lines.text, re.MULTILINE)

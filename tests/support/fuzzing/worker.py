@@ -25,7 +25,8 @@ from support.fuzzing.mutations import damaged_file
 from support.fuzzing.seeds import Target, target
 from support.inputs.read_files import open_input
 
-MAX_MEMORY = 1 << 30
+MAX_MEMORY = 5 << 28
+"""The limit of the memory for decoding, 1 GiB, and what the allocator keeps besides."""
 MAX_SECONDS = 20.0
 """Maximum CPU time for a file."""
 HEADROOM = 3 << 30

@@ -5,15 +5,16 @@ The memory of the task is bounded, and little work is lost if its process dies."
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
-from batchinference.pipeline.errors import Incomplete
+from batchinference.pipeline.errors import BadOutput, Incomplete
 from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.input.planning import FILE_BYTES
@@ -40,19 +41,21 @@ class ChunkCommits:
     """Collects the rows of a task and commits them in chunks. One commit runs in a thread while the
     next rows are computed.
 
-    `task` and `number` are the numbers of the task and of its next commit. `notes` returns the
-    notes of the process since the last chunk."""
+    `task` is the number of the task, and `earlier` are the commits of its earlier executions.
+    `notes` returns the notes of the process since the last chunk. If the block raises, the rows
+    that were added are committed first, unless another run has the output."""
 
     def __init__(
         self,
         committer: Committer,
         rules: CommitRules,
         task: int,
-        number: int = 0,
+        earlier: Sequence[Manifest] = (),
         notes: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> None:
-        self._committer, self._rules, self._task, self._number = committer, rules, task, number
-        self._notes = notes
+        self._committer, self._rules, self._task, self._notes = committer, rules, task, notes
+        self._number = max((manifest.number + 1 for manifest in earlier), default=0)
+        """The number of the next commit."""
         self._pool = ThreadPoolExecutor(1)
         self._pending_commit: Future[None] | None = None
         self._began = time.monotonic()
@@ -107,7 +110,10 @@ class ChunkCommits:
     def __enter__(self) -> ChunkCommits:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, BadOutput):
+            with suppress(Exception):  # the cause is more important
+                self.finish()
         self._pool.shutdown()
 
 

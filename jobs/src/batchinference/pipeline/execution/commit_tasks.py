@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Event
@@ -20,7 +19,7 @@ import ray
 from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.errors import BadOutput, JobFailure
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.chunk_commits import (
     ChunkCommits,
     CommitRules,
@@ -59,7 +58,6 @@ class CommitTask:
             return
         attempt.check_lease()
         earlier = attempt.manifests(self.number) if retried else []
-        number = max((manifest.number + 1 for manifest in earlier), default=0)
 
         def notes() -> Iterator[tuple[str, str]]:
             yield from read_time.take_rest()
@@ -67,18 +65,11 @@ class CommitTask:
 
         with (
             self.stop.watched() as stopping,
-            ChunkCommits(self.committer, self.rules, self.number, number, notes) as commits,
+            ChunkCommits(self.committer, self.rules, self.number, earlier, notes) as commits,
         ):
             read = read_time.of(self.read(), lambda batch: len(batch.source))
             read = without_committed(read, earlier)
-            try:
-                self._commit_all(self.segment.of_read(read, stopping), commits, stopping)
-            except BadOutput:  # another run has the output
-                raise
-            except Exception:
-                with suppress(Exception):  # the cause is more important
-                    commits.finish()
-                raise
+            self._commit_all(self.segment.of_read(read, stopping), commits, stopping)
 
     def _commit_all(
         self, results: Iterator[RowBatch], commits: ChunkCommits, stopping: Event

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
@@ -284,20 +283,14 @@ class CommitSink(Datasink[None]):
         earlier = committer.attempt.manifests(task) if retries_of_this_task() else []
         if any(entry.shares for manifest in earlier for entry in manifest.entries):
             earlier = []  # of commits with the same number, only the first counts
-        number = max((manifest.number + 1 for manifest in earlier), default=0)
         take_notes = self._segment.take_notes
         with (
             StopRequest(self._segment.run_id).watched() as stopping,
-            ChunkCommits(committer, self._write.rules, task, number, take_notes) as commits,
+            ChunkCommits(committer, self._write.rules, task, earlier, take_notes) as commits,
         ):
-            try:
-                (left,) = without_committed(iter([decode(concat(tables))]), earlier)
-                for batch in self._results(left, stopping):
-                    commits.add(batch)
-            except Exception:
-                with suppress(Exception):  # the cause is more important
-                    commits.finish()
-                raise
+            (left,) = without_committed(iter([decode(concat(tables))]), earlier)
+            for batch in self._results(left, stopping):
+                commits.add(batch)
             commits.finish()
 
     def _results(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:

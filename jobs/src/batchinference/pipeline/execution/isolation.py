@@ -24,6 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
+from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 
 PARTS = 32
@@ -53,11 +54,9 @@ class CrashNote:
     @classmethod
     def of(cls, step: str, ids: np.ndarray, node: str = "") -> CrashNote:
         """Return the note for rows with these ids of input rows (int64, at least one)."""
-        rows = np.unique(ids)
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        firsts = rows[np.concatenate(([0], breaks))].tolist()
-        lasts = rows[np.concatenate((breaks - 1, [len(rows) - 1]))].tolist()
-        return cls(step, tuple((a, b + 1) for a, b in zip(firsts, lasts, strict=True)), node)
+        rows = RowSet.merged(ids, ids + 1)
+        ranges = zip(rows.starts.tolist(), rows.stops.tolist(), strict=True)
+        return cls(step, tuple(ranges), node)
 
     @property
     def first(self) -> int:
@@ -77,10 +76,7 @@ class CrashNote:
 
     def holds(self, ids: np.ndarray) -> np.ndarray:
         """Return a mask (bool) of the ids (int64) that the note holds."""
-        firsts, afters = np.array(self.ranges, np.int64).T
-        at = np.searchsorted(firsts, ids, side="right") - 1
-        mask: np.ndarray = (at >= 0) & (ids < afters[at])
-        return mask
+        return RowSet(*np.array(self.ranges, np.int64).T).holds(ids)
 
     def serialized(self) -> str:
         return json.dumps(asdict(self))

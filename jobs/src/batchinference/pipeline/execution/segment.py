@@ -193,8 +193,7 @@ class Segment:
         yield from [merged(done)] if done else []
         results.check()
         if not (suspects and stopping.is_set()):
-            with self._noted():
-                yield from run(iter([others]), stopping)
+            yield from run(iter([others]), stopping)
 
     def _parts(self, parts: Iterable[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         for part in parts:

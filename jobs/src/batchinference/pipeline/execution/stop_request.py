@@ -38,6 +38,12 @@ class StopRequest:
     def is_sent(self) -> bool:
         return has_flag(self._name)
 
+    def is_seen(self) -> bool:
+        """Return whether the request was sent; False if another thread is within `memory_limit`."""
+        with suppress(MemoryError):
+            return self.is_sent()
+        return False
+
     @contextmanager
     def watched(self) -> Iterator[Event]:
         """Yield an event that is set soon after the request was sent. If the block does not end
@@ -52,10 +58,7 @@ class StopRequest:
 
     def _watch(self, requested: Event, ended: Event) -> None:
         while not ended.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-            sent = False
-            with suppress(MemoryError):  # another thread is within `memory_limit`
-                sent = self.is_sent()
-            if sent:
+            if self.is_seen():
                 requested.set()
                 if not ended.wait(DRAIN_SECONDS):
                     forget_notes()
@@ -72,9 +75,6 @@ class StopWatch:
         Thread(target=self._watch, args=(stop,), name="stop", daemon=True).start()
 
     def _watch(self, stop: StopRequest) -> None:
-        never = Event()
-        while not self.requested.is_set():
-            never.wait(uniform(*POLL_SECONDS))  # noqa: S311
-            with suppress(MemoryError):
-                if stop.is_sent():
-                    self.requested.set()
+        while not self.requested.wait(uniform(*POLL_SECONDS)):  # noqa: S311
+            if stop.is_seen():
+                self.requested.set()

@@ -313,9 +313,8 @@ def _actor(stage: Stage, segment: Segment) -> type:
         def __init__(self) -> None:
             self._failure: JobFailure | None = None
             stopping = StopWatch(StopRequest(segment.run_id)).requested
-            outputs_within(OCCUPANCY.passing_on)
             try:
-                segment.load()[0].note_occupancy()
+                load_in_pool(segment)
             except JobFailure as failure:
                 # raised at the first batch: Ray drops the cause of an error in a constructor
                 self._failure = failure
@@ -333,6 +332,12 @@ def _actor(stage: Stage, segment: Segment) -> type:
 
     SegmentActor.__name__ = SegmentActor.__qualname__ = stage.name
     return SegmentActor
+
+
+def load_in_pool(segment: Segment) -> None:
+    """Load the stages of an actor, which note how busy it is. Raises ModelLoad."""
+    outputs_within(OCCUPANCY.passing_on)
+    segment.load()[0].note_occupancy()
 
 
 def exit_process(error: EngineDied) -> None:

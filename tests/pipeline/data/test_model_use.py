@@ -121,6 +121,18 @@ def test_next_batch_is_prepared_while_the_model_computes(
     assert model.most_prepared == 2
 
 
+def test_each_thread_of_an_actor_uses_the_cpus_of_its_replica(
+    run_with: Callable[[Any], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited: list[tuple[int, int]] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    limit = lambda threads: limited.append((threading.get_ident(), threads))  # noqa: E731
+    monkeypatch.setattr(torch, "set_num_threads", limit)
+    run_with(Model(BATCHES))([encode(good(0, n, pa.table({"n": [n]}))) for n in range(BATCHES)])
+    assert {threads for _, threads in limited} == {3}
+    assert len(limited) == len(dict(limited)) >= 2
+
+
 def test_failed_rows_and_lack_of_memory_are_isolated_in_each_thread(
     run_with: Callable[[Any], Run],
 ) -> None:

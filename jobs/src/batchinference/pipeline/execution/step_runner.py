@@ -32,7 +32,12 @@ from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
-from batchinference.pipeline.runtimes.device import Device, device_of, empty_caches
+from batchinference.pipeline.runtimes.device import (
+    Device,
+    device_of,
+    empty_caches,
+    limit_this_thread,
+)
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
@@ -126,7 +131,8 @@ class StageRunner:
             yield
 
     def for_other_thread(self) -> StageRunner:
-        """Return a runner that shares the models and the code of the steps."""
+        """Return a runner for this thread, which shares the models and the code of the steps."""
+        limit_this_thread()
         other = copy(self)
         other._steps = [step.for_other_thread() for step in self._steps]
         return other

@@ -91,6 +91,13 @@ def empty_caches() -> None:
             backend.empty_cache()
 
 
+def limit_this_thread() -> None:
+    """Let PyTorch, if it is loaded, use as many CPUs in this thread as in the one that loaded the
+    model. In a new thread, its first convolutions would use all of them."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(torch.get_num_threads())
+
+
 def torch_device(device: Device) -> torch.device:
     """Return the torch device. On the CPU, also set torch's threads to the replica's threads.
 

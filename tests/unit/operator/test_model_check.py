@@ -432,9 +432,7 @@ class JobModel(RuleBasedStateMachine):
             if policy and "outOfMemory" in before and "startTime" in after:
                 assert after["memory"].keys() >= before["outOfMemory"].keys()
         for attempt in attempts:
-            if attempt.get("outcome") == "Preempted":
-                *_, priority = attempt["message"].split()
-                assert int(priority) > spec.get("priority", 0)
+            assert attempt.get("outcome") != "Preempted"
         failed = sum(attempt.get("outcome") == "Failed" for attempt in attempts)
         assert status.get("failedAttempts", 0) == failed
         assert not ended(status) or not attempts or "outcome" in attempts[-1]
@@ -595,16 +593,11 @@ def _quiet() -> Iterator[None]:
     logger.disabled = False
 
 
-class LimitedJobModel(JobModel):
-    """The same model with a concurrency limit of one, so the status records the start first."""
+class TwoJobsModel(JobModel):
+    """The same model with a second job, of a higher or a lower priority, and a concurrency limit of
+    one, so the status records the start first."""
 
     config = replace(JobModel.config, concurrency=Concurrency(total=1))
-
-
-class PreemptionModel(JobModel):
-    """The same model with a second job, of a higher or a lower priority, and preemption."""
-
-    config = replace(JobModel.config, concurrency=Concurrency(total=1, preemption=True))
 
     @precondition(lambda self: self.cluster.get("BatchInference", "rival") is None)
     @rule(priority=st.sampled_from([-5, 5, 5]))
@@ -631,10 +624,9 @@ class PreemptionModel(JobModel):
     ("machine", "runs"),
     [
         (JobModel, examples(2000, 70)),
-        (LimitedJobModel, examples(666, 15)),
-        (PreemptionModel, examples(1333, 25)),
+        (TwoJobsModel, examples(1333, 25)),
     ],
-    ids=["unlimited", "one-at-a-time", "preemption"],
+    ids=["unlimited", "two-jobs"],
 )
 def test_job_reaches_the_correct_end_despite_any_faults(machine: type[JobModel], runs: int) -> None:
     run_state_machine_as_test(

@@ -65,18 +65,10 @@ def test_partition_column_that_readers_skip_is_refused(format_: str, column: str
     )
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"order": "input"}, "order: 'input' needs a column of row numbers: set rowNumber to its "
-                             "name"),
-        ({"rowNumber": "n", "columns": ["n"]},
-         "rowNumber: it adds column 'n', which columns names: choose another name"),
-    ],
-    ids=["no column", "taken"],
-)  # fmt: skip
-def test_unusable_row_number_or_order_is_refused(fields: dict[str, Any], message: str) -> None:
-    assert refused(writing("csv", **fields)) == f"spec.write: {message}"
+def test_row_number_with_the_name_of_a_column_is_refused() -> None:
+    assert refused(writing("csv", rowNumber="n", columns=["n"])) == (
+        "spec.write: rowNumber: it adds column 'n', which columns names: choose another name"
+    )
 
 
 @pytest.mark.parametrize(("format_", "column"), [("delta", "_day"), ("parquet", "day_")])

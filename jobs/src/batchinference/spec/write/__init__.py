@@ -17,8 +17,8 @@ from batchinference.spec.write.files import (
     WriteCsv,
     WriteImages,
     WriteJson,
+    WriteNumbered,
     WriteNumpy,
-    WriteOrdered,
     WriteParquet,
     WriteWebdataset,
 )

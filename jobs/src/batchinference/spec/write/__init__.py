@@ -18,12 +18,11 @@ from batchinference.spec.write.files import (
     WriteImages,
     WriteJson,
     WriteNumbered,
-    WriteNumpy,
     WriteParquet,
     WriteWebdataset,
 )
 from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLance, WriteSql
 
-WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteNumpy | WriteWebdataset | WriteImages
+WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteWebdataset | WriteImages
 WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql
 Write = Annotated[WriteFiles | WriteTable, Field(discriminator="format")]

@@ -105,13 +105,6 @@ class WriteCsv(WriteNumbered):
     """The character between two fields: a tab, or punctuation that is not in numbers or dates."""
 
 
-class WriteNumpy(WriteRows, WriteDirectories):
-    """NumPy arrays whose first axis is the row: `.npy` files for a single column, `.npz` files for
-    several columns."""
-
-    format: Literal["numpy"]
-
-
 class WriteWebdataset(WriteRows, WriteDirectories):
     """Tar files in WebDataset format. Each value of a row is a member of the archive. If a column
     name is, or has the extension, txt, cls, json, npy, jpg, png or webp, this determines the

@@ -136,19 +136,7 @@ def test_a_step_may_download_its_weights(job: Job) -> None:
     assert "weights: file model.bin changed" in job.run(python=net).stderr
 
 
-def test_ignore_does_not_hide_an_unfinished_output(job: Job) -> None:
-    """It leaves a complete output alone, although the code has changed."""
-    assert job.run(mode="ignore").exit_code == exits.SUCCESS
-    job.change("2")
-    assert "nothing was done" in job.run(mode="ignore").stderr
-    job.unfinish()
-    file = str(job.directory / "job.yaml")
-    for refused in (job.run(mode="ignore"), invoke_without_ray("validate", "--deep", file)):
-        assert refused.exit_code != exits.SUCCESS
-        assert CHANGED in refused.stderr
-
-
-@pytest.mark.parametrize("mode", ["error", "ignore", "append", "overwrite"])
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_code_may_be_corrected_until_the_first_commit(job: Job, mode: str) -> None:
     job.put_code(FAILING)
     assert "not yet" in job.run(mode=mode).stderr
@@ -211,10 +199,9 @@ def run_another_job(job: Job, mode: str = "error") -> None:
 
 def test_restart_keeps_the_output_of_another_job(job: Job) -> None:
     run_another_job(job)
-    for mode in ("error", "ignore"):
-        refused = job.run("--restart", mode=mode)
-        assert refused.exit_code == exits.BAD_INPUT
-        assert "holds the output of another job, other on " in refused.stderr
+    refused = job.run("--restart")
+    assert refused.exit_code == exits.BAD_INPUT
+    assert "holds the output of another job, other on " in refused.stderr
     assert job.texts() == ["a"]
     assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
     assert job.texts() == ["a1"]

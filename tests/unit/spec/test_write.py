@@ -32,7 +32,7 @@ def test_compression_of_a_format_is_accepted(format_: str) -> None:
     assert written(format_).compression == default
 
 
-@pytest.mark.parametrize("mode", ["error", "append", "overwrite", "ignore"])
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_write_mode_is_accepted(mode: str) -> None:
     assert written("json", mode=mode).mode == mode
 

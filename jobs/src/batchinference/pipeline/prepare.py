@@ -61,7 +61,7 @@ def prepare(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> AttemptRun | NothingToDo:
     """Check the job, begin its first attempt at an output, and return the attempt. `job` is the
-    identity of the job. With `own_only`, only output of this job is replaced. Raises OutputInUse if
+    identity of the job. With `own_only`, only output of this job is replaced. Raises BadOutput if
     the job must not change the output."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)

@@ -27,18 +27,6 @@ from support.outputs.rows import rows_of
 
 STEP = "def change(row):\n    return {**row, 'text': row['text'] + '%s'}\n"
 FAILING = "def change(row):\n    raise ValueError('not yet')\n"
-DOWNLOADING = """
-from pathlib import Path
-
-class Net:
-    def __init__(self, weights):
-        Path(weights).mkdir(exist_ok=True)
-        for name in ("model.bin", "config.json"):
-            Path(weights, name).write_text("1")
-
-    def __call__(self, batch):
-        return batch
-"""
 FAILING_LATER = """
 def change(row):
     if row["text"] == "b":
@@ -121,19 +109,6 @@ def test_corrected_code_may_retry_only_the_failed_rows(job: Job) -> None:
     job.change("2")
     command = f"`batchinference retry-errors {job.directory / 'job.yaml'}`"
     assert f"Run {command} to compute only the failed rows" in job.run(errors=allowed).stderr
-
-
-def test_a_step_may_download_its_weights(job: Job) -> None:
-    job.put_code(DOWNLOADING)
-    weights = job.directory / "net"
-    net = {"callable": "changing:Net", "constructorArgs": {"weights": str(weights)}}
-    assert job.run(python=net).exit_code == exits.SUCCESS
-    assert "complete already" in job.run(python=net).stderr
-    job.unfinish()
-    assert job.run(python=net).exit_code == exits.SUCCESS
-    assert job.run("--restart", python=net).exit_code == exits.SUCCESS
-    (weights / "model.bin").write_text("2")
-    assert "weights: file model.bin changed" in job.run(python=net).stderr
 
 
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])

@@ -195,7 +195,7 @@ def test_unfinished_append_is_refused_in_other_modes(
     opened(layout.addition(number) if number else first_append(layout), "append")
     with pytest.raises(BadOutput, match=r"Set write\.mode to append to finish it"):
         open_output(layout, "error")
-    with pytest.raises(BadOutput, match="of another job|no output of"):
+    with pytest.raises(BadOutput, match=r"of another job|no output of"):
         open_output(layout_of(tmp_path / "out", "c" * 64), "error")
 
 

@@ -136,11 +136,6 @@ PNG = encode_image(PIXELS, "png")
 UNWRITABLE = {
     "bytes that are no image": (("images", {"column": "v"}), [PNG, b"no", PNG], 1),
     "too many channels": (("webdataset", {}), [PIXELS, PIXELS[..., [0] * 7], PIXELS], 1),
-    "another shape": (("numpy", {}), [[1.0, 2.0], [3.0], [4.0, 5.0]], 1),
-    "no number": (("numpy", {}), [None, 2, 3], 0),
-    "only null": (("numpy", {}), [None], 0),
-    "a text that ends in NUL": (("numpy", {}), ["a", "b", "c\0"], 2),
-    "a list with null": (("numpy", {}), [[1.0], [2.0], [None]], 2),
 }
 
 

@@ -76,7 +76,7 @@ CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
     "functions around a pool": (
         20,
         [FILTER, POOL, AFTER],
-        {"rowNumber": "row", "order": "input"},
+        {"rowNumber": "row"},
         ["ReadRows", "MapBatches(pool)", "Write"],
     ),
     "a table": (

@@ -103,10 +103,6 @@ class BadOutput(JobFailure):
     reason = "BadOutput"
 
 
-class OutputInUse(BadOutput):
-    """The output path holds something that the job must not touch."""
-
-
 class UnwritableValue(BadOutput):
     """The format of the output cannot hold a value. Its row is a failed row."""
 

@@ -22,7 +22,6 @@ from batchinference.pipeline.errors import (
     BadOutput,
     JobFailure,
     OutOfMemory,
-    OutputInUse,
     WorkerCrashed,
 )
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
@@ -114,13 +113,8 @@ class JobRun:
         self._attempt, self._has_ended = None, False
         self._notes.clear()
         self._reports.begin_output(target.layout)
-        try:
-            identity = identity_of(self.job)
-            run = prepare(self.job.spec, target, identity, own_only=self.own_only)
-        except OutputInUse:
-            if self.job.spec.write.mode != "ignore":
-                raise
-            return self._reports.of_ignored_output()
+        identity = identity_of(self.job)
+        run = prepare(self.job.spec, target, identity, own_only=self.own_only)
         if isinstance(run, NothingToDo):
             if run.parts:
                 return self._reports.of_nothing_new(run.parts, run.remark)

@@ -43,7 +43,7 @@ from batchinference.plan.columns import check_columns
 from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles
-from batchinference.spec.write import WriteOrdered
+from batchinference.spec.write import WriteNumbered
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def prepare(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> AttemptRun | NothingToDo:
     """Check the job, begin its first attempt at an output, and return the attempt. `job` is the
-    identity of the job. With `own_only`, only output of this job is replaced. Raises OutputInUse if
+    identity of the job. With `own_only`, only output of this job is replaced. Raises BadOutput if
     the job must not change the output."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
@@ -193,6 +193,6 @@ def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | Non
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
     """Return the number of input files of earlier appends, from which row numbers continue."""
-    if not (isinstance(spec.write, WriteOrdered) and spec.write.row_number):
+    if not (isinstance(spec.write, WriteNumbered) and spec.write.row_number):
         return 0
     return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)

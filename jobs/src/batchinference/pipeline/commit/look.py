@@ -80,7 +80,7 @@ def look_at_output(
 ) -> OutputPlan:
     """Return what a job does about its output.
 
-    Raises OutputInUse if the job must not change the output, and BadOutput if another run is
+    Raises BadOutput if the job must not change the output, and BadOutput if another run is
     writing to it, or if its state is damaged."""
     reader, ended = target.reader, set[Lease | None]()
     while True:

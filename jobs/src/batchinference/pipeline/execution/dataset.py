@@ -88,8 +88,6 @@ class DatasetExecution:
     windows: WindowLimits | None = None
     """The limits of the windows in which pools compute texts. None if the number of input rows is
     unknown, in which case there are no windows."""
-    ordered: bool = False
-    """Whether blocks stay in the order of the input, so that files hold consecutive rows."""
     reads_run_steps: bool = True
     isolation: Isolation = NO_DEATHS
 
@@ -99,7 +97,6 @@ class DatasetExecution:
         # for tasks without their own selector, such as those that split blocks
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
-        context.execution_options.preserve_order = self.ordered
         first, between, last = self._divided_stages()
         names = ("read", *(stage.name for stage in first)), (*(s.name for s in last), "write")
         self.control.ends = ", ".join(names[0]), ", ".join(names[1])

@@ -45,11 +45,9 @@ from batchinference.pipeline.output.empty_output import with_columns, without_em
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import (
     MERGED_BYTES,
-    Rewrite,
     fit_in_driver,
     rewrites,
 )
-from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
@@ -57,7 +55,7 @@ from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.write import WriteOrdered
+from batchinference.spec.write import WriteNumbered
 
 Result = TypeVar("Result")
 
@@ -114,9 +112,9 @@ class Executor:
         """Whether small files are merged at the end of the job. They are not if the spec or the
         table defines how rows are divided into files."""
         table, layout = self._prepared.table, FileLayout.of(self._spec.write)
-        ordered = table is not None or isinstance(self._spec.write, WriteOrdered)
+        mergeable = table is not None or isinstance(self._spec.write, WriteNumbered)
         partitions = table.partition_by if table else layout.partition_by
-        return ordered and not (layout.rows_per_file or partitions)
+        return mergeable and not (layout.rows_per_file or partitions)
 
     @cached_property
     def _at_once(self) -> float:
@@ -172,7 +170,7 @@ class Executor:
         *,
         reads_run_steps: bool,
     ) -> DatasetExecution:
-        prepared, write = self._prepared, self._spec.write
+        prepared = self._prepared
         rows_written = WriteRows(self._committer, self._rows_per_write, self._rules)
         return DatasetExecution(
             self._plan,
@@ -183,7 +181,6 @@ class Executor:
             rows_written,
             self._control,
             windows,
-            ordered=isinstance(write, WriteOrdered) and write.order == "input",
             reads_run_steps=reads_run_steps,
             isolation=prepared.isolation,
         )
@@ -202,9 +199,8 @@ class Executor:
         """Rewrite the files of a finished output, and return the new snapshot.
 
         An output without rows gets a file with its columns. Otherwise, this unifies the schemas of
-        the files. It also sorts the rows if the spec requires an order. Otherwise,
-        it merges the small files that this run has written, unless the spec defines how rows are
-        divided into files."""
+        the files, and merges the small files that this run has written, unless the spec defines how
+        rows are divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
         if not end.has_rows:
             return self._with_columns(end)
@@ -213,15 +209,10 @@ class Executor:
         writer = table.parquet if table else rewriting_writer_for(write)
         if writer is None:
             return end
-        work: Sequence[Rewrite]
-        if isinstance(write, WriteOrdered) and write.order == "input" and write.row_number:
-            rows = RowOrder(write.row_number, write.rows_per_file, merges=self._merges)
-            work, entries = ordered_rewrites(attempt, end.entries, writer, rows)
-        else:
-            earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
-            names = {file.name for entry in end.entries for file in entry.data}
-            mergeable = names - earlier if self._merges else set()
-            work, entries = rewrites(attempt, end.entries, writer, mergeable)
+        earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
+        names = {file.name for entry in end.entries for file in entry.data}
+        mergeable = names - earlier if self._merges else set()
+        work, entries = rewrites(attempt, end.entries, writer, mergeable)
         rewritten = self._results(work, in_tasks=not fit_in_driver(work))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
 

@@ -184,15 +184,6 @@ class ReportBuilder:
         }
         return self._of_idle_run(self.build(), **fields)
 
-    def of_ignored_output(self) -> Report:
-        """Return the report of a run that has written nothing, because the output is in use."""
-        self.enter(JobState.SUCCEEDED)
-        report = self.build()
-        message = (
-            f"'{report.output}' holds something already, and write.mode is ignore: nothing was done"
-        )
-        return self._of_idle_run(report, message=message)
-
     def _of_idle_run(self, report: Report, **fields: object) -> Report:
         times: dict[str, object] = {"started_at": self._started_at, "updated_at": now()}
         return report.model_copy(update={"name": self.name, "seconds": {}, **times, **fields})

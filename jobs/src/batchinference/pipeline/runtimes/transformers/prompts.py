@@ -25,7 +25,6 @@ from batchinference.pipeline.runtimes.prompts import (
     parts_of,
     with_messages,
 )
-from batchinference.pipeline.runtimes.template_limits import limited
 from batchinference.pipeline.runtimes.text_limits import position_tables
 from batchinference.pipeline.runtimes.transformers.inputs import pillow_images
 from batchinference.pipeline.runtimes.transformers.loading import (
@@ -253,7 +252,7 @@ class ChatTemplate:
             return prompt
         if not self.exists:
             raise JobFailure(f"a list of messages was given, but {self._missing()}")
-        text: str = limited(self._processor.apply_chat_template)(
+        text: str = self._processor.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True
         )
         return text

@@ -7,7 +7,6 @@ from typing import Any
 from batchinference.pipeline.errors import ModelLoad, describe
 from batchinference.pipeline.runtimes.chat_templates import check_chat
 from batchinference.pipeline.runtimes.model_files import local_tokenizer
-from batchinference.pipeline.runtimes.template_limits import limited
 from batchinference.spec.models import VllmModel
 
 
@@ -43,7 +42,7 @@ def check_template(model: VllmModel, processor: Any) -> None:
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
     """Return the prompt that the chat template makes of messages."""
     asks = messages[-1]["role"] == "user"
-    prompt: str = limited(processor.apply_chat_template)(
+    prompt: str = processor.apply_chat_template(
         messages,
         tokenize=False,
         chat_template=model.chat_template,

@@ -122,7 +122,6 @@ def test_env_variables_are_read_by_the_operator(
         "clusterDomain": "corp.example",
         "metrics": {"maxNamespaces": 7},
         "prices": {"currency": "EUR", "gpuHour": 2.5},
-        "pools": [{"namespace": "a", "name": "any"}],
     }
     variables = container(chart.manifests(values))["env"]
     for variable in variables:

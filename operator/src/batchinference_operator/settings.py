@@ -23,7 +23,6 @@ from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import Prices
-from batchinference_operator.reconcile.pool import parse_pools
 
 T = TypeVar("T")
 MIN_KEY_BYTES = 32
@@ -46,8 +45,6 @@ class OperatorSettings(BaseSettings):
     changes."""
     prices: Prices = Prices()
     """Prices per hour as JSON: the chart value `prices`."""
-    pools_file: Path | None = None
-    """YAML file with the pools of warm clusters: the chart value `pools`."""
     token_key_file: Path
     """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
@@ -106,16 +103,14 @@ class OperatorSettings(BaseSettings):
             previous_key = _read_key(previous_file)
         limits = self.max_running, self.max_running_per_namespace
         concurrency = Concurrency(*limits, preemption=self.preemption)
-        defaults = self._defaults()
         return Config(
-            defaults,
+            self._defaults(),
             _read_key(self.token_key_file),
             concurrency,
             previous_token_key=previous_key,
             policy=self.policy(),
             prices=self.prices,
             own_namespace=self.own_namespace,
-            pools=_parse_file(self.pools_file, lambda text: parse_pools(text, defaults)),
         )
 
     def policy(self) -> PlatformPolicy:

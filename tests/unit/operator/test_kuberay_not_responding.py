@@ -16,14 +16,13 @@ from support.operator.reconcile_loop import ReconcileLoop
 
 Object = dict[str, Any]
 
-WARM = {"clusterSelector": {"ray.io/cluster": "any-warm-1"}}
 ACCEPTED = {"jobDeploymentStatus": "Initializing", "rayClusterName": "job-1-cluster"}
 
 
 @pytest.mark.parametrize(
     ("spec", "status"),
-    [({}, {}), (WARM, {}), ({}, ACCEPTED | {"startTime": CREATED})],
-    ids=["unaccepted", "unaccepted-in-a-warm-cluster", "without-pods"],
+    [({}, {}), ({}, ACCEPTED | {"startTime": CREATED})],
+    ids=["unaccepted", "without-pods"],
 )
 def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(
     spec: Object, status: Object

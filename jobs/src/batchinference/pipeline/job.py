@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -70,7 +69,6 @@ class JobRun:
     own_only: bool = False
     prices: PodPrices | None = None
     say: Callable[[str], None] = lambda _: None
-    _start: float = field(default_factory=time.time, init=False)
     page: str | None = field(default=None, init=False)
     """The address of the page of the report, if it could be written."""
     _reports: ReportBuilder = field(init=False)
@@ -203,7 +201,7 @@ class JobRun:
         if run.table is not None and isinstance(write, WriteTable):
             placed = executor.place_files(run.table, snapshot)
             attempt.register(write, run.table, placed, snapshot, self._reports.build())
-        self._reports.cost = cost_so_far(self.prices, self._start)
+        self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         attempt.complete(snapshot, report)
@@ -242,7 +240,7 @@ class JobRun:
                     self._entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._add_notes(note for manifest in manifests for note in manifest.notes)
                     self._reports.warnings = run.final_warnings(run.start.with_commits(manifests))
-        self._reports.cost = cost_so_far(self.prices, self._start)
+        self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)
         published = self._publish(report)

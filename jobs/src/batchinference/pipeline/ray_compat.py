@@ -231,9 +231,9 @@ class NodeLifetime:
     start: float
     end: float | None
 
-    def seconds(self, now: float, since: float = 0.0) -> float:
-        """Return for how long the node has existed between `since` and `now`."""
-        return max(0.0, (now if self.end is None else self.end) - max(self.start, since))
+    def seconds(self, now: float) -> float:
+        """Return for how long the node has existed until `now`."""
+        return max(0.0, (now if self.end is None else self.end) - self.start)
 
 
 def node_lifetimes() -> list[NodeLifetime]:

@@ -35,8 +35,7 @@ attempt. These retries have no cause and do not count.
 """
 _BACKSTOP = """
 If the operator is unavailable when a deadline passes, KubeRay ends the attempt later. Its cause is
-then `DeadlineExceeded` as well. In a [warm cluster](pools.md), the driver continues until the
-operator is back ([operations.md](operations.md#when-the-operator-is-unavailable)).
+then `DeadlineExceeded` as well.
 
 `Preempted` has two meanings:
 

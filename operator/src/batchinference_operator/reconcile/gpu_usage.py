@@ -52,13 +52,9 @@ def current_gpus(observed: Observed) -> int:
 
 
 def _first_second(plan: RayJobView | None, attempt: Attempt) -> float:
-    """Return the time from which pods are counted. Those of a warm cluster started earlier.
-
-    If the RayJob is gone, the attempt started when it was created.
-    """
-    if plan is not None and not plan.warm_cluster:
-        return 0.0
-    created = plan.created_at if plan is not None else attempt.get("startTime")
+    """Return the time from which pods are counted, which is the start of an attempt without a
+    RayJob."""
+    created = attempt.get("startTime") if plan is None else None
     return unix_seconds(created) if created else 0.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchinference.rendering import Backstop, WarmStart
+from batchinference.rendering import Backstop
 from batchinference.spec.report import Report
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
@@ -51,8 +51,6 @@ class Observed:
     """The number of drivers of all jobs that the operator polls."""
     preemptor: Preemptor | None = None
     """The job that preempts this one."""
-    cluster_gone: bool = False
-    """Whether the warm cluster of the running attempt no longer exists."""
 
     @property
     def cluster(self) -> str:
@@ -91,8 +89,6 @@ class Actions:
     """For each object, pairs of a field of the spec and a version of the object. The API server
     must accept the last version of each object before anything is created or preempted."""
     create: tuple[Object, ...] = ()
-    warm: WarmStart | None = None
-    """What to create instead of `create` if a warm cluster can be claimed; None if none fits."""
     release_clusters: tuple[RayJobView, ...] = ()
     """Ended RayJobs whose clusters are no longer needed."""
     remove_workers: tuple[RayJobView, ...] = ()

@@ -42,7 +42,7 @@ class FailingJob:
 
     def run_until_failure(self) -> Run:
         run = run_job(self.document)
-        assert (run.report.state, run.report.reason) == (JobState.FAILED, "Application")
+        assert (run.report.state, run.report.reason) == (JobState.FAILED, "DeviceFailed")
         assert "the device is gone" in str(run.report.message)
         assert not (self.output / "_SUCCESS").exists()
         return run

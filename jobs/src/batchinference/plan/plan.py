@@ -32,6 +32,8 @@ class Plan:
     with too few parts runs as operators nevertheless: see `execution.executor`."""
     notes: tuple[str, ...] = ()
     """How the plan differs from the job file because the machine lacks resources."""
+    faulty_nodes: tuple[str, ...] = ()
+    """The ids of the nodes of Ray that are not used, because a device failed there."""
 
     @property
     def task_cpus(self) -> float:

@@ -95,15 +95,16 @@ class DatasetExecution:
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except those of lost tasks."""
-        ControlCallback.newest = self.control
+        rows, seconds = self.write.rows, self.write.rules.small_commit_seconds
+        ControlCallback.control, ControlCallback.bundling = self.control, (rows, seconds)
         # for tasks without their own selector, such as those that split blocks
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         context.execution_options.preserve_order = self.ordered
         first, between, last = self._divided_stages()
         names = ("read", *(stage.name for stage in first)), (*(s.name for s in last), "write")
-        self.control.ends = ", ".join(names[0]), ", ".join(names[1])
-        with errors_of_blocks(context, self.control.record_error):
+        ControlCallback.ends = ", ".join(names[0]), ", ".join(names[1])
+        with errors_of_blocks(context, self.control.record_later):
             dataset = self._read(first)
             for stage in between:
                 dataset = self._add_stage(dataset, stage)

@@ -19,6 +19,7 @@ from ray.data import DataContext
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles, table_errors_as_bad_output
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
@@ -31,6 +32,7 @@ from batchinference.pipeline.execution.resources import (
     capacity_of,
     fused_task_arguments,
     fused_tasks_at_once,
+    without_faulty_nodes,
     write_task_arguments,
 )
 from batchinference.pipeline.execution.row_files import committer_for
@@ -72,8 +74,6 @@ class Executor:
             has_commits=lambda: prepared.attempt.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
-            rows_per_commit=self._rows_per_write,
-            commit_seconds=self._rules.small_commit_seconds,
         )
 
     def run(self) -> None:
@@ -261,21 +261,21 @@ class Executor:
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""
-        self._control.draining = True
+        self._control.drain()
 
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""
         self._control.given_up = True
 
     @property
-    def lost(self) -> int:
-        """The number of lost tasks, whose rows the next pass computes."""
-        return self._control.lost
+    def losses(self) -> list[JobFailure]:
+        """Why tasks were lost, whose rows the next pass computes."""
+        return self._control.losses
 
-    @property
-    def death(self) -> BaseException | None:
-        """The error of the last lost task; None if no task was lost."""
-        return self._control.death
+    def without_faulty_nodes(self) -> Plan:
+        """Return the plan without the nodes on which a device failed. Raises DeviceFailed if the
+        others cannot run it."""
+        return without_faulty_nodes(self._plan, self.losses)
 
     @property
     def stage(self) -> str | None:

@@ -156,7 +156,7 @@ def test_capacity_of_a_cluster_has_the_cpus_of_its_cpu_group(
         (python_step(), Capacity(cpus=6.0, writers=6)),
         (python_step(replicas={"max": 2}), Capacity(cpus=5.0, writers=3)),
     ],
-    ids=["fused", "pool"],
+    ids=["single segment", "pool"],
 )
 def test_capacity_of_a_machine_lacks_the_cpus_of_writers(
     monkeypatch: pytest.MonkeyPatch, step: Document, expected: Capacity

@@ -119,7 +119,7 @@ class DatasetExecution:
         stages = list(self.plan.stages)
         joins = self.reads_run_steps and stages and _runs_with_reading(stages[0])
         first, rest = (stages[:1], stages[1:]) if joins else ([], stages)
-        ends = rest and rest[-1].replicas is None and not rest[-1].rows_per_block
+        ends = rest and rest[-1].replicas is None
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
 
     def sink(self, stages: list[Stage]) -> CommitSink:
@@ -154,8 +154,6 @@ class DatasetExecution:
             "udf_modifying_row_count": False,
             "label_selector": selector(plan, group),
         }
-        if stage.rows_per_block:
-            return dataset.repartition(target_num_rows_per_block=stage.rows_per_block)
         if stage.replicas is None:
             task = _task(stage.name, self._segment([stage]))
             retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
@@ -191,7 +189,7 @@ class DatasetExecution:
 
 def _runs_with_reading(stage: Stage) -> bool:
     """Return whether the steps of a stage run in the tasks that read, which have TASK_CPUS."""
-    return stage.replicas is None and stage.cpus == TASK_CPUS and not stage.rows_per_block
+    return stage.replicas is None and stage.cpus == TASK_CPUS
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def capacity_of(plan: Plan) -> Capacity | None:
     return Capacity(
         cpus=_cpus_of_tasks(plan, nodes),
         gpus=sum(found.get(GPU, 0.0) for _, found in nodes),
-        writers=int(cpus / plan.task_cpus) if plan.fused else writers(cpus),
+        writers=int(cpus / plan.task_cpus) if plan.single_segment else writers(cpus),
     )
 
 
@@ -73,13 +73,13 @@ def _cpus_of_tasks(plan: Plan, nodes: list[tuple[str | None, dict[str, float]]])
     """Return the CPUs on which tasks run: of the group `cpu`, or of the machine."""
     used = (found for group, found in nodes if not plan.groups or group == CPU_GROUP)
     cpus = sum(found.get("CPU", 0.0) for found in used)
-    if plan.groups or plan.fused:
+    if plan.groups or plan.single_segment:
         return cpus
     return float(math.floor(cpus - writers(cpus) * WRITE_CPUS))
 
 
-def fused_tasks_at_once(plan: Plan, seconds: float) -> int:
-    """Return how many fused tasks may be submitted `seconds` after the start of an execution.
+def tasks_at_once(plan: Plan, seconds: float) -> int:
+    """Return how many tasks may be submitted `seconds` after the start of a single segment.
 
     In the first seconds these are the tasks that the running workers can run: each waiting task
     makes the autoscaler start another worker, which a short job does not need."""
@@ -101,7 +101,7 @@ def read_retries(*, repeatable: bool) -> int:
     return TASK_RETRIES if repeatable else 0
 
 
-def fused_task_arguments(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
+def commit_task_arguments(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
     """Return Ray's arguments for tasks that read, compute and write."""
     arguments = _task_arguments(plan, plan.task_cpus, read_retries(repeatable=repeatable))
     arguments["scheduling_strategy"] = "SPREAD"
@@ -154,7 +154,7 @@ def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
     the nodes of the group `cpu`. An autoscaling cluster can start as many as the plan says."""
     if not plan.groups:
         cpus = all_cpus(plan)
-        return 1, cpus if plan.fused else cpus - writers(cpus) * WRITE_CPUS
+        return 1, cpus if plan.single_segment else cpus - writers(cpus) * WRITE_CPUS
     nodes = _nodes_by_group(ray.nodes())
     found = [resources.get("CPU", 0.0) for group, resources in nodes if group == CPU_GROUP]
     found = [cpus for cpus in found if cpus]  # a node may have only other resources

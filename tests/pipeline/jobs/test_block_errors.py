@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ray.data import DataContext
 from ray.data._internal.execution import streaming_executor_state
-from ray.exceptions import WorkerCrashedError
+from ray.exceptions import RayTaskError, WorkerCrashedError
 
 from batchinference.pipeline import ray_compat
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.execution import control as control_module
 from batchinference.pipeline.execution.control import ABORT_SECONDS, MAX_LOST, ExecutionControl
 from batchinference.pipeline.ray_compat import TimedBundling, errors_of_blocks
@@ -45,12 +45,12 @@ def test_errors_of_blocks_are_recorded_whatever_is_logged() -> None:
 
 def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     control = ExecutionControl()
-    control.record_error(WorkerCrashedError())
+    control.record_later(WorkerCrashedError())
     control.check()
-    control.record_error(JobFailure("first"))
-    control.record_error(JobFailure("second"))
+    control.record_later(JobFailure("first"))
+    control.record_later(JobFailure("second"))
     control.on_step([])
-    assert control.stopped, "running tasks commit the rows that they have"
+    assert control.draining, "running tasks commit the rows that they have"
     with pytest.raises(JobFailure, match="first"):
         control.check()
     now = time.monotonic()
@@ -78,7 +78,7 @@ def test_lost_tasks(*, recovers: bool, commits: bool, deaths: bool, outcome: str
     )
     try:
         for _ in range(MAX_LOST):
-            control.record_lost(WorkerCrashedError())
+            control.record(WorkerCrashedError())
     except WorkerCrashedError:
         assert outcome == "fails"
         return
@@ -86,6 +86,19 @@ def test_lost_tasks(*, recovers: bool, commits: bool, deaths: bool, outcome: str
     control.on_step([])
     control.on_step([])
     assert len(stops) == control.draining
+
+
+def test_fault_of_a_device_ends_the_pass_and_not_the_job() -> None:
+    stops: list[None] = []
+    control = ExecutionControl(has_commits=lambda: False, stop=lambda: stops.append(None))
+    fault = DeviceFailed("CUDA error", "node-1")
+    control.record(RayTaskError("step", "traceback", fault))
+    control.record_later(fault)
+    control.on_step([])
+    assert control.losses == [fault, fault]
+    assert len(stops) == 1
+    with pytest.raises(DeviceFailed):
+        ExecutionControl(recovers=False).record(fault)
 
 
 def test_storage_is_asked_for_commits_until_there_are_some() -> None:
@@ -97,7 +110,7 @@ def test_storage_is_asked_for_commits_until_there_are_some() -> None:
 
     control = ExecutionControl(has_commits=has_commits)
     for _ in range(MAX_LOST + 5):
-        control.record_lost(WorkerCrashedError())
+        control.record(WorkerCrashedError())
     assert len(asked) == 1
 
 

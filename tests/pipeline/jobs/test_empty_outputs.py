@@ -80,9 +80,9 @@ def python(function: str, **fields: Any) -> Document:
 
 
 either_plan = pytest.mark.parametrize(
-    "first", [[], [python("Same", replicas={"min": 1, "max": 1})]], ids=["fused", "in actors"]
+    "first", [[], [python("Same", replicas={"min": 1, "max": 1})]], ids=["in tasks", "in actors"]
 )
-"""The first steps of a job that is fused, and of a job with an actor pool."""
+"""The first steps of a job that is one segment, and of a job with an actor pool."""
 
 
 @pytest.fixture

@@ -143,8 +143,10 @@ class JobRun:
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
-            deaths = take_deaths(run.attempt.lease.run)
-            run = passes.after(run, end, deaths, executor.death)
+            deaths, losses = take_deaths(run.attempt.lease.run), executor.losses
+            others = executor.without_faulty_nodes()
+            run = passes.after(run, end, deaths, losses, excluded=others != plan)
+            plan = others
 
     def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
@@ -157,7 +159,7 @@ class JobRun:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
-        lost = json.dumps({"retries": executor.lost, "task": run.attempt.number})
+        lost = json.dumps({"retries": len(executor.losses), "task": run.attempt.number})
         self._add_notes([*end.notes, (WRITE_STEP, lost)])
         return end
 

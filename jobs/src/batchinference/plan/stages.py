@@ -4,17 +4,18 @@ Adjacent steps without a model or class run together in one task. A model or a c
 actor pool. CPU work is not fused into that pool, so that the next batch is prepared while the
 device computes. Only column drops are fused into a pool, so that image data that no later step
 reads never leaves the actor. If no stage needs a pool, each task runs all stages: see
-`plan.is_fused`.
+`plan.is_single_segment`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from batchinference.plan.pruning import drop_early
 from batchinference.spec.profiles import GPU
 from batchinference.spec.resources import Resources
-from batchinference.spec.steps import Replicas, Step
+from batchinference.spec.steps import TUNABLE, Replicas, Step
 
 SEARCH_ROWS = 256
 """The largest batch that `batchSize: auto` tries, in rows."""
@@ -75,22 +76,30 @@ class Stage:
         own = step.replicas or asked.gpu or asked.memory or asked.custom
         return bool(own) or (step.model is not None and not step.model.IN_PROCESS)
 
-    @property
-    def rows_per_block(self) -> int | None:
-        """Rows per block if the stage repartitions blocks, otherwise None."""
-        return self.steps[0].facts.rows_per_block if self.steps else None
-
 
 def stages_of(steps: list[Step]) -> list[Stage]:
     """Return the stages of the steps, in order. Columns are dropped as early as possible."""
     stages: list[Stage] = []
-    for step in drop_early(steps):
+    for step in _sized(drop_early(steps)):
         stage = _stage(step)
         if stages and _joins(stage, stages[-1]):
             stages[-1] = replace(stages[-1], steps=(*stages[-1].steps, step))
         else:
             stages.append(stage)
     return stages
+
+
+def _sized(steps: list[Step]) -> Iterator[Step]:
+    """Yield the steps without those that only say how many rows the next ones get at a time. These
+    have that batch size then, unless they have a model or a batch size of their own."""
+    rows = None
+    for step in steps:
+        if step.facts.rows_per_block:
+            rows = step.facts.rows_per_block
+        elif rows and not step.batch_size and step.model is None and step.kind in TUNABLE:
+            yield step.model_copy(update={"batch_size": rows})
+        else:
+            yield step
 
 
 def _stage(step: Step) -> Stage:
@@ -117,7 +126,5 @@ def _batch_size(step: Step) -> int | None:
 
 def _joins(stage: Stage, previous: Stage) -> bool:
     only_drops = all(step.facts.drops or step.facts.selects for step in stage.steps)
-    if stage.rows_per_block or previous.rows_per_block:
-        return False
     both_tasks = stage.replicas is None and previous.replicas is None
     return only_drops or (both_tasks and stage.cpus == previous.cpus)

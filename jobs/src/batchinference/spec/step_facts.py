@@ -50,7 +50,7 @@ class StepFacts:
     why_in_tasks: str = ""
     """Why it does not run in actors, for a message."""
     rows_per_block: int | None = None
-    """The size of the blocks into which it divides the rows; None if it does not."""
+    """The batch size that it gives to the next steps; None if it is another kind of step."""
     modules: Sequence[str] = ()
     """The code of the user that it imports, as `module:name`."""
     places: Mapping[str, Place] = field(default_factory=dict)

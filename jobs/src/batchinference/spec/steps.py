@@ -111,10 +111,10 @@ class Explode(SpecModel):
 
 
 class Repartition(SpecModel):
-    """Divides the rows into blocks of another size."""
+    """Divides the rows into blocks for the next python and nearest steps."""
 
     rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
-    """Number of rows of a block, which is the unit of work of the next steps."""
+    """The batch size of the next python and nearest steps that have none."""
 
     @property
     def facts(self) -> StepFacts:
@@ -220,7 +220,7 @@ class Step(SpecModel):
     chunk: Chunk | None = None
     """Divide long texts into chunks, each in its own row."""
     repartition: Repartition | None = None
-    """Divide the rows into blocks of another size."""
+    """Set the number of rows that the next python and nearest steps get at a time."""
     nearest: Nearest | None = None
     """Find the most similar rows of a finished output for each row."""
     batch_size: BatchSize | None = None

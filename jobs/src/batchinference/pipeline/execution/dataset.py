@@ -93,14 +93,15 @@ class DatasetExecution:
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except those of lost tasks."""
-        ControlCallback.newest = self.control
+        rows, seconds = self.write.rows, self.write.rules.small_commit_seconds
+        ControlCallback.control, ControlCallback.bundling = self.control, (rows, seconds)
         # for tasks without their own selector, such as those that split blocks
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
         names = ("read", *(stage.name for stage in first)), (*(s.name for s in last), "write")
-        self.control.ends = ", ".join(names[0]), ", ".join(names[1])
-        with errors_of_blocks(context, self.control.record_error):
+        ControlCallback.ends = ", ".join(names[0]), ", ".join(names[1])
+        with errors_of_blocks(context, self.control.record_later):
             dataset = self._read(first)
             for stage in between:
                 dataset = self._add_stage(dataset, stage)
@@ -115,7 +116,7 @@ class DatasetExecution:
         stages = list(self.plan.stages)
         joins = self.reads_run_steps and stages and _runs_with_reading(stages[0])
         first, rest = (stages[:1], stages[1:]) if joins else ([], stages)
-        ends = rest and rest[-1].replicas is None and not rest[-1].rows_per_block
+        ends = rest and rest[-1].replicas is None
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
 
     def sink(self, stages: list[Stage]) -> CommitSink:
@@ -150,8 +151,6 @@ class DatasetExecution:
             "udf_modifying_row_count": False,
             "label_selector": selector(plan, group),
         }
-        if stage.rows_per_block:
-            return dataset.repartition(target_num_rows_per_block=stage.rows_per_block)
         if stage.replicas is None:
             task = _task(stage.name, self._segment([stage]))
             retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
@@ -187,7 +186,7 @@ class DatasetExecution:
 
 def _runs_with_reading(stage: Stage) -> bool:
     """Return whether the steps of a stage run in the tasks that read, which have TASK_CPUS."""
-    return stage.replicas is None and stage.cpus == TASK_CPUS and not stage.rows_per_block
+    return stage.replicas is None and stage.cpus == TASK_CPUS
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ A batch that raises is halved until each failing row is alone."""
 from __future__ import annotations
 
 import itertools
+import platform
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,15 +20,25 @@ import pyarrow as pa
 from batchinference.credentials import NO_SECRETS, SecretVariables
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.error_attribution import (
+    has_stopped_kernel,
     is_about_the_row,
+    is_device_fault,
     is_out_of_memory,
     may_be_transient,
 )
-from batchinference.pipeline.errors import JobFailure, TooManyErrors, describe, shown
+from batchinference.pipeline.errors import (
+    DeviceFailed,
+    EngineDied,
+    JobFailure,
+    TooManyErrors,
+    describe,
+    shown,
+)
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crash_notes import noted_rows
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
+from batchinference.pipeline.ray_compat import node_of_this_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
 from batchinference.pipeline.runtimes.device import Device, device_of, empty_caches
@@ -133,11 +144,28 @@ class StageRunner:
 
 
 def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
-    """Return the runner of a step whose model and code are loaded. Raises ModelLoad."""
+    """Return the runner of a step whose model and code are loaded. Raises ModelLoad and
+    DeviceFailed."""
     began = time.perf_counter()
-    runner = StepRunner(step, load_step(step, device), errors)
+    try:
+        transform = load_step(step, device)
+    except Exception as error:
+        if is_device_fault(error):
+            raise _failure(step.name, error) from error
+        raise
+    runner = StepRunner(step, transform, errors)
     runner.add_load(time.perf_counter() - began)
     return runner
+
+
+def _failure(step: str, error: Exception) -> JobFailure:
+    """Return the failure of a step that an error ends which is not about a row."""
+    if has_stopped_kernel(error):  # the rows are suspects, in another process
+        return EngineDied(f"step '{step}' must run in a new process: {describe(error)}")
+    if is_device_fault(error):
+        message = f"step '{step}': a device of the node {platform.node()} failed"
+        return DeviceFailed(f"{message}: {describe(error)}", node_of_this_process())
+    return JobFailure(f"step '{step}' cannot continue: {describe(error)}")
 
 
 class StepRunner:
@@ -257,8 +285,7 @@ class StepRunner:
             if may_be_transient(error) and self._waits:
                 time.sleep(self._waits.pop(0))
                 return False
-            message = f"step '{self.name}' cannot continue: {describe(error)}"
-            raise JobFailure(message) from error
+            raise _failure(self.name, error) from error
         results.add(isolated)
         seconds = time.perf_counter() - began
         self._row_seconds = seconds / max(1, isolated.rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -132,7 +133,8 @@ def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         raise EngineDied("lost")
         yield
 
-    monkeypatch.setattr(Segment, "load", lambda _: [])
+    stage_runner = SimpleNamespace(note_occupancy=lambda: None)
+    monkeypatch.setattr(Segment, "load", lambda _: [stage_runner])
     monkeypatch.setattr(Segment, "of_block", die)
     (stage,) = stages_of(steps_of(vllm_step(maxConcurrentBatches=4)))
     errors = ErrorHandling(tolerant=True, input=Location("/none"))

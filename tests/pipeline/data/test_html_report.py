@@ -111,12 +111,12 @@ def test_page_has_the_cost_only_if_it_is_known() -> None:
 
 
 def test_page_has_the_waiting_of_pools_and_the_cpus_only_if_they_are_known() -> None:
-    steps = {**STEPS, "classify": {**STEPS["classify"], "waitSeconds": 12.34}}
+    times = {"computeSeconds": 5, "waitSeconds": 3.0, "blockedSeconds": 2}
+    steps = {**STEPS, "classify": {**STEPS["classify"], **times}}
     text = shown({"steps": steps, "capacity": {"cpus": 4, "writers": 2}}).text()
-    assert "Seconds of waiting" in text
-    assert "9.0 12.3 198.0" in text
+    assert "computed 50 %, waited for rows 30 %, waited for the write 20 % 198.0" in text
     assert "CPUs for tasks 4" in text
-    assert not re.search("waiting Rows|CPUs for tasks", shown().text())
+    assert not re.search("Replicas|computed|CPUs for tasks", shown().text())
 
 
 @pytest.mark.parametrize(("load", "slowest"), [(3.0, "decode slowest"), (100.0, "models slowest")])

@@ -393,8 +393,9 @@ def test_loading_is_noted_once() -> None:
 
 def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     found = StepTime("embed")
-    found.add_wait(1.5)
-    found.add_wait(0.25)
+    waits = iter([{"wait_seconds": 1.75, "compute_seconds": 0.5}, {}])
+    found.note_also(lambda: next(waits))
+    found = found.for_other_thread()
     with found.measured(lambda: 10):
         pass
     ((_, first),) = found.take_rest()
@@ -406,6 +407,7 @@ def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     assert "wait_seconds" not in json.loads(second)
     steps = collect_notes([("embed", first), ("embed", second), ("own", second)]).steps
     assert (steps["embed"].wait_seconds, steps["own"].wait_seconds) == (1.75, None)
+    assert (steps["embed"].compute_seconds, steps["embed"].blocked_seconds) == (0.5, None)
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "running"])

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,6 +185,7 @@ def test_crashed_rows_become_failed_rows(tmp_path: Path, *, takes_blocks: bool) 
 def notes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the notes, which are in a dict instead of Ray. The node `lost` is lost."""
     notes: dict[str, str] = {}
+    crash_notes._known_deaths.cache_clear()
     monkeypatch.setattr(crash_notes, "put_note", notes.__setitem__)
     monkeypatch.setattr(crash_notes, "remove_note", lambda name: notes.pop(name, None))
     monkeypatch.setattr(crash_notes, "lost_nodes", lambda: {"lost"})
@@ -234,6 +236,22 @@ def test_deaths_are_those_of_the_run_and_of_earlier_processes(notes: dict[str, s
     assert set(deaths_of("run")) == {(MANY,), (ROW,), (ROW, OTHER)}
 
 
+def test_earlier_deaths_are_asked_for_once(
+    notes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    death(notes, "run/task/1", ROW)
+    answers = iter([ConnectionError(), set(), AssertionError("asked again")])
+
+    def lost_nodes() -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(crash_notes, "lost_nodes", lost_nodes)
+    assert [predecessor_deaths("run") for _ in range(3)] == [[], [(ROW,)], [(ROW,)]]
+
+
 def test_own_notes_of_this_process_are_no_death(notes: dict[str, str]) -> None:
     with noted("run"), noted_rows("own", np.array([5])):
         assert notes
@@ -256,12 +274,16 @@ def test_process_that_replaces_another_one_isolates_its_rows(
     steps = Segment(pickle.dumps(([], handling)), "run")
     assert not steps.current_isolation()
     for process in "12":
-        death(notes, f"run/task/{process}", ROW)
+        death(notes, f"run/next/{process}", ROW)
+    monkeypatch.setattr(crash_notes, "owner_of_this_process", lambda: "next")
     results = merged(steps.of_block(good(0, 0, range(8)), Event()))
     assert errors_of(results) == {5: f"WorkerCrashed: {CRASHED}"}
     for row in range(6, 9):
         for process in "12":
-            death(notes, f"run/task/{row}{process}", note(row))
+            death(notes, f"run/last/{row}{process}", note(row))
+    death(notes, "run/last/51", ROW)
+    death(notes, "run/last/52", ROW)
+    monkeypatch.setattr(crash_notes, "owner_of_this_process", lambda: "last")
     with pytest.raises(JobFailure, match="adjacent rows"):
         next(steps.of_block(good(0, 0, range(8)), Event()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -151,6 +151,8 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         steps = report.steps.items()
         times = [f"{in_one_line(name)} {one.rows_per_second:.1f} rows/s" for name, one in steps]
         lines.append(("steps", ", ".join(times) + " in each process"))
+        shares = [(name, one.occupancy) for name, one in steps if one.occupancy]
+        lines += [("replicas", f"{in_one_line(name)} {_percents(of)}") for name, of in shares]
     if report.retries:
         lines.append(("retries", f"{report.retries} after a process had died"))
     if report.seconds:
@@ -226,3 +228,7 @@ def _nested_text(value: Any, width: int) -> str:
     begin = value[: 2 * width]
     text = repr(in_one_line(begin) if isinstance(begin, str) else begin)
     return text if len(text) <= width else text[:width] + "..."
+
+
+def _percents(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())

@@ -9,8 +9,8 @@ import importlib
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from ray.data._internal.datasource.sql_datasource import SQLDatasource
 from ray.data._internal.execution import streaming_executor_state
 from ray.data._internal.execution.bundle_queue.bundler import PendingBundleState, RebundlingStrategy
 from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.execution.operators import map_operator
 from ray.data._internal.execution.operators.actor_pool_map_operator import (
     _ACTOR_STATE_DEAD as _DEAD,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "node_of_this_process",
     "notes_below",
     "number_of_this_task",
+    "outputs_within",
     "owner_of_this_process",
     "put_note",
     "remove_note",
@@ -93,6 +95,7 @@ __all__ = [
     "without_monitors",
 ]
 
+_pass_on = map_operator.yield_block_with_stats
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
 _SLOW = {"HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource"}
@@ -277,6 +280,17 @@ def errors_of_blocks(
     finally:
         streaming_executor_state.logger = logger
         context.max_errored_blocks = limit
+
+
+def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
+    """Make this process pass on each block of a task of Ray Data within a context: the block is
+    stored, and waits until the driver takes it if too many do."""
+
+    def passed_on(*arguments: Any) -> Generator[Any, Any, None]:
+        with context():
+            yield from _pass_on(*arguments)
+
+    map_operator.yield_block_with_stats = passed_on  # type: ignore[assignment]
 
 
 def has_dead_actors(operator: PhysicalOperator) -> bool:

@@ -103,13 +103,13 @@ class StepTime:
     def __init__(self, step: str, *, of_thread: bool = False) -> None:
         self._step = step
         self._of_thread = of_thread
+        self._more: Callable[[], dict[str, float]] = dict
         self._noted = 0.0
         """Seconds in the notes that were taken."""
         self._clear()
 
     def _clear(self) -> None:
         self._rows, self._seconds, self._cpu = 0, 0.0, 0.0
-        self._waited: float | None = None
         self._load = 0.0
 
     @contextmanager
@@ -145,9 +145,15 @@ class StepTime:
                 return
             yield found.pop()
 
-    def add_wait(self, seconds: float) -> None:
-        """Add seconds in which the process of the step waited for rows."""
-        self._waited = (self._waited or 0.0) + seconds
+    def for_other_thread(self) -> StepTime:
+        """Return a new measurement of the same step in this process."""
+        other = StepTime(self._step, of_thread=self._of_thread)
+        other._more = self._more
+        return other
+
+    def note_also(self, take_seconds: Callable[[], dict[str, float]]) -> None:
+        """Add what `take_seconds` returns, seconds by name, to each note."""
+        self._more = take_seconds
 
     def add_load(self, seconds: float) -> None:
         """Add seconds in which the process loaded the model or the code of the step."""
@@ -163,8 +169,7 @@ class StepTime:
         if not self._rows:
             return []
         note = {"rows": self._rows, "seconds": self._seconds, "cpu_seconds": self._cpu}
-        if self._waited is not None:
-            note["wait_seconds"] = self._waited
+        note |= self._more()
         if self._load >= LEAST_LOAD_SECONDS:
             note["load_seconds"] = self._load
         self._noted += self._seconds

@@ -24,6 +24,8 @@ TASK_CPUS = 1.0
 WRITE_CPUS = 0.25
 """CPUs of a write task, which mostly waits for storage. With a whole CPU, it might not start until
 all reading is done, and rows are not safe until they are written."""
+MODEL_CALLS = 3
+"""Calls of a replica with a model at the same time."""
 Custom = tuple[tuple[str, int], ...]
 """Custom resources: pairs of Ray's resource name and number of units."""
 
@@ -65,6 +67,13 @@ class Stage:
         """The number of batches that a replica computes at the same time."""
         model = self.steps[0].model if self.steps else None
         return model.concurrent_batches if model else 1
+
+    @property
+    def concurrent_calls(self) -> int:
+        """The number of calls of a replica at the same time. A model computes the batch of one of
+        them, while another one prepares its batch, and another one passes on its results."""
+        model = self.steps[0].model if self.steps else None
+        return MODEL_CALLS if model and model.IN_PROCESS else self.concurrent_batches
 
     @property
     def needs_pool(self) -> bool:

@@ -85,14 +85,34 @@ class StepTimes(SpecModel):
     """Seconds that the step took for these rows, without the time it waited for rows."""
     cpu_seconds: float
     """CPU seconds of the processes in this time. For `write`, CPU seconds of the writer threads."""
+    compute_seconds: float | None = None
+    """Seconds in which the models or classes of the replicas of an actor pool computed. Absent if
+    the step runs in tasks."""
     wait_seconds: float | None = None
-    """Seconds in which the replicas of an actor pool waited for rows, between their first and their
-    last measured rows. Absent if the step runs in tasks."""
+    """Seconds in which they waited for rows, between their first and their last measured rows:
+    nothing was computed, and rows were read, copied or converted. Absent if the step runs in
+    tasks."""
+    blocked_seconds: float | None = None
+    """Seconds in which they waited until the next step, or the write, took their results. Absent if
+    the step runs in tasks."""
     load_seconds: float | None = None
     """Seconds in which the processes loaded the model or the code of the step. Absent if that took
     no time."""
     rows_per_second: float
     """Rows per second and process."""
+
+    @property
+    def occupancy(self) -> dict[str, float]:
+        """The shares of the time of an actor pool, by what it was spent on. Empty for tasks."""
+        if self.wait_seconds is None:
+            return {}
+        seconds = {
+            "computed": self.seconds if self.compute_seconds is None else self.compute_seconds,
+            "waited for rows": self.wait_seconds,
+            "waited for the write": self.blocked_seconds or 0.0,
+        }
+        total = sum(seconds.values())
+        return {name: value / total for name, value in seconds.items()} if total > 0 else {}
 
 
 class Capacity(SpecModel):

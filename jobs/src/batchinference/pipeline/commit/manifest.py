@@ -208,7 +208,9 @@ class _NoteFields:
     rows: Natural = 0
     seconds: _Amount = 0
     cpu_seconds: _Amount = 0
+    compute_seconds: _Amount = 0
     wait_seconds: _Amount = 0
+    blocked_seconds: _Amount = 0
     load_seconds: _Amount = 0
 
 

@@ -28,11 +28,11 @@ Run = Callable[[pa.Table], Iterator[pa.Table]]
 def concurrency_of_actors(stage: Stage) -> dict[str, Any]:
     """Return the arguments of Ray's actor pool for a stage. All blocks of an actor are in calls, so
     that none waits for it while other actors are idle."""
-    if stage.concurrent_batches == 1:
+    if stage.concurrent_calls == 1:
         return {}
     return {
-        "max_tasks_in_flight_per_actor": stage.concurrent_batches,
-        "max_concurrent_calls_per_actor": stage.concurrent_batches,
+        "max_tasks_in_flight_per_actor": stage.concurrent_calls,
+        "max_concurrent_calls_per_actor": stage.concurrent_calls,
         "enable_true_multi_threading": True,
     }
 

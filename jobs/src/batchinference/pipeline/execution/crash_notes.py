@@ -10,7 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from threading import get_ident, local
 
 import numpy as np
@@ -88,13 +88,20 @@ def _remove(name: str) -> None:
 
 
 def predecessor_deaths(run: str) -> list[Death]:
-    """Return the deaths of the processes that this task or actor had before."""
-    return _deaths(_prefix(run, owner_of_this_process()))
+    """Return the deaths of the processes that this task or actor had before. They are asked for
+    once: a task or an actor does not die in the process that asks. The result is empty if the head
+    of Ray does not answer."""
+    with suppress(Exception):
+        return _known_deaths(_prefix(run, owner_of_this_process()), _process())
+    return []
 
 
 def deaths_of(run: str) -> list[Death]:
-    """Return all deaths of a run. No process of it may be computing."""
-    return _deaths(_prefix(run))
+    """Return all deaths of a run. No process of it may be computing. The result is empty if the
+    head of Ray does not answer."""
+    with suppress(Exception):
+        return _deaths(_prefix(run), _process())
+    return []
 
 
 def take_deaths(run: str) -> list[Death]:
@@ -112,14 +119,15 @@ def forget_notes() -> None:
         _remove(name)
 
 
-def _deaths(prefix: str) -> list[Death]:
-    """Return the deaths with notes below a prefix, without those on lost nodes. The result is empty
-    if the head of Ray does not answer."""
-    with suppress(Exception):
-        lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
-        for name, text in sorted(notes_below(prefix).items()):
-            process, note = name.rpartition("/")[0], CrashNote.parse(text)
-            if not process.endswith(_process()) and note.node not in lost:
-                deaths[process].append(note)
-        return [tuple(notes) for notes in deaths.values()]
-    return []
+def _deaths(prefix: str, own_process: str) -> list[Death]:
+    """Return the deaths with notes below a prefix, without those on lost nodes. Raises an error if
+    the head of Ray does not answer."""
+    lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
+    for name, text in sorted(notes_below(prefix).items()):
+        process, note = name.rpartition("/")[0], CrashNote.parse(text)
+        if not process.endswith(own_process) and note.node not in lost:
+            deaths[process].append(note)
+    return [tuple(notes) for notes in deaths.values()]
+
+
+_known_deaths = lru_cache(maxsize=1)(_deaths)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
@@ -54,7 +53,12 @@ from batchinference.pipeline.execution.stop_request import StopRequest, StopWatc
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import WindowLimits
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.ray_compat import errors_of_blocks, retries_of_this_task
+from batchinference.pipeline.model_use import OCCUPANCY
+from batchinference.pipeline.ray_compat import (
+    errors_of_blocks,
+    outputs_within,
+    retries_of_this_task,
+)
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
 from batchinference.plan import Plan, Stage
@@ -167,8 +171,9 @@ class DatasetExecution:
             **placement_arguments(stage, plan, dataset),
         }
         concurrency = concurrency_of_actors(stage)
+        segment = replace(self._segment([stage]), concurrent=bool(concurrency))
         return dataset.map_batches(
-            _actor(stage, self._segment([stage])),
+            _actor(stage, segment),
             batch_size=self._rows_at_once(stage, most),
             compute=ActorPoolStrategy(min_size=least, max_size=most, **concurrency),
             **arguments,
@@ -305,7 +310,7 @@ def _actor(stage: Stage, segment: Segment) -> type:
             self._failure: JobFailure | None = None
             stopping = StopWatch(StopRequest(segment.run_id)).requested
             try:
-                segment.load()
+                load_in_pool(segment)
             except JobFailure as failure:
                 # raised at the first batch: Ray drops the cause of an error in a constructor
                 self._failure = failure
@@ -323,6 +328,12 @@ def _actor(stage: Stage, segment: Segment) -> type:
 
     SegmentActor.__name__ = SegmentActor.__qualname__ = stage.name
     return SegmentActor
+
+
+def load_in_pool(segment: Segment) -> None:
+    """Load the stages of an actor, which note how busy it is. Raises ModelLoad."""
+    outputs_within(OCCUPANCY.passing_on)
+    segment.load()[0].note_occupancy()
 
 
 def exit_process(error: EngineDied) -> None:
@@ -350,16 +361,13 @@ class BlockCalls:
 
     def __init__(self, name: str, segment: Segment, stopping: Event) -> None:
         self._name, self._segment, self._stopping = name, segment, stopping
-        self._ended: float | None = None
-        """When the previous block was done."""
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        """Yield the results of a block, as several blocks if they are large."""
-        if self._ended is not None:
-            self._segment.load()[0].add_wait(time.perf_counter() - self._ended)
+        """Return the results of a block, as several blocks if they are large."""
+        return OCCUPANCY.working(self._results(block))
+
+    def _results(self, block: pa.Table) -> Iterator[pa.Table]:
         memory = peak_memory(self._segment.run_id)
         for batch in self._segment.of_block(decode(block), self._stopping):
             notes = (*batch.notes, *memory.notes(self._name), *retry_notes(self._name))
             yield encode(replace(batch, notes=notes))
-        # threads of an actor with concurrent batches wait for each other, and not for rows
-        self._ended = None if self._segment.concurrent else time.perf_counter()

@@ -85,8 +85,8 @@ class Segment:
     """The number of stages before the stage of the first model."""
     has_stages: bool = True
     concurrent: bool = False
-    """Whether several threads of the process run the segment, each with its own measurements and
-    batch sizes. A model that allows this is loaded once."""
+    """Whether several threads of the process run the segment, each with its own measurements. They
+    share the models."""
     isolation: Isolation = NO_DEATHS
     """The rows that were suspects, or had crashed, when this pass began."""
 
@@ -106,8 +106,7 @@ class Segment:
         texts = stages[0].texts if stages else ()
         pickled = pickle.dumps((list(stages), errors))
         before = next(models, 0)
-        several = any(stage.concurrent_batches > 1 and stage.needs_pool for stage in stages)
-        return cls(pickled, run_id, largest, texts, before, bool(stages), several, isolation)
+        return cls(pickled, run_id, largest, texts, before, bool(stages), isolation=isolation)
 
     @classmethod
     def of_job(
@@ -384,7 +383,13 @@ class LoadedStages:
             if key not in self._stages:
                 if run != self._run:
                     self._stages.clear()
-                self._stages[key] = _load(pickled)
+                loaded = (stages for (of, _), stages in self._stages.items() if of == pickled)
+                first = next(loaded, None)
+                self._stages[key] = (
+                    _load(pickled)
+                    if first is None
+                    else [stage.for_other_thread() for stage in first]
+                )
             self._run = run
             return self._stages[key]
 

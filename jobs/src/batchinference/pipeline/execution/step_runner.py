@@ -8,11 +8,12 @@ import itertools
 import platform
 import time
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Event
+from threading import Event, Lock
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crash_notes import noted_rows
 from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import node_of_this_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
@@ -134,9 +136,15 @@ class StageRunner:
                 kept.enter_context(step.unlearned())
             yield
 
-    def add_wait(self, seconds: float) -> None:
-        """Record that this process waited for rows of the first step."""
-        self._steps[0].add_wait(seconds)
+    def for_other_thread(self) -> StageRunner:
+        """Return a runner that shares the models and the code of the steps."""
+        other = copy(self)
+        other._steps = [step.for_other_thread() for step in self._steps]
+        return other
+
+    def note_occupancy(self) -> None:
+        """Note also how busy this process of a pool is, with the times of the first step."""
+        self._steps[0].note_also(OCCUPANCY.take_seconds)
 
     def take_notes(self) -> tuple[tuple[str, str], ...]:
         """Return notes of all measurements since the last notes."""
@@ -171,6 +179,9 @@ def _failure(step: str, error: Exception) -> JobFailure:
 class StepRunner:
     """Runs one step over the rows of a batch."""
 
+    # what several threads share, and change
+    _sharing = Lock()
+
     def __init__(self, step: Step, transform: Transform, errors: ErrorHandling) -> None:
         self.name = step.name
         self._transform = transform
@@ -178,6 +189,8 @@ class StepRunner:
         self._errors = errors
         self._batch = BatchSize.of(step)
         self._time = StepTime(step.name)
+        # a model says itself when it computes
+        self._computing = nullcontext if step.model else OCCUPANCY.computing
         self._waits = list(WAITS)
         self._stopping: Event | None = None
         self._row_seconds = 0.0
@@ -230,9 +243,15 @@ class StepRunner:
                 batch = self._batch
             self._batch = batch
 
-    def add_wait(self, seconds: float) -> None:
-        """Record that this process waited for rows."""
-        self._time.add_wait(seconds)
+    def for_other_thread(self) -> StepRunner:
+        """Return a runner that shares the model or code and the batch size."""
+        other = copy(self)
+        other._time, other._waits = self._time.for_other_thread(), list(WAITS)
+        return other
+
+    def note_also(self, take_seconds: Callable[[], dict[str, float]]) -> None:
+        """Add seconds to the notes of the measurements."""
+        self._time.note_also(take_seconds)
 
     def add_load(self, seconds: float) -> None:
         """Record the time in which the model and the code of the step were loaded."""
@@ -251,7 +270,7 @@ class StepRunner:
         """Return the results of the batch, or of its first rows if these are large or if the step
         fails after them. Raises JobFailure if there are none."""
         results = StepResults()
-        with self._time.measured(lambda: results.rows):
+        with self._time.measured(lambda: results.rows), self._computing():
             while wanted := results.rows_wanted(batch.ids, self._batch.size):
                 part = batch.table.slice(results.rows, wanted)
                 try:
@@ -273,23 +292,25 @@ class StepRunner:
     def _run(self, part: pa.Table, ids: np.ndarray, results: StepResults) -> bool:
         """Add the results of a part of the batch. Return whether that was successful; if not, the
         part must be retried, maybe in smaller parts."""
-        began = time.perf_counter()
+        began = time.perf_counter() - TURNS.waited
         try:
             isolated = self._isolated(part, results.rows, ids)
         except JobFailure:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                self._batch.record_out_of_memory(part.num_rows, error)
+                with self._sharing:
+                    self._batch.record_out_of_memory(part.num_rows, error)
                 return False
             if may_be_transient(error) and self._waits:
                 time.sleep(self._waits.pop(0))
                 return False
             raise _failure(self.name, error) from error
         results.add(isolated)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - TURNS.waited - began
         self._row_seconds = seconds / max(1, isolated.rows)
-        self._batch.record_success(isolated.rows, seconds)
+        with self._sharing:
+            self._batch.record_success(isolated.rows, seconds)
         self._waits = list(WAITS)
         return True
 

@@ -119,7 +119,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Pool:
-    """The replicas of a step. `busy` and `waiting` are the seconds of all of them together."""
+    """The replicas of a step. `busy` and `waiting` are the seconds in which all of them together
+    computed, and waited for rows or for the write."""
 
     step: Step
     busy: float
@@ -230,14 +231,15 @@ def _pool(step: Step, report: Report) -> Pool | None:
     """Return the pool of a step. None if its waiting was not measured, or if it waits for a server
     or for devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
-    busy = _rounded(times.seconds) if times else 0.0
+    found = times and (times.seconds if times.compute_seconds is None else times.compute_seconds)
+    busy = _rounded(found or 0.0)
     remote = step.model is not None and step.model.REMOTE
     if times is None or times.wait_seconds is None or busy <= 0 or remote:
         return None
     gpus = report.capacity.gpus if report.capacity else 0
     if asked and (asked.custom or asked.gpu > gpus):
         return None
-    return Pool(step, busy, times.wait_seconds)
+    return Pool(step, busy, times.wait_seconds + (times.blocked_seconds or 0.0))
 
 
 def _of_pool(pool: Pool, load: Load) -> Iterator[str]:

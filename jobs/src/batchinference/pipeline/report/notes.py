@@ -53,14 +53,17 @@ def _times(notes: list[dict[str, float]]) -> StepTimes:
     rows, seconds, cpu = (
         sum(note[name] for note in notes) for name in ("rows", "seconds", "cpu_seconds")
     )
-    waits = [note["wait_seconds"] for note in notes if "wait_seconds" in note]
-    loads = [note["load_seconds"] for note in notes if "load_seconds" in note]
+    optional = ("compute_seconds", "wait_seconds", "blocked_seconds", "load_seconds")
+    found = {name: [note[name] for note in notes if name in note] for name in optional}
+    sums = {name: round(sum(values), 3) for name, values in found.items() if values}
     return StepTimes(
         rows=int(rows),
         seconds=round(seconds, 3),
         cpuSeconds=round(cpu, 3),
-        waitSeconds=round(sum(waits), 3) if waits else None,
-        loadSeconds=round(sum(loads), 3) if loads else None,
+        computeSeconds=sums.get("compute_seconds"),
+        waitSeconds=sums.get("wait_seconds"),
+        blockedSeconds=sums.get("blocked_seconds"),
+        loadSeconds=sums.get("load_seconds"),
         rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
     )
 

@@ -9,12 +9,14 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.spec.profiles import GPU
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 SIMULATED = "BATCHINFERENCE_SIMULATED_DEVICES"
@@ -111,6 +113,31 @@ def torch_device(device: Device) -> torch.device:
             f"PyTorch {torch.__version__} has no devices of the kind '{device.kind}', which a "
             "profile names (cluster.profiles)"
         ) from None
+
+
+def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return a copy of an array as a tensor on a device. It is never the memory of a block of Ray,
+    which must not be modified. On CUDA, it is copied while the device computes for other
+    threads."""
+    import torch
+
+    if device.type != "cuda":
+        return torch.tensor(values, device=device)
+    pinned = torch.tensor(values, pin_memory=True)
+    computing, copying = torch.cuda.current_stream(device), _copies(device)
+    with torch.cuda.stream(copying):
+        copied = pinned.to(device, non_blocking=True)
+    copying.synchronize()
+    copied.record_stream(computing)  # its memory is not used again before the model has read it
+    return copied
+
+
+@lru_cache(maxsize=1)
+def _copies(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream of this process for copies to a device."""
+    import torch
+
+    return torch.cuda.Stream(device)
 
 
 def _check_simulated() -> None:

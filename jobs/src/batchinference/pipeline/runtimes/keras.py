@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import (
     check_input_names,
     chosen,
@@ -39,7 +40,7 @@ class KerasRuntime:
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         arrays = {name: numbers(name, values) for name, values in inputs.items()}
         model_inputs = arrays if len(arrays) > 1 else next(iter(arrays.values()))
-        with self._device(self._place):
+        with computing(), self._device(self._place):
             output = self._model.predict_on_batch(model_inputs)
         if isinstance(output, list | tuple) and hasattr(self._model, "output_names"):
             output = dict(zip(self._model.output_names, output, strict=True))

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import (
     check_input_names,
     in_parts,
@@ -41,7 +42,8 @@ class OnnxRuntime:
         return in_parts(self._run, arrays, self._rows)
 
     def _run(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
-        (output,) = self._session.run([self._output], arrays)
+        with computing():
+            (output,) = self._session.run([self._output], arrays)
         return np.asarray(output)
 
 

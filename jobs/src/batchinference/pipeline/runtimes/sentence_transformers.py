@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize, Router
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
@@ -59,6 +60,10 @@ class SentenceTransformersRuntime:
         (values,) = inputs.values()
         prepare = self._text if self._kind == "text" else _image
         rows: list[Any] = [prepare(value) for value in values]
+        with computing():  # the library tokenizes, too: threads cannot share a tokenizer
+            return self._embeddings(values, rows)
+
+    def _embeddings(self, values: np.ndarray, rows: list[Any]) -> np.ndarray:
         if self._limit is None:
             return self._embedded(rows, len(rows))
         if self._limit.divides:

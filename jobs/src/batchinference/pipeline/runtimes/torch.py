@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import (
     check_input_names,
     chosen,
@@ -19,7 +20,7 @@ from batchinference.pipeline.runtimes import (
     model_of_factory,
     numbers,
 )
-from batchinference.pipeline.runtimes.device import Device, torch_device
+from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import TorchModel
 
@@ -39,18 +40,18 @@ class TorchRuntime:
     def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: self._tensor(name, values) for name, values in inputs.items()}
         positional, named = (tensors.values(), {}) if self._by_position else ((), tensors)
-        with torch.inference_mode():
+        with computing(), torch.inference_mode():
             output = chosen(self._module(*positional, **named), self._output_name)
-        if not isinstance(output, torch.Tensor):
-            raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
+            if not isinstance(output, torch.Tensor):
+                raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
+            result = to_numpy(output)
         rows = len(next(iter(inputs.values())))
         # if the batch has one row, a module that calls squeeze() also removes the row axis
-        squeezed = rows == 1 and (output.ndim == 0 or len(output) != 1)
-        return to_numpy(output.unsqueeze(0) if squeezed else output)
+        squeezed = rows == 1 and (result.ndim == 0 or len(result) != 1)
+        return result[np.newaxis] if squeezed else result
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
-        # copy the values: Ray blocks are shared memory, which must not be modified
-        tensor = torch.tensor(numbers(name, values), device=self._device)
+        tensor = to_device(numbers(name, values), self._device)
         return tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
 
 

@@ -11,8 +11,9 @@ from filelock import FileLock
 from torchvision import models
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import check_image
-from batchinference.pipeline.runtimes.device import Device, torch_device
+from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
 from batchinference.pipeline.runtimes.model_files import cache_directory, resolve_place
 from batchinference.pipeline.runtimes.torch import load_state
 from batchinference.spec.models import TorchvisionModel
@@ -43,10 +44,15 @@ class TorchvisionRuntime:
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
         (images,) = inputs.values()
         with torch.inference_mode():
-            output = self._module(self._prepared(images)).float()
-        if self._spec.features:
-            return output.cpu().numpy()
-        return self._classes(torch.softmax(output, dim=-1))
+            prepared = self._prepared(images)
+            with computing():
+                output = self._module(prepared).float()
+                if self._spec.features:
+                    return output.cpu().numpy()
+                scores = torch.softmax(output, dim=-1)
+                best, indices = scores.topk(self._classes_wanted(scores), dim=-1)
+                found = best.cpu().numpy(), indices.cpu().numpy()
+        return self._classes(*found)
 
     def _prepared(self, images: np.ndarray) -> torch.Tensor:
         """Return images (height x width x 3) as a tensor of rows x 3 x height x width."""
@@ -59,24 +65,26 @@ class TorchvisionRuntime:
         return tensors.to(self._dtype)
 
     def _pixels(self, values: np.ndarray) -> torch.Tensor:
-        # copy the values: Ray blocks are shared memory, which must not be modified
-        return torch.tensor(values, device=self._device).movedim(-1, -3)
+        return to_device(values, self._device).movedim(-1, -3)
 
-    def _classes(self, scores: torch.Tensor) -> pa.Array:
-        """Return the most likely class of each row, or a list of them if `topK` is set."""
+    def _classes_wanted(self, scores: torch.Tensor) -> int:
+        """Return the number of classes for each row. Raises ModelLoad if some have no label."""
         if len(self._labels) != scores.shape[-1]:
             raise ModelLoad(
                 f"labels: the model has {scores.shape[-1]} classes, and there are "
                 f"{len(self._labels)} labels. List the names of its classes"
             )
-        count = min(self._spec.top_k or 1, scores.shape[-1])
-        best, indices = (found.cpu().numpy() for found in scores.topk(count, dim=-1))
+        return min(self._spec.top_k or 1, scores.shape[-1])
+
+    def _classes(self, best: np.ndarray, indices: np.ndarray) -> pa.Array:
+        """Return the most likely class of each row, or a list of them if `topK` is set. `best` has
+        the scores and `indices` the numbers of the classes, rows x classes."""
         labels = pa.array([self._labels[index] for index in indices.ravel()], pa.string())
         columns = [pa.array(indices.ravel()), labels, pa.array(best.ravel())]
         classes = pa.StructArray.from_arrays(columns, ["index", "label", "score"])
         if self._spec.top_k is None:
             return classes
-        starts = pa.array(np.arange(0, len(classes) + 1, count, dtype=np.int32))
+        starts = pa.array(np.arange(0, len(classes) + 1, best.shape[1], dtype=np.int32))
         return pa.ListArray.from_arrays(starts, classes)
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_rows
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
@@ -78,9 +79,11 @@ class ModelTransform(Transform):
         if len(rows) == 0:
             return [], {}
         part = batch.select(sorted(set(self._model.inputs.values())))
-        inputs = _inputs(self._model, part if len(rows) == batch.num_rows else part.take(rows))
-        with collect_warnings() as warnings:
-            results = self._runtime(inputs)
+        part = part if len(rows) == batch.num_rows else part.take(rows)
+        # an engine, or a server, takes the rows of several threads
+        use = TURNS.preparing() if self._model.IN_PROCESS else OCCUPANCY.computing()
+        with collect_warnings() as warnings, use:
+            results = self._runtime(_inputs(self._model, part))
         for warning in warnings:
             warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
         if len(results) != len(rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 import transformers
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
@@ -49,6 +51,8 @@ class EncoderRuntime:
         self._model = source.model(MODELS[model.task])
         self._tower = _tower(self._model, model)
         self._prepare = _input(source, model, self._model)
+        texts = self._prepare if isinstance(self._prepare, TextInput) else None
+        self._marks_padding = texts is not None and texts.marks_padding
 
     def __call__(self, inputs: Batch) -> np.ndarray | pa.Array:
         """Return embeddings (rows x width, float32), or classes as in `labels`."""
@@ -87,18 +91,23 @@ class EncoderRuntime:
     def _results_of(self, inputs: Batch) -> np.ndarray:
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
-        for rows, prepared in self._prepare(inputs):
-            with torch.inference_mode():
-                part = self._compute(prepared).float().cpu().numpy()
-            results = np.empty((count, part.shape[1]), np.float32) if results is None else results
-            results[rows] = part
+        # the configuration of the model names the padding of the batch that it computes
+        with computing() if self._marks_padding else nullcontext():
+            for rows, prepared in self._prepare(inputs):
+                part = self._computed(to_model(prepared, self._model))
+                if results is None:
+                    results = np.empty((count, part.shape[1]), np.float32)
+                results[rows] = part
         if results is None:
             raise ValueError("an empty batch")
         return results
 
+    def _computed(self, prepared: Any) -> np.ndarray:
+        with computing(), torch.inference_mode():
+            return self._compute(prepared).float().cpu().numpy()
+
     def _compute(self, prepared: Any) -> torch.Tensor:
         """Return embeddings of rows x width, or logits of rows x classes."""
-        prepared = to_model(prepared, self._model)
         if self._spec.task not in EMBEDDING:
             logits: torch.Tensor = self._model(**prepared).logits
             return logits

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
@@ -71,7 +72,7 @@ class GenerationRuntime:
         tensors = to_model(batch.tensors, self._model)
         texts: list[list[str]] = [[] for _ in batch.rows]
         for number in range(self._sampling.passes):
-            with torch.inference_mode():
+            with computing(), torch.inference_mode():
                 output = self._model.generate(
                     **tensors,
                     generation_config=self._sampling.generate_config(),

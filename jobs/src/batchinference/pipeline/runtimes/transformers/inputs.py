@@ -24,6 +24,7 @@ from PIL.Image import Resampling
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
 from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
+from batchinference.pipeline.runtimes.device import to_device
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
@@ -253,8 +254,8 @@ def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
     """Return images as tensors on a device. They are copied before the library changes the order of
     the axes, which takes longer on the CPU. An array of all images is copied at once."""
     if values.dtype != object:
-        return list(torch.from_numpy(values).to(device))
-    return [torch.from_numpy(value).to(device) for value in values]
+        return list(to_device(values, device))
+    return [to_device(value, device) for value in values]
 
 
 class AudioInput:

@@ -15,6 +15,7 @@ import transformers
 from PIL import Image
 from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
+from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.text_limits import truncation_explained
@@ -258,12 +259,13 @@ class PipelineRuntime:
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
         rows = self._task.rows(Batch(inputs, self._model, self._pipeline))
-        windows = self._texts.windows(rows) if self._texts else None
-        if windows is None:
-            results = self._results(rows, len(rows))
-        else:
-            merge, parts = MERGES[self._model.task], self._results(windows.texts, len(rows))
-            results = [merge(parts[at], windows.spans[at]) for at in windows.groups()]
+        with computing():  # the library prepares rows, too: threads cannot share a tokenizer
+            windows = self._texts.windows(rows) if self._texts else None
+            if windows is None:
+                results = self._results(rows, len(rows))
+            else:
+                merge, parts = MERGES[self._model.task], self._results(windows.texts, len(rows))
+                results = [merge(parts[at], windows.spans[at]) for at in windows.groups()]
         return pa.array([self._task.result(result) for result in results], self._task.type)
 
     def _results(self, rows: list[Any], at_once: int) -> list[Any]:

@@ -222,7 +222,7 @@ class TextInput:
         self._config = network.config.get_text_config()
         # a model may classify the last token that is not the padding token of its configuration
         padding = self._padding()
-        self._classifies_last = model.task == "text-classification" and padding is None
+        self.marks_padding = model.task == "text-classification" and padding is None
         if model.task == "text-classification" and padding is not None:
             self._tokenizer.pad_token = padding
         fit(self._tokenizer, network, model.source)
@@ -240,7 +240,7 @@ class TextInput:
     def __call__(self, inputs: Batch) -> Iterator[tuple[np.ndarray, Any]]:
         columns = (texts(inputs[name]) for name in self._names)
         for rows, tensors in self._tokens.batches(*columns):
-            if self._classifies_last:
+            if self.marks_padding:
                 self._mark_padding(tensors)
             yield rows, tensors
 

@@ -40,9 +40,11 @@ from batchinference.pipeline.steps import (
     load_step,
 )
 from batchinference.pipeline.steps.no_rows import result_without_rows
+from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.report import preparation_of
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
@@ -105,7 +107,8 @@ class StageRunner:
         """Load the models and user code of the steps. Raises ModelLoad."""
         custom, kinds = dict(stage.custom), dict(stage.kinds)
         device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
-        self._steps = [_loaded(step, device, errors) for step in stage.steps]
+        load = _prepared if stage.prepares else _loaded
+        self._steps = [load(step, device, errors) for step in stage.steps]
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
         """Yield the batch after the steps, in several batches if a step makes large results. Once
@@ -140,16 +143,27 @@ def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     return runner
 
 
+def _prepared(step: Step, _device: Device, errors: ErrorHandling) -> StepRunner:
+    """Return the runner of the preparation of a model step. Its time is measured separately."""
+    return StepRunner(step, Preparation(step.name, step.model), errors, preparation_of(step.name))
+
+
 class StepRunner:
     """Runs one step over the rows of a batch."""
 
-    def __init__(self, step: Step, transform: Transform, errors: ErrorHandling) -> None:
+    def __init__(
+        self,
+        step: Step,
+        transform: Transform,
+        errors: ErrorHandling,
+        measured_as: str | None = None,
+    ) -> None:
         self.name = step.name
         self._transform = transform
         self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
         self._batch = BatchSize.of(step)
-        self._time = StepTime(step.name)
+        self._time = StepTime(measured_as or step.name)
         self._waits = list(WAITS)
         self._stopping: Event | None = None
         self._row_seconds = 0.0

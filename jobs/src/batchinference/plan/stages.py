@@ -9,16 +9,19 @@ reads never leaves the actor. If no stage needs a pool, each task runs all stage
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from batchinference.plan.pruning import drop_early
+from batchinference.spec.models import Model
 from batchinference.spec.profiles import GPU
 from batchinference.spec.resources import Resources
 from batchinference.spec.steps import TUNABLE, Replicas, Step
 
 SEARCH_ROWS = 256
 """The largest batch that `batchSize: auto` tries, in rows."""
+PREPARED_ROWS = 1024
+"""Rows whose inputs are prepared together."""
 TASK_CPUS = 1.0
 """CPUs of a read task, or of a task that runs column steps."""
 WRITE_CPUS = 0.25
@@ -50,6 +53,8 @@ class Stage:
     accelerator: str | None = None
     kinds: tuple[tuple[str, str], ...] = ((GPU, "cuda"),)
     pods: int = 1
+    prepares: bool = False
+    """Whether its tasks prepare the inputs of the model of its step, which a pool computes."""
 
     @property
     def resources(self) -> dict[str, int]:
@@ -57,23 +62,26 @@ class Stage:
         return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
 
     @property
+    def model(self) -> Model | None:
+        """The model that the stage computes."""
+        return self.steps[0].model if self.steps and not self.prepares else None
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The text columns that the model pads to the longest text of a batch."""
-        model = self.steps[0].model if self.steps else None
-        return model.padded_texts if model else ()
+        return self.model.padded_texts if self.model else ()
 
     @property
     def concurrent_batches(self) -> int:
         """The number of batches that a replica computes at the same time."""
-        model = self.steps[0].model if self.steps else None
-        return model.concurrent_batches if model else 1
+        return self.model.concurrent_batches if self.model else 1
 
     @property
     def concurrent_calls(self) -> int:
         """The number of calls of a replica at the same time. A model computes the batch of one of
         them, while another one prepares its batch, and another one passes on its results."""
-        model = self.steps[0].model if self.steps else None
-        return MODEL_CALLS if model and model.IN_PROCESS else self.concurrent_batches
+        is_local = self.model is not None and self.model.IN_PROCESS
+        return MODEL_CALLS if is_local else self.concurrent_batches
 
     @property
     def needs_pool(self) -> bool:
@@ -96,6 +104,16 @@ def stages_of(steps: list[Step]) -> list[Stage]:
         else:
             stages.append(stage)
     return stages
+
+
+def with_preparations(stages: Iterable[Stage]) -> Iterator[Stage]:
+    """Yield the stages, with tasks before each pool that prepare the inputs of its model, if the
+    model allows that. They have the name of the pool."""
+    for stage in stages:
+        if stage.replicas is not None and stage.model and stage.model.tokenized_inputs:
+            step = stage.steps[0].model_copy(update={"batch_size": PREPARED_ROWS})
+            yield Stage(stage.name, (step,), prepares=True)
+        yield stage
 
 
 def _sized(steps: list[Step]) -> Iterator[Step]:

@@ -75,6 +75,12 @@ class Memory(SpecModel):
     """Bytes that Ray's object store wrote to disk because it was full."""
 
 
+def preparation_of(step: str) -> str:
+    """Return the name under which the time is reported that tasks take to prepare the inputs of a
+    model step for its pool."""
+    return f"{step} (preparation)"
+
+
 class StepTimes(SpecModel):
     """The time of a step, of reading or of writing: the sum over all processes. In an actor pool,
     the last rows of each replica are not measured: up to a tenth of its time, or 0.1 seconds."""
@@ -196,7 +202,8 @@ class Report(SpecModel):
     was reduced because memory ran out."""
     steps: dict[str, StepTimes] = {}
     """The time of each step that ran in this attempt, of reading and decoding rows (`read`), and of
-    encoding and storing rows (`write`)."""
+    encoding and storing rows (`write`). `STEP (preparation)` is the time in which tasks convert the
+    texts of a model to tokens for its actor pool."""
     retries: int = 0
     """Number of tasks of this attempt that were retried because their process died."""
     memory: Memory | None = None

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from threading import Event
 from typing import Any
 
@@ -63,7 +64,7 @@ from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
-from batchinference.plan.stages import TASK_CPUS
+from batchinference.plan.stages import TASK_CPUS, with_preparations
 from batchinference.plan.writing import writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
@@ -103,7 +104,10 @@ class DatasetExecution:
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
-        names = ("read", *(stage.name for stage in first)), (*(s.name for s in last), "write")
+        names = (
+            ("read", *(stage.name for stage in first if not stage.prepares)),
+            (*(s.name for s in last), "write"),
+        )
         ControlCallback.ends = ", ".join(names[0]), ", ".join(names[1])
         with errors_of_blocks(context, self.control.record_later):
             dataset = self._read(first)
@@ -117,9 +121,10 @@ class DatasetExecution:
     def _divided_stages(self) -> tuple[list[Stage], list[Stage], list[Stage]]:
         """Return the stages that run in the tasks that read, the stages that are operators, and the
         stages that run in the tasks that commit."""
-        stages = list(self.plan.stages)
-        joins = self.reads_run_steps and stages and _runs_with_reading(stages[0])
-        first, rest = (stages[:1], stages[1:]) if joins else ([], stages)
+        stages = list(with_preparations(self.plan.stages))
+        joined = takewhile(_runs_with_reading, stages) if self.reads_run_steps else ()
+        first = list(joined)
+        rest = stages[len(first) :]
         ends = rest and rest[-1].replicas is None
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
 

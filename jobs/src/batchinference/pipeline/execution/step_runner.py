@@ -53,9 +53,11 @@ from batchinference.pipeline.steps import (
     load_step,
 )
 from batchinference.pipeline.steps.no_rows import result_without_rows
+from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.report import preparation_of
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
@@ -118,7 +120,8 @@ class StageRunner:
         """Load the models and user code of the steps. Raises ModelLoad."""
         custom, kinds = dict(stage.custom), dict(stage.kinds)
         device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
-        self._steps = [_loaded(step, device, errors) for step in stage.steps]
+        load = _prepared if stage.prepares else _loaded
+        self._steps = [load(step, device, errors) for step in stage.steps]
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
         """Yield the batch after the steps, in several batches if a step makes large results. Once
@@ -166,6 +169,11 @@ def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     return runner
 
 
+def _prepared(step: Step, _device: Device, errors: ErrorHandling) -> StepRunner:
+    """Return the runner of the preparation of a model step. Its time is measured separately."""
+    return StepRunner(step, Preparation(step.name, step.model), errors, preparation_of(step.name))
+
+
 def _failure(step: str, error: Exception) -> JobFailure:
     """Return the failure of a step that an error ends which is not about a row."""
     if has_stopped_kernel(error):  # the rows are suspects, in another process
@@ -182,13 +190,19 @@ class StepRunner:
     # what several threads share, and change
     _sharing = Lock()
 
-    def __init__(self, step: Step, transform: Transform, errors: ErrorHandling) -> None:
+    def __init__(
+        self,
+        step: Step,
+        transform: Transform,
+        errors: ErrorHandling,
+        measured_as: str | None = None,
+    ) -> None:
         self.name = step.name
         self._transform = transform
         self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
         self._batch = BatchSize.of(step)
-        self._time = StepTime(step.name)
+        self._time = StepTime(measured_as or step.name)
         # a model says itself when it computes
         self._computing = nullcontext if step.model else OCCUPANCY.computing
         self._waits = list(WAITS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.expression import UnsuitableTypes
+from batchinference.pipeline.steps.preparation import split_prepared
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.warnings import WarningName
@@ -64,26 +66,33 @@ class ModelTransform(Transform):
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._step, list(self._model.inputs.values()), batch)
+        batch, prepared = split_prepared(batch)
         missing = missing_inputs(self._model, batch)
         missing.warn()
         rows = missing.computed(batch.num_rows)
-        results, failed = self._computed(batch, rows)
+        results, failed = self._computed(batch, rows, prepared)
         failed |= missing.failed
         made = self.result_columns.added(
             batch, {self._model.output: results}, failed, missing.skipped
         )
         return without_non_finite(self._model, made)
 
-    def _computed(self, batch: pa.Table, rows: np.ndarray) -> tuple[Any, dict[int, Exception]]:
-        """Return the results of some rows of a batch, and the errors of the rows without one."""
+    def _computed(
+        self, batch: pa.Table, rows: np.ndarray, prepared: Mapping[str, pa.ChunkedArray]
+    ) -> tuple[Any, dict[int, Exception]]:
+        """Return the results of some rows of a batch, and the errors of the rows without one.
+        `prepared` are the columns of a preparation of the batch, if there was one."""
         if len(rows) == 0:
             return [], {}
         part = batch.select(sorted(set(self._model.inputs.values())))
-        part = part if len(rows) == batch.num_rows else part.take(rows)
+        if len(rows) < batch.num_rows:
+            part = part.take(rows)
+            prepared = {name: column.take(rows) for name, column in prepared.items()}
+        known = {"prepared": prepared} if prepared else {}
         # an engine, or a server, takes the rows of several threads
         use = TURNS.preparing() if self._model.IN_PROCESS else OCCUPANCY.computing()
         with collect_warnings() as warnings, use:
-            results = self._runtime(_inputs(self._model, part))
+            results = self._runtime(_inputs(self._model, part), **known)
         for warning in warnings:
             warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
         if len(results) != len(rows):

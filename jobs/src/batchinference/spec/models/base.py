@@ -143,6 +143,12 @@ class RuntimeModel(SpecModel):
         return ()
 
     @property
+    def tokenized_inputs(self) -> tuple[str, ...]:
+        """Return the inputs whose texts tasks on CPUs convert to tokens before a replica of a pool
+        gets them. Empty if the replica converts its inputs itself."""
+        return ()
+
+    @property
     def parameter_inputs(self) -> tuple[str, ...]:
         """Return the inputs that select something, such as an adapter, and may be null or empty."""
         return ()

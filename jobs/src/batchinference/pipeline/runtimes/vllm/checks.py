@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad, describe
@@ -9,6 +10,7 @@ from batchinference.pipeline.runtimes.chat_templates import check_chat
 from batchinference.pipeline.runtimes.model_files import local_tokenizer
 from batchinference.pipeline.runtimes.template_limits import limited
 from batchinference.spec.models import VllmModel
+from batchinference.spec.models.sampling import GENERATE, check_kind
 
 
 def checks(model: VllmModel) -> None:
@@ -57,15 +59,29 @@ def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str
 def parameters_of(model: VllmModel) -> Any:
     """Return vLLM's parameters of all rows. Raises ModelLoad if the installed vLLM does not accept
     the values of `sampling`."""
+    try:
+        return _parameters(model, {})
+    except Exception as error:
+        raise ModelLoad(f"sampling: vLLM does not accept it: {describe(error)}") from error
+
+
+def parameters_of_row(model: VllmModel, row: Mapping[str, Any]) -> Any:
+    """Return vLLM's parameters of a row, with its own values. Raises ValueError."""
+    values = {name: row[column] for name, column in model.row_parameters.items()}
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        check_kind(name, value, GENERATE[name])
+    return _parameters(model, given)
+
+
+def _parameters(model: VllmModel, of_row: Mapping[str, Any]) -> Any:
     import vllm
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    values = dict(model.sampling)
-    try:
-        if model.task == "embed":
-            return vllm.PoolingParams(**values, task=model.task)
-        if constraint := values.pop("structured_outputs", None):
-            values["structured_outputs"] = StructuredOutputsParams(**constraint)
-        return vllm.SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
-    except Exception as error:
-        raise ModelLoad(f"sampling: vLLM does not accept it: {describe(error)}") from error
+    of_rows = model.row_parameters
+    values = {name: value for name, value in model.sampling.items() if name not in of_rows}
+    if model.task != "generate":
+        return vllm.PoolingParams(**values, task="embed" if model.task == "embed" else "classify")
+    if constraint := values.pop("structured_outputs", None):
+        values["structured_outputs"] = StructuredOutputsParams(**constraint)
+    return vllm.SamplingParams(**values, **of_row, output_kind=RequestOutputKind.FINAL_ONLY)

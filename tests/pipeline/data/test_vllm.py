@@ -29,6 +29,7 @@ from batchinference.pipeline.runtimes.model_files import (
     files_of,
     files_without_weights,
 )
+from batchinference.pipeline.runtimes.vllm import checks
 from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
@@ -289,6 +290,21 @@ def test_invalid_parameters_end_the_job_before_the_engine_loads(
     monkeypatch.setattr("vllm.AsyncLLMEngine.from_engine_args", never)
     with pytest.raises(ModelLoad, match=r"sampling: .*temperature must be non-negative"):
         asked(model(source=folder, sampling={"temperature": -1}), text=["a"])
+
+
+def test_unknown_engine_argument_ends_the_job_before_it_starts(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"max_model_len": "int | None", "dtype": "str"}
+    monkeypatch.setitem(checks.__globals__, "fields_of", lambda *_: fields)
+    checks(model(source=folder, engine={"max_model_len": 8}))
+    with pytest.raises(ModelLoad, match="no argument 'max_len'; did you mean 'max_model_len'"):
+        checks(model(source=folder, engine={"max_len": 8}))
+
+
+def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> None:
+    inputs = {"question": "text", "limit": "most"}
+    checks(model(source=folder, inputs=inputs, sampling={"max_tokens": "{limit}"}))
 
 
 def test_runtimes_of_a_process_share_one_engine(

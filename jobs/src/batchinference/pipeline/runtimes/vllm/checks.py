@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad, describe
@@ -11,15 +14,36 @@ from batchinference.pipeline.runtimes.model_files import local_tokenizer
 from batchinference.pipeline.runtimes.template_limits import limited
 from batchinference.spec.models import VllmModel
 from batchinference.spec.models.sampling import GENERATE, check_kind
+from batchinference.spec.problems import did_you_mean
 
 
 def checks(model: VllmModel) -> None:
-    """Raise ModelLoad if the chat template does not accept the messages of the job. Models whose
-    tokenizer is not on this machine are checked when they are loaded."""
+    """Raise ModelLoad if vLLM has no such engine arguments, or if the chat template does not accept
+    the messages of the job. Models whose tokenizer is not on this machine are checked when they are
+    loaded."""
+    known = {*fields_of("engine.arg_utils", "EngineArgs", "AsyncEngineArgs")}
+    for name in model.engine if known else ():
+        if name not in known:
+            similar = [other for other in known if other.startswith(name.partition("_")[0])]
+            raise ModelLoad(f"engine: vLLM has no argument '{name}'{did_you_mean(name, similar)}")
     if model.is_chat and not model.images:
         tokenizer = local_tokenizer(model.source, model.revision)
         if tokenizer is not None:
             check_template(model, tokenizer)
+
+
+def fields_of(module: str, *names: str) -> dict[str, str]:
+    """Return the fields of classes of the installed vLLM, and their types; empty if there is no
+    such module. Reads the source, because an import takes up to minutes."""
+    (package,) = getattr(find_spec("vllm"), "submodule_search_locations", None) or [""]
+    source = Path(package, *module.split(".")).with_suffix(".py")
+    if not source.exists():
+        return {}
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    classes = [node for node in tree.body if getattr(node, "name", None) in names]
+    body = [node for each in classes for node in getattr(each, "body", ())]
+    fields = [node for node in body if isinstance(node, ast.AnnAssign)]
+    return {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
 
 
 def check_template(model: VllmModel, processor: Any) -> None:

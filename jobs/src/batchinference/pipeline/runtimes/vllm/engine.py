@@ -46,7 +46,7 @@ def engine_of(document: str, *, has_devices: bool) -> Engine:
 
 
 class Engine:
-    """vLLM's engine on an event loop, which runs in a thread of its own."""
+    """vLLM's engine."""
 
     def __init__(self, model: VllmModel) -> None:
         self.parameters = parameters_of(model)  # before the weights are downloaded
@@ -55,8 +55,7 @@ class Engine:
         """The threads that prepare prompts with images."""
         self._adapters = _LoraRequests(model)
         self._numbers = itertools.count()
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._loop = _event_loop()
         self._llm = self._run(_started(model))
         if model.task == "score" and len(labels := self.labels()) != 1:
             raise ModelLoad(
@@ -123,6 +122,14 @@ class Engine:
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+@lru_cache(maxsize=1)
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of the engines, which runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
 
 
 async def _started(model: VllmModel) -> Any:

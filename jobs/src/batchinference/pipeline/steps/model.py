@@ -72,9 +72,8 @@ class ModelTransform(Transform):
         rows = missing.computed(batch.num_rows)
         results, failed = self._computed(batch, rows, prepared)
         failed |= missing.failed
-        made = self.result_columns.added(
-            batch, {self._model.output: results}, failed, missing.skipped
-        )
+        columns = _columns(self._model, results)
+        made = self.result_columns.added(batch, columns, failed, missing.skipped)
         return without_non_finite(self._model, made)
 
     def _computed(
@@ -106,6 +105,14 @@ class ModelTransform(Transform):
         pairs = list(zip(rows.tolist(), results, strict=True))
         failed = {row: result for row, result in pairs if isinstance(result, Exception)}
         return [result for row, result in pairs if row not in failed], failed
+
+
+def _columns(model: Model, results: Any) -> dict[str, Any]:
+    """Return the columns of the results of a model."""
+    if not model.other_outputs:
+        return {model.output: results}
+    names = [model.output, *model.other_outputs]
+    return {name: [result[at] for result in results] for at, name in enumerate(names)}
 
 
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:

@@ -1,0 +1,239 @@
+"""The runtime `vllm` with the real engine, in an environment of its own (docs/testing.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+from support.documents.minimal import Document
+from support.documents.vllm_models import vllm
+from support.models import vllm_models
+from support.vllm_engine import EngineProcess
+
+pytestmark = [
+    pytest.mark.long("vllm-engine"),
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("vllm-engine"),
+]
+
+ENGINE = {"max_model_len": 256, "enforce_eager": True}
+OBJECT = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    process = EngineProcess(tmp_path_factory.mktemp("engine") / "log")
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("chat", "untemplated", "classifier", "cross_encoder"):
+        vllm_models.write(name, folder / name)
+    for seed, name in enumerate(("shout", "whisper")):
+        (folder / "adapters" / name).mkdir(parents=True)
+        vllm_models.adapter(folder / "adapters" / name, seed)
+    return folder
+
+
+def model(models: Path, name: str = "chat", **fields: Any) -> Document:
+    sampling = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    of_task = sampling if fields.get("task", "generate") == "generate" else {}
+    return vllm(source=str(models / name), **{"engine": ENGINE, "sampling": of_task, **fields})
+
+
+def answers(rows: list[Any]) -> list[Any]:
+    return [row.get("error") or row["answer"] for row in rows]
+
+
+class TestTexts:
+    def test_chat_is_the_completion_of_its_template(
+        self, engine: EngineProcess, models: Path
+    ) -> None:
+        texts = ["hello", "what is {this}?", "{{ x }}", "[user]"]
+        chats = answers(engine.rows(model(models, system="Hm."), text=texts))
+        prompts = [f"[system]Hm.[user]{text}[assistant]" for text in texts]
+        completions = engine.rows(model(models, chat=False), text=prompts)
+        assert chats == answers(completions)
+        assert len(set(chats)) == len(texts)
+
+    def test_rows_that_cannot_be_computed_fail_alone(
+        self, engine: EngineProcess, models: Path
+    ) -> None:
+        (alone,) = answers(engine.rows(model(models, chat=False), text=["ab"]))
+        spec = model(models, chat=False, emptyInput="compute")
+        found = engine.rows(spec, text=["ab", None, "", "x" * 300, "ab"])
+        assert found[1] == {"answer": None}
+        found[1] = found[0]
+        first, _, empty, long, last = answers(found)
+        assert (first, last) == (alone, alone)
+        assert empty == "ValueError: the prompt is empty. Set the model's field emptyInput to null"
+        assert long.startswith("PromptTooLong: the prompt is too long: the model takes 256 tokens")
+
+    def test_long_prompt_is_cut(self, engine: EngineProcess, models: Path) -> None:
+        spec = model(models, tooLong="truncate")
+        long, short = answers(engine.rows(spec, text=["x" * 300, "x"]))
+        assert len(long) >= len(short)
+
+    def test_conversations_of_rows(self, engine: EngineProcess, models: Path) -> None:
+        turns = [{"role": "user", "content": "hello"}]
+        found = answers(engine.rows(model(models), text=[json.dumps(turns), "hello", "[]"]))
+        assert found[0] == found[1] != found[2]
+
+    @pytest.mark.parametrize(
+        ("constraint", "pattern"),
+        [
+            ({"choice": ["yes", "no", "maybe"]}, "yes|no|maybe"),
+            ({"regex": "[0-9]{3}"}, "[0-9]{3}"),
+            ({"json": OBJECT}, r"\s*\{\s*\"ok\"\s*:\s*(true|false)\s*\}\s*"),
+        ],
+        ids=["choice", "regex", "json"],
+    )
+    def test_structured_output(
+        self, engine: EngineProcess, models: Path, constraint: Document, pattern: str
+    ) -> None:
+        sampling = {
+            "max_tokens": 200,
+            "temperature": 1,
+            "seed": 3,
+            "structured_outputs": constraint,
+        }
+        for answer in answers(engine.rows(model(models, sampling=sampling), text=[*"abcd"])):
+            assert re.fullmatch(pattern, answer)
+
+    def test_several_texts(self, engine: EngineProcess, models: Path) -> None:
+        sampling = {"max_tokens": 8, "temperature": 1, "seed": 7, "n": 3}
+        spec = model(models, sampling=sampling)
+        first, second = (answers(engine.rows(spec, text=["ab", "cd"])) for _ in range(2))
+        assert first == second
+        assert [len(set(texts)) for texts in first] == [3, 3]
+
+    def test_details(self, engine: EngineProcess, models: Path) -> None:
+        sampling = {"max_tokens": 4, "temperature": 0, "ignore_eos": True, "logprobs": 2}
+        (row,) = engine.rows(model(models, sampling=sampling, details="about"), text=["ab"])
+        about = row["about"]
+        tokens = about.pop("logprobs")
+        prompt = len("[user]ab[assistant]") + 1
+        assert about == {
+            "prompt_tokens": prompt,
+            "completion_tokens": 4,
+            "finish_reason": "length",
+        }
+        assert "".join(token["token"] for token in tokens) == row["answer"]
+        for token in tokens:
+            top = token["top_logprobs"]
+            assert (len(top), top[0]) == (2, {name: token[name] for name in ("token", "logprob")})
+            assert 0 > top[0]["logprob"] >= top[1]["logprob"]
+
+    def test_details_of_several_texts(self, engine: EngineProcess, models: Path) -> None:
+        choice = {"structured_outputs": {"choice": ["yes", "no"]}}
+        sampling = {"max_tokens": 8, "n": 2, "logprobs": 0, **choice}
+        (row,) = engine.rows(model(models, sampling=sampling, details="about"), text=["ab"])
+        assert row["about"]["finish_reason"] == ["stop", "stop"]
+        assert [len(tokens) for tokens in row["about"]["logprobs"]] == row["about"][
+            "completion_tokens"
+        ]
+
+    def test_parameters_of_rows(self, engine: EngineProcess, models: Path) -> None:
+        sampling = {"max_tokens": "{limit}", "temperature": 0, "ignore_eos": True}
+        inputs = {"question": "text", "limit": "limit"}
+        spec = model(models, inputs=inputs, sampling=sampling, details="about")
+        found = engine.rows(spec, text=[*"abcd"], limit=[2, 5, None, -1])
+        counts = [row["about"]["completion_tokens"] for row in found[:3]]
+        assert counts == [2, 5, 16]
+        assert "max_tokens must be at least 1, got -1" in found[3]["error"]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("name", "fields", "message"),
+        [
+            ("untemplated", {}, "has no chat template. Set 'chat' to false"),
+            ("chat", {"engine": {"max_model_length": 256}}, "did you mean 'max_model_len'?"),
+            ("chat", {"sampling": {"temperature": -1}}, "temperature must be non-negative, got -1"),
+        ],
+        ids=["template", "engine", "sampling"],
+    )
+    def test_model_is_refused(
+        self, engine: EngineProcess, models: Path, name: str, fields: Document, message: str
+    ) -> None:
+        assert message in engine.answer(model(models, name, **fields), text=["a"])["failure"]
+
+
+class TestOtherTasks:
+    def test_adapters_of_rows(self, engine: EngineProcess, models: Path) -> None:
+        inputs = {"question": "text", "style": "style"}
+        adapters = {"adapter": "style", "loraPath": str(models / "adapters")}
+        spec = model(models, inputs=inputs, prompt="{question}", **adapters)
+        styles = ["shout", "whisper", "nobody", "shout"]
+        *found, last = answers(engine.rows(spec, text=["ab"] * 4, style=styles))
+        assert found[2].startswith("NoAdapter: there is no ")
+        assert found[0] == last != found[1]
+        (base,) = answers(engine.rows(spec, text=["ab"], style=[None]))
+        assert base not in found
+
+    def test_embeddings(self, engine: EngineProcess, models: Path) -> None:
+        found = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])
+        *vectors, long, last = [row.get("answer") for row in found]
+        assert (long, "PromptTooLong" in found[2]["error"]) == (None, True)
+        assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1], abs=0.01)
+        assert np.shape(vectors) == (2, 64)
+        assert last == vectors[0] != vectors[1]
+
+    def test_labels_are_those_of_transformers(self, engine: EngineProcess, models: Path) -> None:
+        texts = ["ab", "hello", "x"]
+        spec = model(models, "classifier", task="classify", topK=3, engine=EXACT)
+        found = answers(engine.rows(spec, text=texts))
+        pair = {"query": "text", "document": "text"}
+        spec = model(models, "classifier", task="score", inputs=pair, engine=EXACT)
+        failure = engine.answer(spec, text=["a"])["failure"]
+        assert "has 3 labels, and a model for task score has one" in failure
+        expected = [
+            {model.config.id2label[number]: float(score) for number, score in enumerate(scores)}
+            for model, scores in scores_of(models / "classifier", [(text,) for text in texts])
+        ]
+        for labels, of_label in zip(found, expected, strict=True):
+            scores = [label["score"] for label in labels]
+            assert scores == sorted(scores, reverse=True)
+            assert {label["label"]: label["score"] for label in labels} == pytest.approx(
+                of_label, abs=0.01
+            )
+
+    def test_scores_are_those_of_transformers(self, engine: EngineProcess, models: Path) -> None:
+        queries, documents = ["ab", "abc", "a", "a"], ["cd", "xyz", "", "b " * 100]
+        inputs = {"query": "query", "document": "document"}
+        spec = model(models, "cross_encoder", task="score", inputs=inputs,
+                     engine={**EXACT, "max_model_len": 64})  # fmt: skip
+        found = answers(engine.rows(spec, query=queries, document=documents))
+        pairs = list(zip(queries[:3], documents[:3], strict=True))
+        expected = [float(scores[0]) for _, scores in scores_of(models / "cross_encoder", pairs)]
+        assert found[:3] == pytest.approx(expected, abs=0.01)
+        assert found[3].startswith("PromptTooLong: the prompt is too long: the model takes 64 ")
+
+
+EXACT = {**ENGINE, "dtype": "float32"}
+
+
+def scores_of(folder: Path, texts: list[tuple[str, ...]]) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Yield the model and the probabilities of its labels, as transformers computes them."""
+    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
+    loaded = hf.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    for text in texts:
+        with torch.no_grad():
+            logits = loaded(**tokenizer(*text, return_tensors="pt")).logits[0]
+        yield loaded, logits.softmax(0) if len(logits) > 1 else logits.sigmoid()

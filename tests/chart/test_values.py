@@ -63,7 +63,6 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "api.burst": (73, "value: '73'"),
     "concurrency.maxRunning": (74, "value: '74'"),
     "concurrency.maxRunningPerNamespace": (75, "value: '75'"),
-    "concurrency.preemption": (True, "name: BATCHINFERENCE_OPERATOR_PREEMPTION"),
     "logging.format": ("plain", "value: plain"),
     "logging.level": ("WARNING", "value: WARNING"),
     "metrics.service.port": (76, "port: 76"),

@@ -125,7 +125,6 @@ SETS: dict[str, Object] = {
     "another domain": {"clusterDomain": "corp.example"},
     "prices": {"prices": {"currency": "EUR", "cpuHour": 0.04, "gpuHour": 2.5}},
     "limited jobs": {"concurrency": {"maxRunning": 50, "maxRunningPerNamespace": 10}},
-    "preemption": {"concurrency": {"maxRunning": 50, "preemption": True}},
     "busy API server": {"api": {"qps": 20.5, "burst": 30}, "workers": 2},
     "plain log": {"logging": {"format": "plain", "level": "WARNING"}},
     "no metrics Service": {"metrics": {"service": {"enabled": False}}},

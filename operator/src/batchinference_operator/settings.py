@@ -70,8 +70,6 @@ class OperatorSettings(BaseSettings):
     """Maximum number of jobs that run at the same time; unlimited if absent."""
     max_running_per_namespace: int | None = Field(default=None, ge=1)
     """Maximum number of jobs that run at the same time in one namespace; unlimited if absent."""
-    preemption: bool = False
-    """Whether a waiting job may preempt a running job of its namespace with a lower priority."""
     qps: float = Field(default=QPS, gt=0, allow_inf_nan=False)
     """Maximum average number of requests per second to the API server."""
     burst: int = Field(default=BURST, ge=1)
@@ -101,8 +99,7 @@ class OperatorSettings(BaseSettings):
         previous_file, previous_key = self.previous_token_key_file, b""
         if previous_file is not None and previous_file.exists():
             previous_key = _read_key(previous_file)
-        limits = self.max_running, self.max_running_per_namespace
-        concurrency = Concurrency(*limits, preemption=self.preemption)
+        concurrency = Concurrency(self.max_running, self.max_running_per_namespace)
         return Config(
             self._defaults(),
             _read_key(self.token_key_file),

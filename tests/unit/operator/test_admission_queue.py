@@ -33,8 +33,8 @@ class Queue:
             fields = {"waiting": True, "created_at": f"{self.version:06}", **entry}
             self.admission_queue.update((namespace, name), QueueEntry(str(self.version), **fields))  # type: ignore[arg-type]
 
-    def run(self, name: str) -> None:
-        self.wait(name, running=True, waiting=False)
+    def run(self, name: str, **entry: object) -> None:
+        self.wait(name, running=True, waiting=False, **entry)
 
     def end(self, name: str) -> None:
         self.wait(name, waiting=False)
@@ -98,6 +98,12 @@ def test_next_job_is_woken_when_one_ends(queue: Queue) -> None:
     assert queue.woken == []
     queue.end("a")
     assert queue.woken == ["b"]
+
+
+def test_running_job_in_a_queue_holds_no_slot(queue: Queue) -> None:
+    queue.run("queued", queued=True)
+    queue.wait("a")
+    assert queue.starts("a")
 
 
 def test_pods_of_a_deleted_job_still_count(queue: Queue) -> None:

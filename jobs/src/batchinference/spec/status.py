@@ -30,7 +30,7 @@ _OPEN = WithJsonSchema({"type": "string", "maxLength": 64})
 operator, and the API server would refuse the whole status for a name that it does not know."""
 OpenPhase = Annotated[Phase, _OPEN]
 OpenCause = Annotated[Cause, _OPEN]
-Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended", "Preempted"], _OPEN]
+Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended"], _OPEN]
 MemoryOfGroups = Annotated[dict[str, Annotated[str, Field(max_length=32)]], Field(max_length=64)]
 
 
@@ -95,12 +95,11 @@ class Attempt(SpecModel):
     completion_time: Timestamp | None = None
     """When the attempt ended."""
     outcome: Outcome | None = None
-    """How the attempt ended: Succeeded, Failed, Suspended or Preempted. Absent while it is
-    running."""
+    """How the attempt ended: Succeeded, Failed or Suspended. Absent while it is running."""
     cause: OpenCause | None = None
     """The cause of the failure, such as NodeLost."""
     message: Annotated[str, Field(max_length=1024)] | None = None
-    """The original error message, or the job that preempted this job."""
+    """The original error message."""
     out_of_memory: MemoryOfGroups | None = None
     """The groups that ran out of memory, with the memory of a pod of each group."""
     memory: MemoryOfGroups | None = None
@@ -162,8 +161,6 @@ class BatchInferenceStatus(SpecModel):
     """When the next attempt starts. Present during the backoff."""
     attempts: Annotated[list[Attempt], Field(max_length=20)] = []
     """The last 20 attempts."""
-    slot_reserved_for: str | None = None
-    """The job that preempted this one, while the slot of this job is reserved for it."""
     suspended_seconds: int | None = None
     """The total time of suspension in seconds, which does not count towards `deadlines.total`."""
     progress_time: Timestamp | None = None

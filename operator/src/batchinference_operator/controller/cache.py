@@ -128,8 +128,7 @@ class Cache:
         known = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in known if ray_job.owner_uid and not ray_job.ended]
         counted = [ray_job for ray_job in live if not ray_job.queue]
-        deleting = all(ray_job.deleting for ray_job in counted)
-        self.admission_queue.update_usage(key, bool(counted), deleting)
+        self.admission_queue.update_usage(key, bool(counted))
         active = any(ray_job.driver_started for ray_job in live)
         (self._active_drivers.add if active else self._active_drivers.discard)(key)
 

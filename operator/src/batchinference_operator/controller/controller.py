@@ -227,15 +227,6 @@ class Controller:
         unreported = replace(observed, report=None, driver_reached=False)
         return reconcile(unreported, self.config, self.now())
 
-    def _update_admission(self, key: JobKey, actions: Actions) -> None:
-        queue = self.cache.admission_queue
-        if actions.admits:
-            queue.admit(key)
-        elif actions.preempts:
-            queue.preempt(key)
-        else:
-            queue.release(key)
-
     async def _apply(self, job: JobView, actions: Actions) -> bool:
         """Carry out all actions except the status write. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
@@ -248,8 +239,9 @@ class Controller:
         try:
             await self._validate(job.key, actions.dry_run)
             # a job that was admitted has nothing to delete or to validate, so it is recorded before
-            # any other job is admitted; a job preempts only if its pods are accepted
-            self._update_admission(job.key, actions)
+            # any other job is admitted
+            if actions.admits:
+                self.cache.admission_queue.admit(job.key)
             ray_job_created = await self._create(actions.create)
         except Refused as error:
             await self._report_create_error(job, error)

@@ -45,8 +45,7 @@ class Observer:
             return None
         if not observed.job.terminal:
             observed = await self._observe_attempt(await self._read_missing(observed))
-        queue = self._cache.admission_queue
-        return replace(observed, admission=queue.decide(key), preemptor=queue.preemptor(key))
+        return replace(observed, admission=self._cache.admission_queue.decide(key))
 
     async def _read_missing(self, observed: Observed) -> Observed:
         """Return the observation with a live read of the running attempt's RayJob if it is missing.

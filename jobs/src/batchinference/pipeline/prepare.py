@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
 from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.commit.look import OutputPlan, begin_attempt, look_at_output
+from batchinference.pipeline.commit.output_plan import OutputPlan, begin_attempt, look_at_output
 from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput

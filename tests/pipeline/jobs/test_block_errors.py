@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ray.data import DataContext
@@ -17,7 +18,13 @@ from batchinference.pipeline import ray_compat
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.execution import control as control_module
 from batchinference.pipeline.execution.control import ABORT_SECONDS, MAX_LOST, ExecutionControl
-from batchinference.pipeline.ray_compat import TimedBundling, errors_of_blocks
+from batchinference.pipeline.ray_compat import (
+    MapOperator,
+    PendingBundleState,
+    TimedBundling,
+    errors_of_blocks,
+    start_late_bundle,
+)
 
 
 @pytest.fixture
@@ -135,3 +142,24 @@ def test_write_task_begins_with_enough_rows_or_in_time(
     for now, rows in arrivals:  # noqa: B007 - read by the clock
         found.append(bundling.can_build_ready_bundle(SimpleNamespace(num_rows=rows)))
     assert found == expected
+
+
+def test_write_task_begins_in_time_although_no_block_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows of a slow model do not wait for its next rows."""
+    now = 0.0
+    monkeypatch.setattr(ray_compat, "time", SimpleNamespace(monotonic=lambda: now))
+    bundling = TimedBundling(rows=10, seconds=60.0)
+    queue = Mock(_strategy=bundling, get_next_with_original=lambda: ("bundle", ["part"]))
+    operator = Mock(spec=MapOperator, _block_ref_bundler=queue, _metrics=Mock())
+    started = []
+    for now, rows in ((0.0, 4), (59.0, 0), (61.0, 0), (62.0, 0)):
+        if rows:
+            bundling.can_build_ready_bundle(PendingBundleState(rows, 1))
+        before = operator._try_schedule_task.call_count
+        start_late_bundle(operator)
+        if operator._try_schedule_task.call_count > before:
+            started.append(now)
+            bundling.can_build_ready_bundle(PendingBundleState(4, 1))  # as `finalize` does
+    assert started == [61.0]

@@ -5,18 +5,22 @@ A job that cannot succeed is refused before rows are read and before the output 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from batchinference.pipeline.commit.append import OutputTarget
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
+    FinishTableCommit,
     Request,
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
-from batchinference.pipeline.commit.look import OutputPlan, begin_attempt, look_at_output
+from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.output_plan import OutputPlan, begin_attempt, look_at_output
+from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -65,7 +69,10 @@ def prepare(
     the job must not change the output."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
-    plan = look_at_output(target, request, table, finished_report)
+    plan = look_at_output(target, request, table)
+    if isinstance(plan.action, FinishTableCommit) and plan.state.lease is not None:
+        _complete(spec, target.layout, plan.state.lease)
+        plan = look_at_output(replace(target, reader=OutputReader()), request, table)
     try:
         source = _open_input(spec, target, plan, job)
     except NoNewFiles as remark:
@@ -84,6 +91,13 @@ def prepare(
         attempt, start = begin_attempt(spec, plan, request, source.serialized)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
+    """Complete an output whose driver with this lease died after the commit of its table."""
+    with storage_errors_as_bad_output(spec.write):
+        end = Snapshot.read(layout.end, layout.key)
+        Attempt(layout, lease).complete(end, finished_report(layout, end))
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:

@@ -138,7 +138,7 @@ class AlreadyComplete:
 
 @dataclass(frozen=True)
 class FinishTableCommit:
-    """Complete an output whose driver died after the commit of its table. Then decide again."""
+    """Complete an output whose driver died after the commit of its table. Then look again."""
 
 
 Action = (

@@ -24,6 +24,7 @@ from batchinference.pipeline.ray_compat import (
     InternalQueueOperatorMixin,
     bundle_in_time,
     has_dead_actors,
+    start_late_bundle,
 )
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ class ControlCallback(ExecutionCallback):
         self._control.on_step(busy_stages(states, *self.ends))
         if self._control.draining or any(has_dead_actors(state.op) for state in states):
             _drop_waiting(states)  # the next pass has new actors
+        for state in states[-1:]:
+            start_late_bundle(state.op)
 
 
 def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:

@@ -287,8 +287,6 @@ class CommitSink(Datasink[None]):
         committer, task = self._write.committer, ctx.task_idx  # type: ignore[attr-defined]
         committer.attempt.check_lease()
         earlier = committer.attempt.manifests(task) if retries_of_this_task() else []
-        if any(entry.shares for manifest in earlier for entry in manifest.entries):
-            earlier = []  # of commits with the same number, only the first counts
         take_notes = self._segment.take_notes
         with (
             StopRequest(self._segment.run_id).watched() as stopping,

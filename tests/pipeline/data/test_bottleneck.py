@@ -50,6 +50,8 @@ def said(
 
 
 STARVED = {"read": times(300), "embed": times(30, wait=70), "write": times(20)}
+MEASURED = times(90, wait=50) | {"computeSeconds": 30, "blockedSeconds": 20}
+BLOCKED = times(30, wait=1) | {"blockedSeconds": 69}
 FED = {"read": times(100), "embed": times(95, wait=5), "write": times(4)}
 
 
@@ -61,6 +63,12 @@ FED = {"read": times(100), "embed": times(95, wait=5), "write": times(4)}
             [ON_GPU],
             "The CPUs limit: the GPU waits 70 % of the time in the step 'embed'. Add 8 CPUs per "
             "GPU. Reading and decoding take 94 % of this time.",
+        ),
+        (
+            {**STARVED, "embed": MEASURED},
+            [ON_GPU],
+            "The CPUs limit: the GPU waits 50 % of the time in the step 'embed'. Add 6 CPUs per "
+            "GPU.",
         ),
         (
             {**STARVED, "read": times(300, cpu=30)},
@@ -88,6 +96,11 @@ FED = {"read": times(100), "embed": times(95, wait=5), "write": times(4)}
             [ON_GPU],
             "Writing limits: 1.6 of at most 2 files are written at the same time. Add 4 CPUs to "
             "write twice as many. Writing waits for the storage 90 % of its time.",
+        ),
+        (
+            {"read": times(50), "embed": BLOCKED, "write": times(160, cpu=16)},
+            [ON_GPU],
+            "Writing limits: 1.6 of at most 2 files are written at the same time.",
         ),
         (
             {"read": times(20), "own": times(95, wait=5), "write": times(1)},

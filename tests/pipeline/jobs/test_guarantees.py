@@ -26,12 +26,25 @@ pytestmark = pytest.mark.usefixtures("ray")
 POOL = {"replicas": {}}
 VLLM = vllm_step("model", chat=False) | {"batchSize": 2}
 """A fake engine. Several batches are computed at the same time."""
+CODES = {"python": {"callable": "own_code:codes"}}
+MODEL = {
+    "model": {
+        "runtime": "torch",
+        "factory": "own_models:scripted",
+        "inputs": {"codes": "codes"},
+        "output": "codes",
+    },
+    "batchSize": 2,
+    "replicas": {},
+}
+"""A model in the process of the actor. One batch is prepared while another one is computed."""
 TABLES = {f"a table of {format_}": format_ for format_ in ("delta", "iceberg", "lance", "sql")}
 KINDS: dict[str, list[Document]] = {
     "no pool": [{}],
     "one pool": [{}, POOL, {}],
     "two pools": [{}, POOL, POOL],
     "one replica": [{}, {"replicas": {"max": 1}, "batchSize": 3}, {}],
+    "a model": [CODES, MODEL, {"dropColumns": ["codes"]}],
     "vLLM": [{}, VLLM, {}],
     **{kind: [{}] for kind in TABLES},
 }
@@ -54,6 +67,11 @@ class Job:
         directory = str(self._directory / "code")
         if step is VLLM:
             return {**step, "model": step["model"] | {"source": f"{directory}/model"}}
+        if step is MODEL:
+            model = step["model"] | {"factoryArgs": {"directory": directory}}
+            return {"name": "model", **step, "model": model}
+        if step.keys() & {"python", "dropColumns"}:
+            return {"name": f"step{number}", **step}
         scripted = {"callable": "own_code:Scripted", "constructorArgs": {"directory": directory}}
         same = {"callable": "own_code:Same" if step else "own_code:same"}
         python = scripted if number == (pools or [0])[-1] else same
@@ -108,7 +126,7 @@ class Job:
         return verified(self._directory / "out", "--trust-output").result == "proven"
 
 
-SOON = ("no pool", "one pool", "vLLM", "a table of delta")
+SOON = ("no pool", "one pool", "a model", "vLLM", "a table of delta")
 """The kinds that each landing tests."""
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from batchinference.api.display import Display, short
 from batchinference.spec import parse
 from batchinference.spec.progress import Counts, Progress
-from batchinference.spec.report import JobState, Report
+from batchinference.spec.report import JobState, Report, StepTimes
 from support.documents.minimal import document
 
 STAMP = "2026-01-02T03:04:05Z"
@@ -130,6 +130,16 @@ def test_summary_of_a_succeeded_job() -> None:
         "time    preparing 1.2 s, running 4.0 s",
         "output  s3://out/result/",
     ]
+
+
+def test_summary_shows_how_busy_the_replicas_of_a_pool_were() -> None:
+    step = StepTimes(rows=10, seconds=5, cpuSeconds=1, rowsPerSecond=2)
+    pool = step.model_copy(update={"wait_seconds": 12.0, "blocked_seconds": 3.0})
+    lines = summary(report(JobState.SUCCEEDED, steps={"read": step, "embed": pool}))
+    (shown,) = [line for line in lines if "computed" in line]
+    assert shown.split("  ")[-1] == (
+        "embed computed 25 %, waited for rows 60 %, waited for the write 15 %"
+    )
 
 
 def test_summary_counts_filtered_and_failed_rows() -> None:

@@ -96,7 +96,8 @@ __all__ = [
     "without_monitors",
 ]
 
-_pass_on = map_operator.yield_block_with_stats
+_map_operator: Any = map_operator
+_pass_on = _map_operator.yield_block_with_stats
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
 _SLOW = {"HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource"}
@@ -291,7 +292,7 @@ def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
         with context():
             yield from _pass_on(*arguments)
 
-    map_operator.yield_block_with_stats = passed_on  # type: ignore[assignment]
+    _map_operator.yield_block_with_stats = passed_on
 
 
 def has_dead_actors(operator: PhysicalOperator) -> bool:

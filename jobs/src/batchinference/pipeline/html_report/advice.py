@@ -20,9 +20,9 @@ from batchinference.text import counted
 BUSY = 0.7
 """Minimum share of the time that CPUs or writers are busy if they limit the job."""
 STARVED = 0.3
-"""Minimum share of the time that replicas wait for rows if something else limits the job."""
+"""Minimum share of the time that replicas wait if something else limits the job."""
 FED = 0.2
-"""Maximum share of the time that replicas wait for rows if they limit the job."""
+"""Maximum share of the time that replicas wait if they limit the job."""
 ACTIVE = 0.5
 """Minimum computing time of a pool that limits the job, as a share of the running time. In shorter
 jobs, loading models and waiting for nodes take the rest."""
@@ -119,16 +119,26 @@ class Load:
 
 @dataclass(frozen=True)
 class Pool:
-    """The replicas of a step. `busy` and `waiting` are the seconds in which all of them together
-    computed, and waited for rows or for the write."""
+    """The replicas of a step. `busy`, `waiting` and `blocked` are the seconds in which all of them
+    together computed, waited for rows, and waited until their results were taken."""
 
     step: Step
     busy: float
     waiting: float
+    blocked: float
+
+    @property
+    def busy_share(self) -> float:
+        return self.busy / self._seconds
 
     @property
     def wait_share(self) -> float:
-        return self.waiting / (self.busy + self.waiting)
+        """The share of the time in which they waited for rows."""
+        return self.waiting / self._seconds
+
+    @property
+    def _seconds(self) -> float:
+        return self.busy + self.waiting + self.blocked
 
     @property
     def gpus(self) -> int:
@@ -158,7 +168,7 @@ class Pool:
         replicas = self.step.replicas
         if replicas is None or replicas.min != replicas.max:
             return None
-        return math.ceil(self.most * (1 - self.wait_share) - 1e-9)
+        return math.ceil(self.most * self.busy_share - 1e-9)
 
 
 def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
@@ -242,15 +252,15 @@ def _pool(step: Step, report: Report) -> Pool | None:
     gpus = report.capacity.gpus if report.capacity else 0
     if asked and (asked.custom or asked.gpu > gpus):
         return None
-    return Pool(step, busy, times.wait_seconds + (times.blocked_seconds or 0.0))
+    return Pool(step, busy, times.wait_seconds, times.blocked_seconds or 0.0)
 
 
 def _of_pool(pool: Pool, load: Load) -> Iterator[str]:
     if pool.wait_share >= STARVED and load.cpu_share >= BUSY and pool.gpus:
         yield from _starved_by_cpus(pool, load)
-    elif pool.wait_share >= STARVED and load.writer_share >= BUSY:
+    elif 1 - pool.busy_share >= STARVED and load.writer_share >= BUSY:
         yield from _limited_by_writing(load)
-    elif pool.wait_share <= FED and pool.busy >= ACTIVE * load.seconds:
+    elif 1 - pool.busy_share <= FED and pool.busy >= ACTIVE * load.seconds:
         yield from _limited_by_replicas(pool, load)
 
 
@@ -268,7 +278,7 @@ def _starved_by_cpus(pool: Pool, load: Load) -> Iterator[str]:
 def _limited_by_replicas(pool: Pool, load: Load) -> Iterator[str]:
     subject = "GPUs" if pool.gpus else "replicas"
     yield (
-        f"The {subject} limit: they compute {_percent(1 - pool.wait_share)} of the time in the "
+        f"The {subject} limit: they compute {_percent(pool.busy_share)} of the time in the "
         f"step '{pool.step.name}'. {_more_replicas(pool, load)}"
     )
 

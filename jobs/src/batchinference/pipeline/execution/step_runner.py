@@ -169,9 +169,10 @@ def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     return runner
 
 
-def _prepared(step: Step, _device: Device, errors: ErrorHandling) -> StepRunner:
+def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     """Return the runner of the preparation of a model step. Its time is measured separately."""
-    return StepRunner(step, Preparation(step.name, step.model), errors, preparation_of(step.name))
+    preparation = Preparation.load(step.name, step.model, device)
+    return StepRunner(step, preparation, errors, preparation_of(step.name))
 
 
 def _failure(step: str, error: Exception) -> JobFailure:

@@ -33,7 +33,7 @@ Batch = dict[str, np.ndarray]
 class Runtime(Protocol):
     """A loaded model."""
 
-    def __call__(self, inputs: dict[str, np.ndarray], **prepared: Any) -> Any:
+    def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
         """Return the results for a batch: an array (or Arrow array) whose first axis is the row.
 
         `inputs` maps the model's input names to arrays of shape rows x the column's own shape.
@@ -41,8 +41,8 @@ class Runtime(Protocol):
         replaces the result of a failed row. If the call itself raises, the batch is split in
         halves and run again to find the row that causes the error.
 
-        A model with `tokenized_inputs` may get `prepared`: the columns that `load_preparation`
-        makes, of which it ignores those that are not for it.
+        The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the
+        columns that `load_preparation` makes, of which it ignores those that are not for it.
         """
 
 

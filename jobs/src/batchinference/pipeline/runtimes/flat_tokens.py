@@ -110,7 +110,7 @@ class FlatTokenizer:
     def __init__(
         self, tokenizer: Any, options: Mapping[str, Any] | None = None, prefix: str = ""
     ) -> None:
-        self._tokenizer, self._options, self._prefix = tokenizer, dict(options or {}), prefix
+        self.tokenizer, self._options, self._prefix = tokenizer, dict(options or {}), prefix
         self._backend = tokenizer.backend_tokenizer
 
     @classmethod
@@ -172,7 +172,7 @@ class FlatTokenizer:
         is_whole = whole.ids[before : before + size] == plain.ids
         if not is_whole or sum(whole.special_tokens_mask) != added or added >= limit:
             return None
-        left = self._tokenizer.truncation_side == "left"
+        left = self.tokenizer.truncation_side == "left"
         return tokens.cut(limit, (before, added - before), left=left)
 
     @cached_property
@@ -180,7 +180,7 @@ class FlatTokenizer:
         """A short text that differs if another tokenizer may give other tokens."""
         self._reset()
         types, special = self._wants(TYPES), self._adds_special
-        settings = self._tokenizer.split_special_tokens, types, special, self._prefix
+        settings = self.tokenizer.split_special_tokens, types, special, self._prefix
         content = f"{settings!r} {self._backend.to_str()}"
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -190,7 +190,7 @@ class FlatTokenizer:
 
     def _wants(self, name: str) -> bool:
         given = self._options.get(f"return_{name}")
-        return name in self._tokenizer.model_input_names if given is None else bool(given)
+        return name in self.tokenizer.model_input_names if given is None else bool(given)
 
     def _prefixed(self, texts: Sequence[str]) -> Sequence[str]:
         return [self._prefix + text for text in texts] if self._prefix else texts
@@ -202,7 +202,7 @@ class FlatTokenizer:
         """Undo what calls of the library's tokenizer have set."""
         self._backend.no_truncation()
         self._backend.no_padding()
-        self._backend.encode_special_tokens = self._tokenizer.split_special_tokens
+        self._backend.encode_special_tokens = self.tokenizer.split_special_tokens
 
 
 def pad(

@@ -18,7 +18,6 @@ from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.flat_tokens import (
     FEATURES,
-    MASK,
     FlatTokenizer,
     FlatTokens,
     Prepared,
@@ -76,7 +75,7 @@ class SentenceTransformersRuntime:
         rows: list[Any] = [prepare(value) for value in values]
         if self._flat is not None and self._limit is not None:
             tokens = self._flat.tokens(prepared or {}, rows)
-            return self._computed(self._cut(self._flat, tokens, self._limit))
+            return self._computed(self._flat, self._cut(self._flat, tokens, self._limit))
         with computing():  # the library tokenizes, too: threads cannot share a tokenizer
             return self._embeddings(values, rows)
 
@@ -128,7 +127,7 @@ class SentenceTransformersRuntime:
             return None, {}  # the prompt is not cut
         expected = self._model.preprocess(_SAMPLES, prompt=prompt or None)
         settings = {name: expected.pop(name) for name in list(expected) if name not in FEATURES}
-        found = self._padded(flat.tokens({}, _SAMPLES))
+        found = _padded(flat, flat.tokens({}, _SAMPLES))
         same = found.keys() == expected.keys() and all(
             torch.equal(found[name], expected[name]) for name in found
         )
@@ -139,19 +138,15 @@ class SentenceTransformersRuntime:
         warning for each of these texts. Raises TextTooLong if they must not be cut."""
         long = limit.check(tokens.lengths.tolist())
         cut = flat.cut(tokens, limit.tokens) if long and limit.tokens else None
+        if cut is None:
+            return tokens
         for row in long:
-            warn(WarningName.TEXT_CUT, row=row, amount=int(tokens.lengths[row]) - limit.tokens)
-        return tokens if cut is None else cut
+            warn(WarningName.TEXT_CUT, row=row, amount=int((tokens.lengths - cut.lengths)[row]))
+        return cut
 
-    def _padded(self, tokens: FlatTokens) -> dict[str, torch.Tensor]:
-        rows, width = np.arange(len(tokens.lengths)), int(tokens.lengths.max())
-        tokenizer = self._limit.tokenizer
-        arrays = pad(tokenizer, tokens, rows, width, has_mask=MASK in tokenizer.model_input_names)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    def _computed(self, tokens: FlatTokens) -> np.ndarray:
+    def _computed(self, flat: FlatTokenizer, tokens: FlatTokens) -> np.ndarray:
         """Return the embeddings of texts as `encode` of the library does."""
-        features = {name: x.to(self._model.device) for name, x in self._padded(tokens).items()}
+        features = {name: x.to(self._model.device) for name, x in _padded(flat, tokens).items()}
         with computing(), torch.inference_mode():
             found = self._model({**features, **self._settings})["sentence_embedding"]
             found = found[..., : self._model.truncate_dim]
@@ -165,6 +160,13 @@ class SentenceTransformersRuntime:
             raise TypeError(f"expected text, got {type(value).__name__}")
         # a multimodal model would download a text that looks like an image URL; a dict prevents it
         return value if self._model.modalities == ["text"] else {"text": value}
+
+
+def _padded(flat: FlatTokenizer, tokens: FlatTokens) -> dict[str, torch.Tensor]:
+    """Return the features of texts, padded to the longest one."""
+    rows, width = np.arange(len(tokens.lengths)), int(tokens.lengths.max())
+    arrays = pad(flat.tokenizer, tokens, rows, width, has_mask=flat.has_mask)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _image(value: Any) -> Image.Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,11 +88,12 @@ class ModelTransform(Transform):
         if len(rows) < batch.num_rows:
             part = part.take(rows)
             prepared = {name: column.take(rows) for name, column in prepared.items()}
-        known = {"prepared": prepared} if prepared else {}
+        run: Any = self._runtime
+        run = partial(run, prepared=prepared) if prepared else run
         # an engine, or a server, takes the rows of several threads
         use = TURNS.preparing() if self._model.IN_PROCESS else OCCUPANCY.computing()
         with collect_warnings() as warnings, use:
-            results = self._runtime(_inputs(self._model, part), **known)
+            results = run(_inputs(self._model, part))
         for warning in warnings:
             warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
         if len(results) != len(rows):

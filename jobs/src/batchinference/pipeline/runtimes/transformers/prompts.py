@@ -142,7 +142,7 @@ class TextPrompts:
         for chat, group in _grouped(chats):
             texts = [self._text(row, rows[row], special=not chat) for row in group.tolist()]
             # a chat template adds the special tokens itself
-            special = {"add_special_tokens": False} if chat else {}
+            special: dict[str, Any] = {"add_special_tokens": False} if chat else {}
             batches = self._tokens.batches(texts, row_numbers=group.tolist(), **special)
             for numbers, tensors in batches:
                 yield PromptBatch(group[numbers], tensors, [texts[number] for number in numbers])

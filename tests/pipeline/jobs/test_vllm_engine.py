@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from PIL import Image
 
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
@@ -43,7 +46,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    for name in ("chat", "untemplated", "classifier", "cross_encoder"):
+    for name in ("chat", "untemplated", "classifier", "cross_encoder", "vision"):
         vllm_models.write(name, folder / name)
     for seed, name in enumerate(("shout", "whisper")):
         (folder / "adapters" / name).mkdir(parents=True)
@@ -55,6 +58,12 @@ def model(models: Path, name: str = "chat", **fields: Any) -> Document:
     sampling = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
     of_task = sampling if fields.get("task", "generate") == "generate" else {}
     return vllm(source=str(models / name), **{"engine": ENGINE, "sampling": of_task, **fields})
+
+
+def square(color: str) -> str:
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 40), color).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def answers(rows: list[Any]) -> list[Any]:
@@ -186,6 +195,16 @@ class TestOtherTasks:
         assert found[0] == last != found[1]
         (base,) = answers(engine.rows(spec, text=["ab"], style=[None]))
         assert base not in found
+
+    def test_images_in_prompts(self, engine: EngineProcess, models: Path) -> None:
+        fields = {"inputs": {"photo": "photo"}, "images": ["photo"], "prompt": "What is {photo}?"}
+        one_image = {**ENGINE, "limit_mm_per_prompt": {"image": 1, "video": 0}}
+        spec = model(models, "vision", engine=one_image, **fields)
+        red, blue, again, broken = answers(
+            engine.rows(spec, photo=[*map(square, ("red", "blue", "red")), "data:;base64,AAAA"])
+        )
+        assert red == again != blue
+        assert broken.startswith("UnidentifiedImageError: ")
 
     def test_embeddings(self, engine: EngineProcess, models: Path) -> None:
         found = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])

@@ -5,21 +5,32 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import transformers as hf
+import yaml
 from PIL import Image
 
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
+from support.jobs.command import Command, wait_until
+from support.jobs.held import committed_rows
+from support.jobs.on_ray import job_document, write_lines
 from support.models import vllm_models
-from support.vllm_engine import EngineProcess
+from support.outputs.checks import OutputFaults
+from support.outputs.rows import rows_of
+from support.vllm_engine import EngineProcess, environment, vllm_python
 
 pytestmark = [
     pytest.mark.long("vllm-engine"),
@@ -243,6 +254,61 @@ class TestOtherTasks:
         expected = [float(scores[0]) for _, scores in scores_of(models / "cross_encoder", pairs)]
         assert found[:3] == pytest.approx(expected, abs=0.01)
         assert found[3].startswith("PromptTooLong: the prompt is too long: the model takes 64 ")
+
+
+@contextmanager
+def running(job: Document, directory: Path) -> Iterator[tuple[Command, subprocess.Popen[str]]]:
+    """Start `batchinference run` with the engine, and kill all of its processes in the end."""
+    (directory / "job.yaml").write_text(yaml.safe_dump(job))
+    program = f"exec {vllm_python()} -m batchinference run job.yaml >>log 2>&1"
+    ends_soon = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    shell = Path("/bin/bash")
+    command = Command(["-c", program], directory, {**environment(), **ends_soon}, shell)
+    process = command.start()
+    try:
+        yield command, process
+    finally:
+        command.kill()
+        process.communicate()
+
+
+def next_engine(job: Document, command: Command, dead: int = 0) -> int:
+    """Wait until another engine has computed rows that are committed. Return its process id."""
+    before = committed_rows(job)
+    engines: list[int] = []
+
+    def computes() -> bool:
+        engines[:] = [one for one in command.processes(b"VLLM::EngineCore") if one != dead]
+        return bool(engines) and committed_rows(job) > before
+
+    wait_until(computes, "an engine to compute rows", 280)
+    return engines[0]
+
+
+def test_every_row_once_after_the_engine_the_actor_and_the_driver_were_killed(
+    tmp_path: Path, models: Path
+) -> None:
+    texts = [f"question number {number}" for number in range(2000)]
+    files = {f"{number}.txt": texts[number::20] for number in range(20)}
+    source = write_lines(tmp_path / "in", files)
+    sampling = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
+    step = {"name": "ask", "model": model(models, sampling=sampling), "resources": {"gpu": 0}}
+    output = tmp_path / "out"
+    job = job_document("ask", source, output, steps=[step], write={"format": "parquet"})
+    with running(job, tmp_path) as (command, driver):
+        engine = next_engine(job, command)
+        os.kill(engine, signal.SIGKILL)
+        engine = next_engine(job, command, engine)
+        os.kill(psutil.Process(engine).ppid(), signal.SIGKILL)
+        next_engine(job, command, engine)
+        os.kill(driver.pid, signal.SIGKILL)
+    assert committed_rows(job) < len(texts)
+    with running(job, tmp_path) as (_, driver):
+        assert driver.wait(280) == 0, (tmp_path / "log").read_text()[-3000:]
+    rows = rows_of(output)
+    assert sorted(row["text"] for row in rows) == sorted(texts)
+    assert {len(row["answer"]) for row in rows} <= set(range(50, 101))
+    assert list(OutputFaults(output).wrong_files()) == []
 
 
 EXACT = {**ENGINE, "dtype": "float32"}

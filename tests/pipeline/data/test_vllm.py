@@ -29,7 +29,7 @@ from batchinference.pipeline.runtimes.model_files import (
     files_of,
     files_without_weights,
 )
-from batchinference.pipeline.runtimes.vllm import checks
+from batchinference.pipeline.runtimes.vllm import checks, engine
 from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
@@ -443,6 +443,14 @@ class TestAdapters:
         assert self.asked(spec, "poem", None, "poem") == [of_poem, "ba", of_poem]
         column = pa.array(["poem", None]).dictionary_encode()
         assert asked(spec, text=["ab", "ab"], style=column) == [of_poem, "ba"]
+
+    def test_build_for_cpus_gets_no_rows_without_adapter(
+        self, spec: VllmModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engine, "_is_built_for_cpus", lambda: True)
+        first, second = self.asked(spec, "poem", None)
+        assert first == f"ba by {spec.lora_path}/poem"
+        assert second.startswith("NoAdapter: the adapter is null")
 
     def test_adapters_have_different_numbers(self, spec: VllmModel, tmp_path: Path) -> None:
         (tmp_path / "ode").mkdir()

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import os
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import transformers as hf
+import yaml
+from PIL import Image
 
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
+from support.jobs.command import Command, wait_until
+from support.jobs.held import committed_rows
+from support.jobs.on_ray import job_document, write_lines
 from support.models import vllm_models
-from support.vllm_engine import EngineProcess
+from support.outputs.checks import OutputFaults
+from support.outputs.rows import rows_of
+from support.vllm_engine import EngineProcess, environment, vllm_python
 
 pytestmark = [
     pytest.mark.long("vllm-engine"),
@@ -43,7 +57,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    for name in ("chat", "untemplated", "classifier", "cross_encoder"):
+    for name in ("chat", "untemplated", "classifier", "cross_encoder", "vision"):
         vllm_models.write(name, folder / name)
     for seed, name in enumerate(("shout", "whisper")):
         (folder / "adapters" / name).mkdir(parents=True)
@@ -55,6 +69,12 @@ def model(models: Path, name: str = "chat", **fields: Any) -> Document:
     sampling = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
     of_task = sampling if fields.get("task", "generate") == "generate" else {}
     return vllm(source=str(models / name), **{"engine": ENGINE, "sampling": of_task, **fields})
+
+
+def square(color: str) -> str:
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 40), color).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def answers(rows: list[Any]) -> list[Any]:
@@ -180,12 +200,25 @@ class TestOtherTasks:
         inputs = {"question": "text", "style": "style"}
         adapters = {"adapter": "style", "loraPath": str(models / "adapters")}
         spec = model(models, inputs=inputs, prompt="{question}", **adapters)
-        styles = ["shout", "whisper", "nobody", "shout"]
-        *found, last = answers(engine.rows(spec, text=["ab"] * 4, style=styles))
-        assert found[2].startswith("NoAdapter: there is no ")
-        assert found[0] == last != found[1]
-        (base,) = answers(engine.rows(spec, text=["ab"], style=[None]))
-        assert base not in found
+        styles = ["shout", "whisper", "nobody", None, "shout"]
+        shout, whisper, missing, base, last = answers(
+            engine.rows(spec, text=["ab"] * 5, style=styles)
+        )
+        assert shout == last != whisper
+        assert missing.startswith("NoAdapter: there is no ")
+        assert base.startswith("NoAdapter: the adapter is null, and vLLM's build for CPUs")
+        (alone,) = answers(engine.rows(spec, text=["ab"], style=["whisper"]))
+        assert alone == whisper
+
+    def test_images_in_prompts(self, engine: EngineProcess, models: Path) -> None:
+        fields = {"inputs": {"photo": "photo"}, "images": ["photo"], "prompt": "What is {photo}?"}
+        one_image = {**ENGINE, "limit_mm_per_prompt": {"image": 1, "video": 0}}
+        spec = model(models, "vision", engine=one_image, **fields)
+        red, blue, again, broken = answers(
+            engine.rows(spec, photo=[*map(square, ("red", "blue", "red")), "data:;base64,AAAA"])
+        )
+        assert red == again != blue
+        assert broken.startswith("UnidentifiedImageError: ")
 
     def test_embeddings(self, engine: EngineProcess, models: Path) -> None:
         found = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])
@@ -224,6 +257,62 @@ class TestOtherTasks:
         expected = [float(scores[0]) for _, scores in scores_of(models / "cross_encoder", pairs)]
         assert found[:3] == pytest.approx(expected, abs=0.01)
         assert found[3].startswith("PromptTooLong: the prompt is too long: the model takes 64 ")
+
+
+@contextmanager
+def running(job: Document, directory: Path) -> Iterator[tuple[Command, subprocess.Popen[str]]]:
+    """Start `batchinference run` with the engine, and kill all of its processes in the end."""
+    (directory / "job.yaml").write_text(yaml.safe_dump(job))
+    program = f"exec {vllm_python()} -m batchinference run job.yaml >>log 2>&1"
+    ends_soon = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    shell = Path("/bin/bash")
+    command = Command(["-c", program], directory, {**environment(), **ends_soon}, shell)
+    process = command.start()
+    try:
+        yield command, process
+    finally:
+        command.kill()
+        process.communicate()
+
+
+def next_engine(job: Document, command: Command, dead: int = 0) -> int:
+    """Wait until another engine has computed rows that are committed. Return its process id."""
+    before = committed_rows(job)
+    engines: list[int] = []
+
+    def computes() -> bool:
+        engines[:] = [one for one in command.processes(b"VLLM::EngineCore") if one != dead]
+        return bool(engines) and committed_rows(job) > before
+
+    wait_until(computes, "an engine to compute rows", 280)
+    return engines[0]
+
+
+def test_every_row_once_after_the_engine_the_actor_and_the_driver_were_killed(
+    tmp_path: Path, models: Path
+) -> None:
+    texts = [f"question number {number}" for number in range(2000)]
+    files = {f"{number}.txt": texts[number::20] for number in range(20)}
+    source = write_lines(tmp_path / "in", files)
+    sampling = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
+    asked = model(models, sampling=sampling, details="about")
+    step = {"name": "ask", "model": asked, "resources": {"gpu": 0}}
+    output = tmp_path / "out"
+    job = job_document("ask", source, output, steps=[step], write={"format": "parquet"})
+    with running(job, tmp_path) as (command, driver):
+        engine = next_engine(job, command)
+        os.kill(engine, signal.SIGKILL)
+        engine = next_engine(job, command, engine)
+        os.kill(psutil.Process(engine).ppid(), signal.SIGKILL)
+        next_engine(job, command, engine)
+        os.kill(driver.pid, signal.SIGKILL)
+    assert committed_rows(job) < len(texts)
+    with running(job, tmp_path) as (_, driver):
+        assert driver.wait(280) == 0, (tmp_path / "log").read_text()[-3000:]
+    rows = rows_of(output)
+    assert sorted(row["text"] for row in rows) == sorted(texts)
+    assert {row["about"]["completion_tokens"] for row in rows} == {100}
+    assert list(OutputFaults(output).wrong_files()) == []
 
 
 EXACT = {**ENGINE, "dtype": "float32"}

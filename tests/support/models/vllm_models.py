@@ -45,6 +45,28 @@ def cross_encoder(folder: Path) -> None:
     hf.BertForSequenceClassification(config).save_pretrained(folder)
 
 
+def vision(folder: Path) -> None:
+    """Write a chat model for texts and images, of a kind that vLLM loads with new versions of
+    transformers."""
+    marks = [f"<|{name}|>" for name in ("vision_start", "vision_end", "image_pad", "video_pad")]
+    template = CHAT.replace("<image>", "".join([marks[0], marks[2], marks[1]]))
+    tokenizer = characters(pad_token="<pad>", chat_template=template)
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    tokenizer.save_pretrained(folder)
+    start, end, image, video = tokenizer.convert_tokens_to_ids(marks)
+    rope = {"type": "mrope", "rope_type": "default", "mrope_section": [4, 6, 6]}
+    size = {"vocab_size": len(tokenizer), "max_position_embeddings": 512}
+    text = {**_SEEN, **size, "num_key_value_heads": 2, "rope_scaling": rope}
+    seen = {"depth": 2, "embed_dim": 64, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2}
+    config = hf.Qwen2VLConfig(
+        text_config=text, vision_config=seen, image_token_id=image, video_token_id=video,
+        vision_start_token_id=start, vision_end_token_id=end, bos_token_id=2, eos_token_id=3,
+    )  # fmt: skip
+    made = hf.Qwen2VLForConditionalGeneration(config).to(torch.bfloat16)
+    made.save_pretrained(folder)
+    hf.Qwen2VLImageProcessor(min_pixels=28 * 28, max_pixels=56 * 56).save_pretrained(folder)
+
+
 def adapter(folder: Path, seed: int) -> None:
     """Write a LoRA adapter of the chat model that changes its texts."""
     torch.manual_seed(seed)

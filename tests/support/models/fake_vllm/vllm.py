@@ -207,6 +207,7 @@ _module("vllm.entrypoints")
 _module("vllm.entrypoints.chat_utils", parse_chat_messages_async=parse_chat_messages_async)
 _module("vllm.lora")
 _module("vllm.lora.request", LoRARequest=LoRARequest)
+_module("vllm.platforms", current_platform=SimpleNamespace(is_cpu=lambda: False))
 _module(
     "vllm.sampling_params",
     RequestOutputKind=SimpleNamespace(FINAL_ONLY=2),

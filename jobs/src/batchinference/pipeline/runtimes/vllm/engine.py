@@ -24,6 +24,10 @@ from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel
 
 NO_DEVICES = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
+_NO_BASE_ROWS = (
+    "the adapter is null, and vLLM's build for CPUs gives such a row the adapter of another row. "
+    "Compute these rows in a job without 'adapter'"
+)
 Prompt = dict[str, Any]
 """The text of a prompt, and its images."""
 _Result = TypeVar("_Result")
@@ -108,7 +112,11 @@ class Engine:
 
     def adapter(self, name: Any) -> Any:
         """Return vLLM's request for an adapter; None if the name is None. Raises NoAdapter."""
-        return None if name is None else self._adapters.named(name)
+        if name is not None:
+            return self._adapters.named(name)
+        if _is_built_for_cpus():
+            raise NoAdapter(_NO_BASE_ROWS)
+        return None
 
     def without_images(self, messages: list[Any]) -> tuple[list[Any], Prompt]:
         """Return messages with a text in the place of each image, and the fields of a prompt with
@@ -122,6 +130,13 @@ class Engine:
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+@lru_cache(maxsize=1)
+def _is_built_for_cpus() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from typing import Any
 from support.documents.minimal import Document
 from support.engines import missing
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
@@ -40,7 +40,7 @@ class EngineProcess:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._process = subprocess.Popen(
-            [vllm_python(), "-m", "support.vllm_engine.worker"],
+            [vllm_python(), "-m", "support.vllm_worker"],
             env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -131,8 +131,7 @@ def test_stages_hold_all_steps_in_order() -> None:
     ("step", "size"),
     [
         (model_step(), MODEL_BATCH_SIZE),
-        (model_step(model=chat(concurrency=4)), 32),
-        (model_step(model=chat(concurrency=40)), 320),
+        (model_step(model=chat()), 16),
         (model_step(batchSize=7), 7),
         (python_step(), None),
         (python_step(batchSize=7), 7),
@@ -140,7 +139,7 @@ def test_stages_hold_all_steps_in_order() -> None:
         (filter_step(), None),
     ],
     ids=[
-        *("model", "endpoint", "concurrent endpoint", "model with batchSize", "class"),
+        *("model", "endpoint", "model with batchSize", "class"),
         *("class with batchSize", "function with batchSize", "filter"),
     ],
 )

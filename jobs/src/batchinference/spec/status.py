@@ -13,6 +13,7 @@ from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts, Progress, Rows
 from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
+from batchinference.text import money
 
 
 def _check_time(text: str) -> str:
@@ -61,6 +62,13 @@ class Cost(SpecModel):
     forecast: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Expected total cost, from the cost per row of the last attempt. Absent before 1 % of the rows
     are finished, and after the end of the job."""
+
+    def __str__(self) -> str:
+        """Return the cost, and the expected cost if it is known."""
+        known = money(self.amount, self.currency)
+        if self.forecast is None:
+            return known
+        return f"{known}, {money(self.forecast, self.currency)} expected"
 
 
 class DriverHead(SpecModel):

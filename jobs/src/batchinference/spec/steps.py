@@ -224,10 +224,9 @@ class Step(SpecModel):
     nearest: Nearest | None = None
     """Find the most similar rows of a finished output for each row."""
     batch_size: BatchSize | None = None
-    """Number of rows per batch, for model, python and nearest. The default is 32 for a model, 8
-    times `concurrency` for the runtime http, and otherwise a whole block. `auto` searches for the
-    fastest size with the first batches. If a replica runs out of memory, it halves its batch
-    size."""
+    """Number of rows per batch, for model, python and nearest. The default is 32 for a model, 16
+    for the runtime http, and otherwise a whole block. `auto` searches for the fastest size with the
+    first batches. If a replica runs out of memory, it halves its batch size."""
     replicas: Replicas | None = None
     """The number of replicas of a model or a python class. Each replica is an actor. Without this
     field, a step with GPUs, memory or custom resources, vLLM or an HTTP endpoint has one replica.

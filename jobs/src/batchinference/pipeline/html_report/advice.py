@@ -237,7 +237,8 @@ def _has_pool(step: Step, report: Report) -> bool:
     needs = asked is not None and (asked.gpu or asked.memory or asked.custom)
     times = report.steps.get(step.name)
     waited = times is not None and times.wait_seconds is not None
-    return bool(step.replicas or needs or waited)
+    separate = step.model is not None and not step.model.IN_PROCESS
+    return bool(step.replicas or needs or waited or separate)
 
 
 def _pool(step: Step, report: Report) -> Pool | None:

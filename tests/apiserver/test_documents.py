@@ -359,8 +359,6 @@ CROSS_FIELDS = [
     *(("spec.write.partitionBy", [f"{prefix}class"],
        f"partitionBy: readers leave out directories whose names begin with '{prefix}'. Rename the "
        "column first, with a step renameColumns") for prefix in "_."),
-    ("spec.write.rowNumber", REMOVED,
-     "order: 'input' needs a column of row numbers: set rowNumber to its name"),
     ("spec", {**writing("delta")["spec"], "errors": {"retry": True}},
      "errors.retry: the rows of a table are written in one commit, so failed rows cannot be "
      "retried alone. Remove it"),

@@ -1,12 +1,11 @@
 """Measures the time from `kubectl apply` to the first row of a small job.
 
-Compares a BatchInference that takes a warm cluster, one that starts its own cluster, and the same
-job as a hand-written RayJob. They alternate on the cluster of KUBECONFIG. `make turnaround` runs
-this.
+Compares a BatchInference with the same job as a hand-written RayJob. They alternate on the cluster
+of KUBECONFIG. `make turnaround` runs this.
 
 The job reads lines of text from S3, adds the time at which each batch is computed, and writes to
 S3. The first row is the earliest of these times, so the clocks of this machine and of the nodes
-must agree. A warm cluster is taken only when one is ready, and its successor starts meanwhile.
+must agree.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from rounds import ROUNDS
 from stop_signals import exit_on_signals
 
 from support.cluster.deployment import PIPELINE_IMAGE, install, uninstall
-from support.cluster.kubectl import Kubectl, eventually, run
+from support.cluster.kubectl import Kubectl, run
 from support.cluster.object_store import ObjectStore
-from support.cluster.pools import idle
 from support.documents.minimal import document, python_step
 from support.outputs.rows import rows_of
 
 ROWS = 1000
-LIMITS = {"warm": 0.3, "own": 0.95}
-"""The maximum ratio of a job in a warm cluster, and of one with its own cluster, to the
-hand-written RayJob: 8 seconds in a warm cluster where the hand-written RayJob takes 27 seconds."""
+LIMIT = 0.95
+"""The maximum ratio of a job to the hand-written RayJob."""
 TIMEOUT = 200
 HERE = Path(__file__).parent
 CODE = {"name": "code", "mountPath": "/code", "configMap": {"name": "code"}}
@@ -42,8 +39,6 @@ CLUSTER = {
     "env": [{"name": "PYTHONPATH", "value": "/code"}],
     "workers": {"cpu": 2, "max": 1},
 }
-OWN = {**CLUSTER, "env": [*CLUSTER["env"], {"name": "OWN_CLUSTER", "value": "1"}]}
-"""Its pods differ from those of the pool."""
 Run = Callable[[Kubectl, ObjectStore, str], None]
 
 
@@ -51,18 +46,17 @@ def main() -> None:
     name = f"bench-{uuid.uuid4().hex[:6]}"
     run(["kubectl", "create", "namespace", name])
     try:
-        install({"pools": [{"namespace": name, "name": "any", "spec": {"cluster": CLUSTER}}]})
+        install({})
         seconds = measure(Kubectl(name))
     finally:
         uninstall()
         run(["kubectl", "delete", "namespace", name, "--timeout=180s"], timeout=190)
-    warm, own, peer = (statistics.median(seconds[who]) for who in ("warm", "own", "peer"))
-    print(f"apply_to_first_row warm={warm:.1f}s own={own:.1f}s peer={peer:.1f}s")
-    for who, measured in (("warm", warm), ("own", own)):
-        result = f"{who} / peer is {measured / peer:.2f}, limit {LIMITS[who]}"
-        if measured / peer > LIMITS[who]:
-            raise SystemExit(f"FAIL: {result}")
-        print(f"PASS: {result}")
+    own, peer = (statistics.median(seconds[who]) for who in ("own", "peer"))
+    print(f"apply_to_first_row own={own:.1f}s peer={peer:.1f}s")
+    result = f"own / peer is {own / peer:.2f}, limit {LIMIT}"
+    if own / peer > LIMIT:
+        raise SystemExit(f"FAIL: {result}")
+    print(f"PASS: {result}")
 
 
 def measure(kubectl: Kubectl) -> dict[str, list[float]]:
@@ -76,11 +70,10 @@ def measure(kubectl: Kubectl) -> dict[str, list[float]]:
     kubectl.apply(
         config_map("code", "first_row_step.py"), config_map("peer", "peer_first_row.py", "peer.py")
     )
-    runs: dict[str, Run] = {"warm": warm, "own": own, "peer": peer}
+    runs: dict[str, Run] = {"own": own, "peer": peer}
     seconds: dict[str, list[float]] = {who: [] for who in runs}
     for number in range(ROUNDS):
         for who, work in runs.items():
-            eventually("an idle cluster", lambda: idle(kubectl), TIMEOUT, 1)
             name, began = f"{who}-{number}", time.time()
             work(kubectl, store, name)
             seconds[who].append(first_row(store, name) - began)
@@ -95,25 +88,13 @@ def config_map(name: str, file: str, key: str = "") -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-def warm(kubectl: Kubectl, store: ObjectStore, name: str) -> None:
-    job(kubectl, store, name, CLUSTER)
-    (ray_job,) = kubectl.list("rayjobs", f"batchinference.dev/name={name}")
-    assert "clusterSelector" in ray_job["spec"], "the job has not taken a warm cluster"
-
-
 def own(kubectl: Kubectl, store: ObjectStore, name: str) -> None:
-    job(kubectl, store, name, OWN)
-    (ray_job,) = kubectl.list("rayjobs", f"batchinference.dev/name={name}")
-    assert "clusterSelector" not in ray_job["spec"], "the job has taken a warm cluster"
-
-
-def job(kubectl: Kubectl, store: ObjectStore, name: str, cluster: dict[str, Any]) -> None:
     body = document(
         name,
         read={"format": "text", "paths": [store.uri("in")]},
         steps=[python_step("stamp", "first_row_step:stamp")],
         write={"format": "parquet", "path": store.uri(f"out/{name}")},
-        cluster=cluster,
+        cluster=CLUSTER,
     )
     kubectl.apply(body)
     kubectl.wait_complete(name, TIMEOUT)

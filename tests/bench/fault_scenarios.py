@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import yaml
 from faults import COMMITTED_BEFORE, FAULT, FLAGS, Point
 
-from support.documents.minimal import document
+from support.documents.minimal import document, python_step
 from support.jobs.command import Command, wait_until
 from support.servers.s3 import S3Server
 
@@ -164,7 +164,7 @@ class ScenarioRun:
     def _job(self) -> list[str]:
         steps = [
             {"name": "explode", "explode": {"column": "parts"}},
-            {"name": "cut", "repartition": {"rowsPerBlock": CHILDREN_PER_BLOCK}},
+            python_step("cut", "faults:Same", replicas={}, batchSize=CHILDREN_PER_BLOCK),
         ]
         job = document(
             self.output,

@@ -19,7 +19,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ray import cloudpickle
 
@@ -117,3 +117,10 @@ FAULTS: dict[str, Callable[[Point, int, Callable[[], None] | None], None]] = {
     "late before its commit": _waits_for_next_run("put"),
     "next run": _next_run,
 }
+
+
+class Same:
+    """Returns the rows unchanged."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch

@@ -118,11 +118,10 @@ def test_env_variables_are_read_by_the_operator(
         "workers": 4,
         "api": {"qps": 20.5, "burst": 30},
         "logging": {"format": "plain", "level": "DEBUG"},
-        "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3, "preemption": True},
+        "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3},
         "clusterDomain": "corp.example",
         "metrics": {"maxNamespaces": 7},
         "prices": {"currency": "EUR", "gpuHour": 2.5},
-        "pools": [{"namespace": "a", "name": "any"}],
     }
     variables = container(chart.manifests(values))["env"]
     for variable in variables:
@@ -134,7 +133,6 @@ def test_env_variables_are_read_by_the_operator(
     assert (settings.workers, settings.qps, settings.burst) == (4, 20.5, 30)
     assert (settings.own_namespace, settings.cluster_domain) == (NAMESPACE, "corp.example")
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
-    assert settings.preemption
     assert settings.metrics_namespaces == 7
     assert settings.prices == Prices(currency="EUR", cpuHour=0, gpuHour=2.5)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")

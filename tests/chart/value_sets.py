@@ -114,7 +114,7 @@ SETS: dict[str, Object] = {
     # `helm upgrade --reuse-values` from a chart without these values
     "values of an older chart": {
         **dict.fromkeys(
-            ("policy", "admissionPolicy", "prices", "global", "envFrom", "extraObjects", "pools")
+            ("policy", "admissionPolicy", "prices", "global", "envFrom", "extraObjects")
         ),
         "metrics": dict.fromkeys(
             ("serviceMonitor", "prometheusRule", "dashboard", "maxNamespaces")
@@ -125,7 +125,6 @@ SETS: dict[str, Object] = {
     "another domain": {"clusterDomain": "corp.example"},
     "prices": {"prices": {"currency": "EUR", "cpuHour": 0.04, "gpuHour": 2.5}},
     "limited jobs": {"concurrency": {"maxRunning": 50, "maxRunningPerNamespace": 10}},
-    "preemption": {"concurrency": {"maxRunning": 50, "preemption": True}},
     "busy API server": {"api": {"qps": 20.5, "burst": 30}, "workers": 2},
     "plain log": {"logging": {"format": "plain", "level": "WARNING"}},
     "no metrics Service": {"metrics": {"service": {"enabled": False}}},
@@ -166,22 +165,5 @@ SETS: dict[str, Object] = {
         "revisionHistoryLimit": 0,
     },
     "Argo CD": {"crds": {"annotations": {"argocd.argoproj.io/sync-wave": "-1"}}},
-    "pools": {
-        "pools": [
-            {"namespace": "a", "name": "any"},
-            {
-                "namespace": "a",
-                "name": "large",
-                "size": 2,
-                "maxAge": "1h30m",
-                "spec": {"cluster": {"workers": {"memory": "9Gi"}}},
-            },
-            {"namespace": "b", "name": "any", "spec": {"steps": []}},
-        ]
-    },
-    "pools of watched namespaces": {
-        "watchNamespaces": NAMESPACES,
-        "pools": [{"namespace": "a", "name": "any"}],
-    },
     "other user": {"podSecurityContext": {"runAsUser": 1000, "runAsGroup": 1000}},
 }

@@ -79,11 +79,6 @@ TESTED = {
         "tests/docs/test_policy_page.py",
         "test_page_shows_the_message_of_the_policy",
     ),
-    ("docs/pools.md", "yaml"): (
-        1,
-        "tests/docs/test_pages.py",
-        "test_pools_of_the_page_are_valid",
-    ),
     ("docs/python.md", "python"): (
         2,
         "tests/pipeline/jobs/test_python_api.py",

@@ -8,14 +8,11 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-import yaml
 
 from batchinference.pipeline.verify.findings import Kind, Result
-from batchinference.spec.cluster import Cluster
 from batchinference.spec.crd import PRINTER_COLUMNS
 from batchinference.spec.job import MUTABLE, MUTABLE_LIMITS, MUTABLE_OF_STEP
 from batchinference.spec.schedule import time_values
-from batchinference_operator.reconcile.pool import Pool, PoolList
 from support.documents.minimal import document
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.documents.refusals import refused
@@ -79,12 +76,6 @@ def test_message_about_an_unknown_option_is_that_of_the_page() -> None:
     read = {"format": "parquet", "paths": ["in"], "options": {"colums": ["id"]}}
     (message,) = blocks("docs/formats.md", "text")
     assert refused(document(read=read)) == message.strip()
-
-
-def test_pools_of_the_page_are_valid() -> None:
-    (values,) = blocks("docs/pools.md", "yaml")
-    for settings in PoolList.model_validate(yaml.safe_load(values)).pools:
-        assert Pool.of(settings, Cluster(image="pipeline:1"))
 
 
 def test_links_refer_to_existing_files() -> None:

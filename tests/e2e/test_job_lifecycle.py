@@ -1,4 +1,4 @@
-"""Jobs under an operator that runs one at a time reach every phase, and preempt each other."""
+"""Jobs under an operator that runs one at a time reach every phase."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from support.cluster.statuses import WatchingKubectl
 from support.cluster.waits import (
     JOB_END,
     outcomes,
-    patch,
     pods,
     suspend,
     wait_for_phase,
@@ -28,7 +27,7 @@ from support.cluster.waits import (
 from support.documents.minimal import document
 
 Job = dict[str, Any]
-ONE_AT_A_TIME = {"concurrency": {"maxRunning": 1, "preemption": True}}
+ONE_AT_A_TIME = {"concurrency": {"maxRunning": 1}}
 DATABASE = "/tmp/lines.db"
 LOCK = f"""
 import sqlite3, sys
@@ -73,7 +72,7 @@ def fails_twice(store: ObjectStore) -> Job:
 
 @pytest.mark.long("phases")
 @pytest.mark.timeout(900)
-def test_every_phase_is_reached_and_a_preempted_job_resumes_its_rows(
+def test_every_phase_is_reached_and_a_job_that_gave_way_resumes_its_rows(
     kubectl: WatchingKubectl,
     store: ObjectStore,
     slow_job: Callable[..., Job],
@@ -87,12 +86,12 @@ def test_every_phase_is_reached_and_a_preempted_job_resumes_its_rows(
     with upgraded(ONE_AT_A_TIME):
         waiting = create(into_database)
         wait_for_reason(kubectl, waiting, "AdmissionPending")
-        patch(kubectl, waiting, priority=5)
-        preempted = wait_for_reason(kubectl, kept, "Preempted")
+        suspend(kubectl, kept, True)
         wait_for_phase(kubectl, waiting, "Starting")
         suspend(kubectl, waiting, True)
         wait_for_phase(kubectl, waiting, "Suspended")
         open_gate(job)
+        suspend(kubectl, kept, False)
         resumed = kubectl.wait_complete(kept, JOB_END)
         failing = create(fails_twice(store))
         wait_for_phase(kubectl, failing, "Starting")
@@ -104,8 +103,7 @@ def test_every_phase_is_reached_and_a_preempted_job_resumes_its_rows(
             wait_for_phase(kubectl, waiting, "Finalizing")
         status = kubectl.wait_complete(waiting, JOB_END)
         failed = wait_for_phase(kubectl, failing, "Failed")
-    assert preempted["message"].startswith(f"preempted by job {waiting} with priority 5")
-    assert outcomes(resumed) == ["Preempted", "Succeeded"]
+    assert outcomes(resumed) == ["Suspended", "Succeeded"]
     assert resumed["counts"] == counts(GATED)
     first, second = starts(store, job["spec"]["write"]["path"])
     assert (first, second >= seen) == (0, True), "committed rows are kept"

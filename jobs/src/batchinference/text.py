@@ -66,3 +66,8 @@ def with_article(noun: str) -> str:
 def escaped_controls(line: str) -> str:
     """Return a line of JSON with its control characters escaped."""
     return _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], line)
+
+
+def money(amount: float, currency: str) -> str:
+    """Return an amount such as `1,234.50 EUR`."""
+    return f"{amount:,.2f} {currency}"

@@ -24,7 +24,6 @@ from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.kopf_handlers import configure, register
 from batchinference_operator.controller.policy_reload import reload_policy
-from batchinference_operator.controller.pools import PoolController
 from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import Refused
@@ -203,7 +202,7 @@ def _work(
     settings: OperatorSettings,
 ) -> list[Coroutine[None, None, None]]:
     """Return everything that the operator runs besides kopf. None of it ends."""
-    work: list[Coroutine[None, None, None]] = [
+    return [
         *(controller.work() for _ in range(settings.workers)),
         *(schedules.work() for _ in range(SCHEDULE_WORKERS)),
         *(poller.work() for _ in range(MAX_POLLS)),
@@ -212,7 +211,6 @@ def _work(
         reload_policy(controller, schedules, settings.policy),
         resync(controller, settings.namespace_list),
     ]
-    return [*work, PoolController(controller).work()] if controller.config.pools else work
 
 
 async def _api_configuration(max_connections: int) -> Configuration:

@@ -23,7 +23,6 @@ from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import Prices
-from batchinference_operator.reconcile.pool import parse_pools
 
 T = TypeVar("T")
 MIN_KEY_BYTES = 32
@@ -46,8 +45,6 @@ class OperatorSettings(BaseSettings):
     changes."""
     prices: Prices = Prices()
     """Prices per hour as JSON: the chart value `prices`."""
-    pools_file: Path | None = None
-    """YAML file with the pools of warm clusters: the chart value `pools`."""
     token_key_file: Path
     """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
@@ -73,8 +70,6 @@ class OperatorSettings(BaseSettings):
     """Maximum number of jobs that run at the same time; unlimited if absent."""
     max_running_per_namespace: int | None = Field(default=None, ge=1)
     """Maximum number of jobs that run at the same time in one namespace; unlimited if absent."""
-    preemption: bool = False
-    """Whether a waiting job may preempt a running job of its namespace with a lower priority."""
     qps: float = Field(default=QPS, gt=0, allow_inf_nan=False)
     """Maximum average number of requests per second to the API server."""
     burst: int = Field(default=BURST, ge=1)
@@ -104,8 +99,7 @@ class OperatorSettings(BaseSettings):
         previous_file, previous_key = self.previous_token_key_file, b""
         if previous_file is not None and previous_file.exists():
             previous_key = _read_key(previous_file)
-        limits = self.max_running, self.max_running_per_namespace
-        concurrency = Concurrency(*limits, preemption=self.preemption)
+        concurrency = Concurrency(self.max_running, self.max_running_per_namespace)
         defaults = self._defaults()
         return Config(
             defaults,
@@ -115,7 +109,6 @@ class OperatorSettings(BaseSettings):
             policy=self.policy(),
             prices=self.prices,
             own_namespace=self.own_namespace,
-            pools=_parse_file(self.pools_file, lambda text: parse_pools(text, defaults)),
         )
 
     def policy(self) -> PlatformPolicy:

@@ -245,7 +245,7 @@ def test_search_ends_at_the_size_with_the_most_rows_per_second() -> None:
 def test_search_ends_if_batches_stay_smaller_than_the_size(
     rows: int, seconds: float, expected: int
 ) -> None:
-    """In fused tasks, the batches of a slow step are cut to take about a second."""
+    """In tasks, the batches of a slow step are cut to take about a second."""
     size = BatchSize("step", FIRST_SIZE, 256)
     while size.size < 32:
         size.record_success(size.size, 1.0)

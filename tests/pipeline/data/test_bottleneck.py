@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.pipeline.html_report.advice import advice, bottleneck
+from support.documents.http_models import chat
 from support.documents.report_pages import page_data
 
 EMBED = {
@@ -21,6 +22,7 @@ EMBED = {
     "output": "vector",
 }
 ON_GPU = {"name": "embed", "model": EMBED, "resources": {"gpu": 1}}
+ASK = {"name": "ask", "model": chat()}
 OWN = {"name": "own", "python": {"callable": "steps:Own"}}
 SHARE = st.floats(0, 1)
 SECONDS = st.floats(1, 1e5)
@@ -139,6 +141,7 @@ def test_limit_of_a_job_is_stated_with_figures(
         ({**STARVED, "embed": times(75, wait=25)}, [ON_GPU], {}),  # neither waits nor limits
         (FED, [ON_GPU], {"running": 1000}),  # loading the model took most of the time
         ({"read": times(10), "own": times(20)}, [OWN], {}),  # the CPUs are idle
+        ({"read": times(200), "ask": times(190)}, [ASK], {}),  # the step waits for a server
         ({**STARVED, "own": times(9, wait=1)}, [ON_GPU, {**OWN, "replicas": {}}], {}),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.error_attribution import is_about_the_row, is_device_fault
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import Part, isolate
 from support.tiers import examples
@@ -140,6 +140,39 @@ def test_errors_about_rows_fail_the_rows(error: Exception) -> None:
 
     assert set(errors(list(isolate(fail, rows(3))))) == {0, 1, 2}
     assert is_about_the_row(error)
+
+
+class Fail(Exception):
+    """An error of the native code of ONNX Runtime."""
+
+    __module__ = "onnxruntime.capi.onnxruntime_pybind11_state"
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True),
+        (RuntimeError("CUDA error: unspecified launch failure"), True),
+        (RuntimeError("HIP error: invalid device ordinal"), True),
+        (RuntimeError("NCCL error in: ../NCCLUtils.cpp:328, unhandled system error"), True),
+        (RuntimeError("No CUDA GPUs are available"), True),
+        (RuntimeError("Found no NVIDIA driver on your system"), True),
+        (Fail("CUDA failure 719: unspecified launch failure ; GPU=0"), True),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (RuntimeError("CUDA error: no kernel image is available for execution"), False),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (RuntimeError("The NVIDIA driver on your system is too old"), False),
+        (ValueError("CUDA error: in the text of a row"), False),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_faults_of_devices_are_told_from_errors_of_rows_and_code(
+    error: Exception, *, fault: bool
+) -> None:
+    loading = ModelLoad("the model cannot be loaded")
+    loading.__cause__ = error
+    assert is_device_fault(error) is is_device_fault(loading) is fault
+    assert not (fault and is_about_the_row(error))
 
 
 def test_error_of_a_row_has_no_context() -> None:

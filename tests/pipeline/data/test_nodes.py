@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.execution import resources
-from batchinference.pipeline.execution.resources import capacity_of, check_nodes
+from batchinference.pipeline.execution.resources import (
+    capacity_of,
+    check_nodes,
+    selector,
+    without_faulty_nodes,
+)
 from batchinference.plan import Plan, plan_for_cluster, plan_for_machine
 from batchinference.spec.report import Capacity
 from support.documents.minimal import Document, model_step, python_step
@@ -81,6 +86,51 @@ def test_autoscaling_cluster_is_accepted() -> None:
     check(ON_GPU, node("head", CPU=0.0))
 
 
+FAULT = DeviceFailed("step 'embed': a device of the node pod-1 failed", "b")
+
+
+@pytest.mark.parametrize(
+    ("failures", "others", "replicas", "expected"),
+    [
+        ([JobFailure("another")], [], 1, ()),
+        ([JobFailure("another"), FAULT], [node("embed", **T4)], 1, ("b",)),
+        ([FAULT], [node("embed", alive=False, **T4)], 1, None),
+        ([FAULT], [node("embed")], 1, None),
+        ([FAULT], [node("head")], 2, ("b",)),
+        ([FAULT], [node("head")], 1, None),
+    ],
+    ids=[
+        *("no device failed", "another node", "a lost node", "a node without a GPU"),
+        *("a node that can be started", "no more nodes of the group"),
+    ],
+)
+def test_node_of_a_faulty_device_is_left_out_if_others_can_run_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+    failures: list[JobFailure],
+    others: list[dict[str, Any]],
+    replicas: int,
+    expected: tuple[str, ...] | None,
+) -> None:
+    step = model_step(**{**ON_GPU, "name": "embed", "replicas": {"max": replicas}})
+    plan = plan_for_cluster(spec_of(steps=[step]))
+    nodes = [node("cpu"), {**node("embed", **T4), "NodeID": "b"}, *others]
+    monkeypatch.setattr(resources.ray, "nodes", lambda: nodes)
+    if expected is None:
+        with pytest.raises(DeviceFailed, match=r"pod-1 failed\. No other node can run the job"):
+            without_faulty_nodes(plan, failures)
+        return
+    left = without_faulty_nodes(plan, failures)
+    assert left.faulty_nodes == expected
+    found = selector(left, "embed")
+    assert found == {GROUP: "embed"} | ({"ray.io/node-id": "!in(b)"} if expected else {})
+
+
+def test_single_machine_has_no_other_node() -> None:
+    plan = plan_for_machine(spec_of(steps=[python_step()]))
+    with pytest.raises(DeviceFailed, match="No other node"):
+        without_faulty_nodes(plan, [FAULT])
+
+
 def capacity(monkeypatch: pytest.MonkeyPatch, plan: Plan, *nodes: dict[str, Any]) -> Capacity:
     cpus = sum(found["Resources"]["CPU"] for found in nodes if found["Alive"])
     monkeypatch.setattr(resources.ray, "is_initialized", lambda: True)
@@ -106,7 +156,7 @@ def test_capacity_of_a_cluster_has_the_cpus_of_its_cpu_group(
         (python_step(), Capacity(cpus=6.0, writers=6)),
         (python_step(replicas={"max": 2}), Capacity(cpus=5.0, writers=3)),
     ],
-    ids=["fused", "pool"],
+    ids=["single segment", "pool"],
 )
 def test_capacity_of_a_machine_lacks_the_cpus_of_writers(
     monkeypatch: pytest.MonkeyPatch, step: Document, expected: Capacity

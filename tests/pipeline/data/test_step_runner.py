@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import platform
 import time
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,14 @@ from batchinference import credentials
 from batchinference.credentials import SecretVariables
 from batchinference.pipeline import step_time
 from batchinference.pipeline.arrow import to_table
-from batchinference.pipeline.errors import JobFailure, ModelLoad, TooManyErrors, describe
+from batchinference.pipeline.errors import (
+    DeviceFailed,
+    EngineDied,
+    JobFailure,
+    ModelLoad,
+    TooManyErrors,
+    describe,
+)
 from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.dataset import BlockReader
 from batchinference.pipeline.execution.segment import Segment
@@ -188,6 +196,38 @@ def test_connection_errors_are_retried(
     else:
         assert outcomes(run(batch("a", "b"))) == {0: "good", 1: "good"}
     assert slept == list(WAITS)[:times]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("CUDA error: ECC error", DeviceFailed), ("CUDA error: device-side assert", EngineDied)],
+)
+def test_fault_of_a_device_is_no_failed_row(
+    monkeypatch: pytest.MonkeyPatch, text: str, kind: type[JobFailure]
+) -> None:
+    import user_code
+
+    monkeypatch.setattr(user_code, "flaky", Flaky(1, RuntimeError(text)), raising=False)
+    monkeypatch.setattr(step_runner, "node_of_this_process", lambda: "node-1")
+    monkeypatch.setattr(platform, "node", lambda: "pod-1")
+    step = {"name": "flaky", "python": {"callable": "user_code:flaky"}}
+    with pytest.raises(kind, match=rf"step 'flaky'.*{text}") as raised:
+        runner(step)(batch("a", "b"))
+    if isinstance(raised.value, DeviceFailed):
+        assert "the node pod-1" in raised.value.message
+        assert pickle.loads(pickle.dumps(raised.value)).node == "node-1"
+
+
+def test_device_may_fail_while_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    import user_code
+
+    class Model:
+        def __init__(self) -> None:
+            raise RuntimeError("CUDA error: ECC error")
+
+    monkeypatch.setattr(user_code, "Model", Model, raising=False)
+    with pytest.raises(DeviceFailed, match=r"step 'own'.*ECC error"):
+        runner({"name": "own", "python": {"callable": "user_code:Model"}})
 
 
 def test_batch_with_too_many_failed_rows_ends_with_their_records() -> None:

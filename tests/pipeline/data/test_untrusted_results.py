@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
 import sys
-import zipfile
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -88,20 +85,10 @@ def test_rows_of_json_that_expand_as_python_values_are_refused(
         table_of(write)
 
 
-def npz(claimed: int) -> bytes:
-    """Return an archive with an array of zeros, and a member that NumPy confuses with it."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, a=np.zeros(claimed, np.uint8))
-    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a", b"another")
-    return buffer.getvalue()
-
-
 MIB = 1 << 20
 EXPANDING = {
     "csv": ("a.csv.gz", lambda size: gzip.compress(b"a\n" + b"1\n" * (size // 2))),
     "json": ("a.jsonl.gz", lambda size: gzip.compress(b'{"a": 1}\n' * (size // 9))),
-    "numpy": ("a.npz", npz),
 }
 
 
@@ -121,7 +108,7 @@ def test_output_file_that_expands_is_refused(
 
 
 DAMAGED_FILES = [
-    *(("parquet", "a.parquet"), ("numpy", "a.npy"), ("json", "a.jsonl"), ("json", "a.jsonl.gz")),
+    *(("parquet", "a.parquet"), ("json", "a.jsonl"), ("json", "a.jsonl.gz")),
     *(("csv", "a.csv.gz"), ("webdataset", "a.tar"), ("images", "a.png")),
 ]
 
@@ -132,14 +119,6 @@ def test_damaged_file_of_an_output_is_named(tmp_path: Path) -> None:
         with pytest.raises(BadOutput, match=rf"/{name}' cannot be read \("):
             first_rows(write_of(format_, tmp_path), 1)
         (tmp_path / name).unlink()
-
-
-def test_small_array_of_very_many_empty_arrays_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((1, 0, 2), np.uint8))
-    assert first_rows(write_of("numpy", tmp_path), 1) == [{"array": []}]
-    np.save(tmp_path / "a.npy", np.broadcast_to(np.uint8(0), (1, 1 << 21, 0)))
-    with pytest.raises(BadOutput, match=r"a\.npy' cannot be read \(the header has an impossible"):
-        first_rows(write_of("numpy", tmp_path), 1)
 
 
 def test_long_rows_and_line_ends_in_texts_of_a_csv_output_are_kept(tmp_path: Path) -> None:
@@ -153,11 +132,6 @@ def test_columns_without_a_common_type_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["x"]}), tmp_path / "b.parquet")
     with pytest.raises(BadOutput, match="a column has types without a common type"):
         table_of(WriteParquet(format="parquet", path=str(tmp_path)))
-
-
-def test_member_that_is_no_array_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "a.npz").write_bytes(npz(2))
-    assert first_rows(write_of("numpy", tmp_path), 9) == [{"a": 0}, {"a": 0}]
 
 
 def test_csv_output_with_very_many_columns_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch, to_table
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import EngineDied, JobFailure, ModelLoad, describe
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.device import Device
@@ -28,6 +29,7 @@ from batchinference.pipeline.runtimes.model_files import (
     files_of,
     files_without_weights,
 )
+from batchinference.pipeline.runtimes.vllm import checks, engine
 from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
@@ -120,6 +122,47 @@ def test_only_a_prompt_without_template_gets_special_tokens(
     assert given == [{"add_special_tokens": False}, {"add_special_tokens": True}]
 
 
+def test_several_texts_are_a_list_in_order(folder: str) -> None:
+    spec = model(source=folder, chat=False, sampling={"n": 3})
+    assert asked(spec, text=["ab"]) == [["ba", "ba 1", "ba 2"]]
+
+
+def test_details_have_the_type_that_the_plan_knows(folder: str) -> None:
+    for sampling in ({}, {"n": 2}, {"logprobs": 1}, {"n": 2, "logprobs": 1}):
+        fields = {"sampling": sampling, "details": "about"}
+        spec = model(source=folder, chat=False, **fields)
+        done = Asked(spec, text=["ab", None]).table
+        for name, kind in {"answer": spec.output_type, **spec.other_outputs}.items():
+            assert done.schema.field(name).type == arrow_type(kind)
+
+
+def test_details_of_a_text(folder: str) -> None:
+    spec = model(source=folder, chat=False, sampling={"logprobs": 1}, details="about")
+    about = Asked(spec, text=["ab", None]).table["about"].to_pylist()
+    assert about[1] is None
+    top = {"token": "!", "logprob": -0.25}
+    tokens = [{"token": token, "logprob": -1.5, "top_logprobs": [top]} for token in "ba"]
+    assert about[0] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 2,
+        "finish_reason": "stop",
+        "logprobs": tokens,
+    }
+
+
+def test_number_of_the_row_is_a_parameter(folder: str) -> None:
+    inputs = {"question": "text", "limit": "most"}
+    spec = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"})
+    most = pa.array([1, None, 2], pa.int64())
+    assert asked(spec, text=["abc", "a" * 20, "abc"], most=most) == ["c", "a" * 16, "cb"]
+    wrong = asked(spec, text=["abc", "abc"], most=["2", None])
+    assert wrong[0].endswith("sampling.max_tokens: expected a whole number, got a text")
+    assert wrong[1] == "cba"
+    both = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"},
+                 prompt="{question}{limit}")  # fmt: skip
+    assert asked(both, text=["ab", "ab"], most=pa.array([2, None])) == ["2b", None]
+
+
 def test_embeddings_are_float32_vectors(folder: str) -> None:
     spec = model(source=folder, task="embed", sampling={})
     vectors = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
@@ -182,13 +225,13 @@ def test_text_of_an_aborted_request_is_no_answer(
 ) -> None:
     import vllm as fake
 
-    monkeypatch.setattr(fake, "Completion", lambda text: Aborted())
+    monkeypatch.setattr(fake, "Completion", lambda *_: Aborted())
     (error,) = asked(model(source=folder), text=["a"])
     assert "vLLM ended the request with 'abort'" in error
 
 
 class Aborted:
-    text, finish_reason = "half an ans", "abort"
+    text, index, finish_reason = "half an ans", 0, "abort"
 
 
 def test_chat_template_that_takes_too_much_memory_fails_its_row_only(folder: str) -> None:
@@ -247,6 +290,21 @@ def test_invalid_parameters_end_the_job_before_the_engine_loads(
     monkeypatch.setattr("vllm.AsyncLLMEngine.from_engine_args", never)
     with pytest.raises(ModelLoad, match=r"sampling: .*temperature must be non-negative"):
         asked(model(source=folder, sampling={"temperature": -1}), text=["a"])
+
+
+def test_unknown_engine_argument_ends_the_job_before_it_starts(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"max_model_len": "int | None", "dtype": "str"}
+    monkeypatch.setitem(checks.__globals__, "fields_of", lambda *_: fields)
+    checks(model(source=folder, engine={"max_model_len": 8}))
+    with pytest.raises(ModelLoad, match="no argument 'max_len'; did you mean 'max_model_len'"):
+        checks(model(source=folder, engine={"max_len": 8}))
+
+
+def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> None:
+    inputs = {"question": "text", "limit": "most"}
+    checks(model(source=folder, inputs=inputs, sampling={"max_tokens": "{limit}"}))
 
 
 def test_runtimes_of_a_process_share_one_engine(
@@ -385,6 +443,14 @@ class TestAdapters:
         assert self.asked(spec, "poem", None, "poem") == [of_poem, "ba", of_poem]
         column = pa.array(["poem", None]).dictionary_encode()
         assert asked(spec, text=["ab", "ab"], style=column) == [of_poem, "ba"]
+
+    def test_build_for_cpus_gets_no_rows_without_adapter(
+        self, spec: VllmModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engine, "_is_built_for_cpus", lambda: True)
+        first, second = self.asked(spec, "poem", None)
+        assert first == f"ba by {spec.lora_path}/poem"
+        assert second.startswith("NoAdapter: the adapter is null")
 
     def test_adapters_have_different_numbers(self, spec: VllmModel, tmp_path: Path) -> None:
         (tmp_path / "ode").mkdir()

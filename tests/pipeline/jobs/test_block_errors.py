@@ -7,17 +7,24 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ray.data import DataContext
 from ray.data._internal.execution import streaming_executor_state
-from ray.exceptions import WorkerCrashedError
+from ray.exceptions import RayTaskError, WorkerCrashedError
 
 from batchinference.pipeline import ray_compat
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.execution import control as control_module
 from batchinference.pipeline.execution.control import ABORT_SECONDS, MAX_LOST, ExecutionControl
-from batchinference.pipeline.ray_compat import TimedBundling, errors_of_blocks
+from batchinference.pipeline.ray_compat import (
+    MapOperator,
+    PendingBundleState,
+    TimedBundling,
+    errors_of_blocks,
+    start_late_bundle,
+)
 
 
 @pytest.fixture
@@ -45,12 +52,12 @@ def test_errors_of_blocks_are_recorded_whatever_is_logged() -> None:
 
 def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     control = ExecutionControl()
-    control.record_error(WorkerCrashedError())
+    control.record_later(WorkerCrashedError())
     control.check()
-    control.record_error(JobFailure("first"))
-    control.record_error(JobFailure("second"))
+    control.record_later(JobFailure("first"))
+    control.record_later(JobFailure("second"))
     control.on_step([])
-    assert control.stopped, "running tasks commit the rows that they have"
+    assert control.draining, "running tasks commit the rows that they have"
     with pytest.raises(JobFailure, match="first"):
         control.check()
     now = time.monotonic()
@@ -78,7 +85,7 @@ def test_lost_tasks(*, recovers: bool, commits: bool, deaths: bool, outcome: str
     )
     try:
         for _ in range(MAX_LOST):
-            control.record_lost(WorkerCrashedError())
+            control.record(WorkerCrashedError())
     except WorkerCrashedError:
         assert outcome == "fails"
         return
@@ -86,6 +93,19 @@ def test_lost_tasks(*, recovers: bool, commits: bool, deaths: bool, outcome: str
     control.on_step([])
     control.on_step([])
     assert len(stops) == control.draining
+
+
+def test_fault_of_a_device_ends_the_pass_and_not_the_job() -> None:
+    stops: list[None] = []
+    control = ExecutionControl(has_commits=lambda: False, stop=lambda: stops.append(None))
+    fault = DeviceFailed("CUDA error", "node-1")
+    control.record(RayTaskError("step", "traceback", fault))
+    control.record_later(fault)
+    control.on_step([])
+    assert control.losses == [fault, fault]
+    assert len(stops) == 1
+    with pytest.raises(DeviceFailed):
+        ExecutionControl(recovers=False).record(fault)
 
 
 def test_storage_is_asked_for_commits_until_there_are_some() -> None:
@@ -97,7 +117,7 @@ def test_storage_is_asked_for_commits_until_there_are_some() -> None:
 
     control = ExecutionControl(has_commits=has_commits)
     for _ in range(MAX_LOST + 5):
-        control.record_lost(WorkerCrashedError())
+        control.record(WorkerCrashedError())
     assert len(asked) == 1
 
 
@@ -122,3 +142,24 @@ def test_write_task_begins_with_enough_rows_or_in_time(
     for now, rows in arrivals:  # noqa: B007 - read by the clock
         found.append(bundling.can_build_ready_bundle(SimpleNamespace(num_rows=rows)))
     assert found == expected
+
+
+def test_write_task_begins_in_time_although_no_block_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows of a slow model do not wait for its next rows."""
+    now = 0.0
+    monkeypatch.setattr(ray_compat, "time", SimpleNamespace(monotonic=lambda: now))
+    bundling = TimedBundling(rows=10, seconds=60.0)
+    queue = Mock(_strategy=bundling, get_next_with_original=lambda: ("bundle", ["part"]))
+    operator = Mock(spec=MapOperator, _block_ref_bundler=queue, _metrics=Mock())
+    started = []
+    for now, rows in ((0.0, 4), (59.0, 0), (61.0, 0), (62.0, 0)):
+        if rows:
+            bundling.can_build_ready_bundle(PendingBundleState(rows, 1))
+        before = operator._try_schedule_task.call_count
+        start_late_bundle(operator)
+        if operator._try_schedule_task.call_count > before:
+            started.append(now)
+            bundling.can_build_ready_bundle(PendingBundleState(4, 1))  # as `finalize` does
+    assert started == [61.0]

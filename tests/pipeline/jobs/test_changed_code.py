@@ -27,18 +27,6 @@ from support.outputs.rows import rows_of
 
 STEP = "def change(row):\n    return {**row, 'text': row['text'] + '%s'}\n"
 FAILING = "def change(row):\n    raise ValueError('not yet')\n"
-DOWNLOADING = """
-from pathlib import Path
-
-class Net:
-    def __init__(self, weights):
-        Path(weights).mkdir(exist_ok=True)
-        for name in ("model.bin", "config.json"):
-            Path(weights, name).write_text("1")
-
-    def __call__(self, batch):
-        return batch
-"""
 FAILING_LATER = """
 def change(row):
     if row["text"] == "b":
@@ -123,32 +111,7 @@ def test_corrected_code_may_retry_only_the_failed_rows(job: Job) -> None:
     assert f"Run {command} to compute only the failed rows" in job.run(errors=allowed).stderr
 
 
-def test_a_step_may_download_its_weights(job: Job) -> None:
-    job.put_code(DOWNLOADING)
-    weights = job.directory / "net"
-    net = {"callable": "changing:Net", "constructorArgs": {"weights": str(weights)}}
-    assert job.run(python=net).exit_code == exits.SUCCESS
-    assert "complete already" in job.run(python=net).stderr
-    job.unfinish()
-    assert job.run(python=net).exit_code == exits.SUCCESS
-    assert job.run("--restart", python=net).exit_code == exits.SUCCESS
-    (weights / "model.bin").write_text("2")
-    assert "weights: file model.bin changed" in job.run(python=net).stderr
-
-
-def test_ignore_does_not_hide_an_unfinished_output(job: Job) -> None:
-    """It leaves a complete output alone, although the code has changed."""
-    assert job.run(mode="ignore").exit_code == exits.SUCCESS
-    job.change("2")
-    assert "nothing was done" in job.run(mode="ignore").stderr
-    job.unfinish()
-    file = str(job.directory / "job.yaml")
-    for refused in (job.run(mode="ignore"), invoke_without_ray("validate", "--deep", file)):
-        assert refused.exit_code != exits.SUCCESS
-        assert CHANGED in refused.stderr
-
-
-@pytest.mark.parametrize("mode", ["error", "ignore", "append", "overwrite"])
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_code_may_be_corrected_until_the_first_commit(job: Job, mode: str) -> None:
     job.put_code(FAILING)
     assert "not yet" in job.run(mode=mode).stderr
@@ -211,10 +174,9 @@ def run_another_job(job: Job, mode: str = "error") -> None:
 
 def test_restart_keeps_the_output_of_another_job(job: Job) -> None:
     run_another_job(job)
-    for mode in ("error", "ignore"):
-        refused = job.run("--restart", mode=mode)
-        assert refused.exit_code == exits.BAD_INPUT
-        assert "holds the output of another job, other on " in refused.stderr
+    refused = job.run("--restart")
+    assert refused.exit_code == exits.BAD_INPUT
+    assert "holds the output of another job, other on " in refused.stderr
     assert job.texts() == ["a"]
     assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
     assert job.texts() == ["a1"]

@@ -31,10 +31,10 @@ from batchinference.pipeline.execution import (
 )
 from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask
-from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
-from batchinference.pipeline.execution.resources import fused_tasks_at_once
+from batchinference.pipeline.execution.resources import tasks_at_once
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.stop_request import StopRequest
+from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
@@ -93,7 +93,7 @@ FOUR = batches_of_four_rows()[0].nbytes
 def slowly(
     monkeypatch: pytest.MonkeyPatch, batches: list[RowBatch], seconds: float
 ) -> Callable[[], Iterator[RowBatch]]:
-    """Return a reader of batches, each of which takes some seconds of the clock of fused tasks.
+    """Return a reader of batches, each of which takes some seconds of the clock of tasks.
     Chunks are never as large as a file."""
     now = 0.0
     monkeypatch.setattr(chunk_commits, "FILE_BYTES", 1 << 40)
@@ -561,12 +561,12 @@ def test_first_tasks_need_no_further_workers(
 ) -> None:
     monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}))
     workers = {"workers": {"cpu": 3, "max": 2}}
-    assert fused_tasks_at_once(plan_for_cluster(spec_of(cluster=workers)), seconds) == most
+    assert tasks_at_once(plan_for_cluster(spec_of(cluster=workers)), seconds) == most
 
 
 def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 3}))
-    assert fused_tasks_at_once(plan_for_machine(spec_of()), 0.0) == 6
+    assert tasks_at_once(plan_for_machine(spec_of()), 0.0) == 6
 
 
 @pytest.mark.parametrize(("on_cluster", "cpus"), [(False, 0), (True, 1)])
@@ -599,14 +599,11 @@ def test_pools_without_limits_use_all_cpus(
     machine: int,
     sizes: list[tuple[int, int]],
 ) -> None:
-    """Also if the job cannot run as fused tasks, here because it sets `rowsPerFile`."""
-    spec = spec_of(steps=steps, write=ONE_FILE, cluster={"workers": {"cpu": 4, "max": 2}})
+    """They also run if a single segment does not suit the input."""
+    spec = spec_of(steps=steps, cluster={"workers": {"cpu": 4, "max": 2}})
     plan = plan_for_machine(spec) if machine else plan_for_cluster(spec)
     use_cluster(monkeypatch, ray_cpus(plan, machine))
     assert [resources.pool_size(stage, plan) for stage in plan.stages] == sizes
-
-
-ONE_FILE = {"format": "parquet", "path": "/out", "rowsPerFile": 100}
 
 
 def use_cluster(monkeypatch: pytest.MonkeyPatch, cpus: float, *nodes: tuple[str, int]) -> None:
@@ -643,7 +640,7 @@ def test_pools_use_no_cpus_of_other_groups(
     """Their actors would take all CPUs of the group `cpu`, and no task could read or write."""
     pool = {"name": "gpu", "python": {"callable": "own:Pool"}, "resources": {"gpu": 1}}
     workers = {"cpu": 4, "max": 2}
-    spec = spec_of(steps=[CLASS, pool], write=ONE_FILE, cluster={"workers": workers})
+    spec = spec_of(steps=[CLASS, pool], cluster={"workers": workers})
     plan = plan_for_cluster(spec)
     use_cluster(monkeypatch, sum(cpus for _, cpus in nodes), *nodes)
     assert resources.pool_size(plan.stages[0], plan) == size

@@ -46,23 +46,10 @@ def test_cost_names_the_share_of_earlier_attempts() -> None:
     assert str(found.model_copy(update={"before": 0.0})) == "2.00 EUR"
 
 
-def test_pods_that_started_earlier_count_from_the_start_of_the_driver(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The pods of a warm cluster, and a worker that started half an hour ago."""
-    nodes = [node("head", 24), node("cpu", 24), node("cpu", 0.5), node("cpu", 2, end=NOW - 7200)]
-    monkeypatch.setattr(cost, "node_lifetimes", lambda: nodes)
-    monkeypatch.setattr(cost.time, "time", lambda: NOW)
-    found = cost_so_far(PRICES.model_copy(update={"warm": True}), NOW - 3600)
-    assert found is not None
-    assert found.amount == 0.5 + 2.0 + 1.0
-    assert cost_so_far(PRICES, NOW - 3600) == cost_of(PRICES, nodes, NOW)
-
-
 def test_run_has_no_cost_without_prices_or_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "node_lifetimes", lambda: 1 / 0)
-    assert cost_so_far(None, NOW) is None
-    assert cost_so_far(PRICES, NOW) is None
+    assert cost_so_far(None) is None
+    assert cost_so_far(PRICES) is None
 
 
 def test_prices_of_a_newer_operator_are_read() -> None:

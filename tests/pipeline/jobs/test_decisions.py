@@ -22,11 +22,11 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.errors import BadOutput, OutputInUse
+from batchinference.pipeline.errors import BadOutput
 from support.documents.parsed_write import write_of
 from support.outputs.builders import THEIRS, layout_of
 
-MODES = ("error", "ignore", "append", "overwrite")
+MODES = ("error", "append", "overwrite")
 LAYOUT = layout_of("out")
 TABLE = replace(LAYOUT, is_table=True)
 ADDED = replace(LAYOUT, state=LAYOUT.state / "append-aaaaaaaa")
@@ -51,49 +51,49 @@ COMPLETE_WITH_FAILED = state(complete=True, failed_rows=True)
 DONE, CONTINUE = AlreadyComplete(LAYOUT), Start(SERIES)
 
 CASES = {
-    # state: the actions with resume in the modes error, ignore, append and overwrite
-    "empty": (EMPTY, [Start()] * 4),
-    "only added to": (OutputState(LAYOUT, added=True), [Start(), Start(), Start(), Replace()]),
-    "foreign": (FOREIGN, ["no output of", "no output of", Start(), "no output of"]),
-    "other": (OTHER, ["of another job"] * 3 + [Start()]),
+    # state: the actions with resume in the modes error, append and overwrite
+    "empty": (EMPTY, [Start()] * 3),
+    "only added to": (OutputState(LAYOUT, added=True), [Start(), Start(), Replace()]),
+    "foreign": (FOREIGN, ["no output of", Start(), "no output of"]),
+    "other": (OTHER, ["of another job"] * 2 + [Start()]),
     "other complete": (
         replace(OTHER, complete=True),
-        ["of another job"] * 3 + [Replace()],
+        ["of another job"] * 2 + [Replace()],
     ),
-    "replaced by this job": (OutputState(LAYOUT, replaced_by=lease()), [FinishReplacement()] * 4),
+    "replaced by this job": (OutputState(LAYOUT, replaced_by=lease()), [FinishReplacement()] * 3),
     "replaced by another job": (
         OutputState(LAYOUT, replaced_by=OTHER.lease),
-        ["was interrupted"] * 4,
+        ["was interrupted"] * 3,
     ),
-    "claimed": (CLAIMED, [CONTINUE] * 4),
-    "unfinished": (UNFINISHED, [Resume()] * 4),
-    "complete": (COMPLETE, [DONE, DONE, DONE, Replace()]),
-    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, DONE, Replace()]),
+    "claimed": (CLAIMED, [CONTINUE] * 3),
+    "unfinished": (UNFINISHED, [Resume()] * 3),
+    "complete": (COMPLETE, [DONE, DONE, Replace()]),
+    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, Replace()]),
 }
 TABLES = {
-    "empty": (OutputState(TABLE, table=TableState()), [Start()] * 4),
+    "empty": (OutputState(TABLE, table=TableState()), [Start()] * 3),
     "with rows": (
         OutputState(TABLE, table=TableState(has_rows=True)),
-        ["has rows already", "has rows already", Start(), Start()],
+        ["has rows already", Start(), Start()],
     ),
-    "claimed": (state(TABLE, begun=False, table=TableState()), [CONTINUE] * 4),
-    "unfinished": (state(TABLE, table=TableState()), [Resume()] * 4),
+    "claimed": (state(TABLE, begun=False, table=TableState()), [CONTINUE] * 3),
+    "unfinished": (state(TABLE, table=TableState()), [Resume()] * 3),
     "unfinished, with rows of others": (
         state(TABLE, table=TableState(has_rows=True)),
-        ["has rows already", "has rows already", Resume(), Resume()],
+        ["has rows already", Resume(), Resume()],
     ),
-    "committed": (state(TABLE, table=TableState(committed=True)), [FinishTableCommit()] * 4),
+    "committed": (state(TABLE, table=TableState(committed=True)), [FinishTableCommit()] * 3),
     "committed by a delayed attempt": (
         state(TABLE, table=TableState(series_committed=True)),
-        ["rows of a delayed attempt"] * 3 + [Start()],
+        ["rows of a delayed attempt"] * 2 + [Start()],
     ),
     "complete": (
         state(TABLE, complete=True, table=TableState()),
-        [AlreadyComplete(TABLE)] * 3 + [Start()],
+        [AlreadyComplete(TABLE)] * 2 + [Start()],
     ),
     "other": (
         replace(OTHER, layout=TABLE, table=TableState()),
-        ["of another job"] * 3 + [Start()],
+        ["of another job"] * 2 + [Start()],
     ),
 }  # fmt: skip
 
@@ -168,11 +168,10 @@ def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
     check(expected, found, mode)
 
 
-@pytest.mark.parametrize("mode", ["error", "ignore"])
-def test_unfinished_append_of_the_same_work_is_not_ignored(mode: str) -> None:
+def test_unfinished_append_of_the_same_work_is_not_ignored() -> None:
     for found in (FOREIGN, OTHER, replace(OTHER, complete=True), TABLES["with rows"][0]):
         unfinished = replace(found, unfinished_append=True)
-        check("Set write.mode to append to finish it", unfinished, mode)
+        check("Set write.mode to append to finish it", unfinished, "error")
 
 
 def changed(found: OutputState, *, committed: bool = True) -> OutputState:
@@ -180,15 +179,15 @@ def changed(found: OutputState, *, committed: bool = True) -> OutputState:
 
 
 CHANGED_CODE: dict[str, tuple[OutputState, list[object]]] = {
-    "claimed": (CLAIMED, [CONTINUE] * 4),
-    "unfinished": (changed(UNFINISHED), ["a.py changed"] * 4),
+    "claimed": (CLAIMED, [CONTINUE] * 3),
+    "unfinished": (changed(UNFINISHED), ["a.py changed"] * 3),
     "unfinished, without commits": (
         changed(UNFINISHED, committed=False),
-        [CONTINUE] * 4,
+        [CONTINUE] * 3,
     ),
     "complete": (
         changed(COMPLETE),
-        ["a.py changed", "a.py changed", "a.py changed", Replace()],
+        ["a.py changed", "a.py changed", Replace()],
     ),
 }  # fmt: skip
 
@@ -210,7 +209,7 @@ def test_retry_accepts_changed_code(found: OutputState, mode: str, expected: obj
 @pytest.mark.parametrize(
     ("found", "mode", "remedy"),
     [
-        (UNFINISHED, "ignore", "Run with --restart"),
+        (UNFINISHED, "error", "Run with --restart"),
         (UNFINISHED, "append", "Set resume to false for one run"),
         (COMPLETE, "append", "Remove resume: false"),
     ],
@@ -219,14 +218,6 @@ def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
     found: OutputState, mode: str, remedy: str
 ) -> None:
     check(rf"a\.py changed\. {remedy}", changed(found), mode)
-
-
-@pytest.mark.parametrize(("found", "in_use"), [(UNFINISHED, False), (COMPLETE, True)])
-def test_only_a_complete_output_of_changed_code_is_in_use(found: OutputState, in_use: bool) -> None:
-    """The mode `ignore` leaves an output in use alone, and reports success."""
-    with pytest.raises(BadOutput, match=r"a\.py changed") as raised:
-        decide(changed(found), Request(write_of("parquet", "out", mode="ignore")))
-    assert isinstance(raised.value, OutputInUse) == in_use
 
 
 @pytest.mark.parametrize(
@@ -257,7 +248,7 @@ OTHER_NAME = lease(job="other on here")
 AS_NAMED: dict[str, Any] = {"job": "embed on here"}
 
 
-@pytest.mark.parametrize("mode", ["error", "ignore", "append"])
+@pytest.mark.parametrize("mode", ["error", "append"])
 def test_output_of_the_job_before_its_spec_changed_names_the_change(mode: str) -> None:
     found = replace(SAME_NAME, changed_spec="steps was [], is 1")
     check(r"another spec: steps was \[\], is 1\. ", found, mode, **AS_NAMED)

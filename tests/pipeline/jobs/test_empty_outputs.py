@@ -80,9 +80,9 @@ def python(function: str, **fields: Any) -> Document:
 
 
 either_plan = pytest.mark.parametrize(
-    "first", [[], [python("Same", replicas={"min": 1, "max": 1})]], ids=["fused", "in actors"]
+    "first", [[], [python("Same", replicas={"min": 1, "max": 1})]], ids=["in tasks", "in actors"]
 )
-"""The first steps of a job that is fused, and of a job with an actor pool."""
+"""The first steps of a job that is one segment, and of a job with an actor pool."""
 
 
 @pytest.fixture
@@ -254,7 +254,6 @@ def test_layout_of_the_columns_is_that_of_rows(source: Path) -> None:
         "columns": ["score", "id"],
         "partitionBy": ["kind"],
         "rowNumber": "row",
-        "order": "input",
     }
     output = run(source, [NONE], write=write)
     assert schema_of(output).names == ["row", "score", "id", "kind"]
@@ -282,19 +281,6 @@ def test_json_without_rows_is_an_empty_file(source: Path, compression: str) -> N
     assert duckdb.sql(f"select * from read_json('{file}')").fetchall() == []
 
 
-def test_arrays_without_rows_keep_their_shape(source: Path) -> None:
-    write = {"format": "numpy", "columns": ["id", "kind", "score", "vector"]}
-    (file,) = data_files(run(source, [python("with_vector"), NONE], write=write))
-    with np.load(file) as arrays:
-        shapes = {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
-    assert shapes == {
-        "id": ((0,), "int64"),
-        "kind": ((0,), "<U1"),
-        "score": ((0,), "float32"),
-        "vector": ((0, 2, 3), "float32"),
-    }
-
-
 def test_archive_without_rows_is_empty(source: Path) -> None:
     (file,) = data_files(run(source, [NONE], write={"format": "webdataset", "keyColumn": "id"}))
     with tarfile.open(file) as archive:
@@ -309,7 +295,7 @@ def test_image_output_without_rows_has_no_file(source: Path) -> None:
 
 @pytest.mark.parametrize(
     "write",
-    [{"format": name} for name in ("parquet", "csv", "json", "numpy", "webdataset", "delta")],
+    [{"format": name} for name in ("parquet", "csv", "json", "webdataset", "delta")],
     ids=lambda write: write["format"],
 )
 def test_api_returns_the_columns_and_types(source: Path, write: Document) -> None:

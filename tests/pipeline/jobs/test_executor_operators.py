@@ -12,11 +12,12 @@ import pytest
 from ray.data import ActorPoolStrategy, DataContext, Dataset
 
 from batchinference.pipeline.execution import executor
+from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.control import ExecutionControl
-from batchinference.pipeline.execution.dataset import DatasetExecution
-from batchinference.pipeline.execution.fused_sizing import MIN_LARGE_TASKS
+from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRows
 from batchinference.pipeline.execution.isolation import NO_DEATHS
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.task_sizing import MIN_LARGE_TASKS
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input import files as input_files
 from batchinference.pipeline.input.files import open_input
@@ -76,7 +77,7 @@ CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
     "functions around a pool": (
         20,
         [FILTER, POOL, AFTER],
-        {"rowNumber": "row", "order": "input"},
+        {"rowNumber": "row"},
         ["ReadRows", "MapBatches(pool)", "Write"],
     ),
     "a table": (
@@ -133,17 +134,51 @@ def test_input_is_divided_among_all_cpus(
     """More parts would be better for 96 CPUs, but these tasks need no operators for that."""
     found: list[int] = []
 
-    def fused(_: object, tasks: list[Any]) -> Any:
+    def commit_tasks(_: object, tasks: list[Any]) -> Any:
         found.append(len(tasks))
         return SimpleNamespace(run=lambda: None)
 
     monkeypatch.setattr(executor, "all_cpus", lambda plan: 96)
-    monkeypatch.setattr(executor.Executor, "_commit_tasks", fused)
+    monkeypatch.setattr(executor.Executor, "_commit_tasks", commit_tasks)
     given: Any = MagicMock(divisible=lambda tasks: divisible)
     given.__len__.return_value, given.share.return_value = parts, 1.0
     given.read_tasks = lambda wanted, gaps: [None] * (wanted if divisible else min(wanted, parts))
     spec = spec_of(steps=[FUNCTION])
     count = RowCount(20_000, estimated=False)
+    prepared: Any = SimpleNamespace(
+        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None, table=None
+    )
+    executor.Executor(spec, plan_for_machine(spec), prepared).run()
+    assert found == [tasks]
+
+
+@pytest.mark.parametrize(
+    ("rows", "rows_per_file", "tasks"),
+    [(48_000, 1000, 12), (1_000_000, 10_000, 25), (47_000, 1000, None), (0, 1000, None)],
+    ids=["enough for all CPUs", "fewer tasks", "too few", "unknown"],
+)
+def test_tasks_commit_if_each_fills_most_of_its_files(
+    monkeypatch: pytest.MonkeyPatch, rows: int, rows_per_file: int, tasks: int | None
+) -> None:
+    """Otherwise, Ray Data collects the rows of several tasks for a file."""
+    found: list[int | None] = []
+
+    def single(_: object, tasks: list[Any]) -> Any:
+        found.append(len(tasks))
+        return SimpleNamespace(run=lambda: None)
+
+    def several(*_: object, **__: object) -> Any:
+        return SimpleNamespace(run=lambda: found.append(None))
+
+    monkeypatch.setattr(executor, "all_cpus", lambda plan: 4)
+    monkeypatch.setattr(executor.Executor, "_commit_tasks", single)
+    monkeypatch.setattr(executor.Executor, "_dataset", several)
+    given: Any = MagicMock(divisible=lambda tasks: True, size=1)
+    given.__len__.return_value, given.share.return_value = 1, 1.0
+    given.read_tasks = lambda wanted, gaps: [None] * wanted
+    write = {"format": "parquet", "path": "/out", "rowsPerFile": rows_per_file}
+    spec = spec_of(steps=[FUNCTION], write=write)
+    count = RowCount(rows, estimated=False) if rows else None
     prepared: Any = SimpleNamespace(
         input=given, count=count, sizing=Sizing(64, 64, 1), missing=None, table=None
     )
@@ -172,7 +207,7 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     read = {"format": "parquet", "paths": ["s3://in/"]}
     plan = plan_for_cluster(spec_of(read=read, steps=[decode, step, AFTER]))
     errors = ErrorHandling(tolerant=False, input=Location("/in"))
-    rows: Any = SimpleNamespace(committer=MagicMock(), rows=1, table=None)
+    rows = WriteRows(MagicMock(), 1, CommitRules(1))
     DatasetExecution(plan, [lambda: iter(())], 1, True, errors, rows, ExecutionControl()).run()
     on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
     assert places == {

@@ -33,7 +33,7 @@ def test_exploded_rows_are_written_and_counted_once(tmp_path: Path) -> None:
         own("letters", method="map"),  # one list per row; fails on "bad"
         {"explode": {"column": "letters"}},
         {"filter": "letters != 'w'"},
-        {"repartition": {"rowsPerBlock": 37}},
+        {**own("Same"), "replicas": {}, "batchSize": 37},
         {"renameColumns": {"letters": "letter"}},
     )
     job = job_document("grow", source, tmp_path / "out", steps=chain, errors={"maxRows": 100})
@@ -57,7 +57,7 @@ def test_percent_limit_refers_to_input_rows(tmp_path: Path) -> None:
                                                      for n in range(10)]})  # fmt: skip
     chain = steps(
         own("words", method="flatMap"),
-        {"repartition": {"rowsPerBlock": 37}},
+        {**own("Same"), "replicas": {}, "batchSize": 37},
         own("letters", method="map"),
     )
     job = job_document("fine", source, tmp_path / "out", steps=chain, errors={"maxPercent": 10})

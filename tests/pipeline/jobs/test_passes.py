@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.errors import Incomplete, WorkerCrashed
+from batchinference.pipeline.errors import DeviceFailed, Incomplete, JobFailure, WorkerCrashed
 from batchinference.pipeline.execution.isolation import CrashNote
 from batchinference.pipeline.execution.passes import MAX_PASSES, MAX_STALLED, Passes
 
 DEATH = (CrashNote("own", ((1, 2),)),)
 LOST = WorkerCrashed("died")
+FAULT = DeviceFailed("CUDA error", "a")
 
 
 def run_of(entries: int = 1, *, repeatable: bool = True) -> Any:
@@ -28,35 +29,55 @@ def end_of(entries: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("entries", "deaths", "lost"),
-    [(2, [], None), (2, [], LOST), (1, [DEATH], LOST), (1, [], None)],
-    ids=["rows were committed", "and a task was lost", "a death is known", "nothing happened"],
+    ("entries", "deaths", "losses", "excluded"),
+    [
+        (2, [], [], False),
+        (2, [], [LOST], False),
+        (1, [DEATH], [LOST], False),
+        (1, [], [FAULT], True),
+        (1, [], [], False),
+    ],
+    ids=[
+        *("rows were committed", "and a task was lost", "a death is known"),
+        *("a node is left out", "nothing happened"),
+    ],
 )
-def test_another_pass_follows(entries: int, deaths: list[Any], lost: BaseException | None) -> None:
-    assert Passes().after(run_of(), end_of(entries), deaths, lost) == "next"
+def test_another_pass_follows(
+    entries: int, deaths: list[Any], losses: list[JobFailure], *, excluded: bool
+) -> None:
+    passes, end = Passes(), end_of(entries)
+    assert passes.after(run_of(), end, deaths, losses, excluded=excluded) == "next"
 
 
 def test_lost_task_without_progress_fails_the_job() -> None:
     with pytest.raises(WorkerCrashed):
-        Passes().after(run_of(), end_of(1), [], LOST)
+        Passes().after(run_of(), end_of(1), [], [LOST])
+
+
+def test_passes_that_only_find_faulty_devices_end() -> None:
+    passes = Passes()
+    for _ in range(MAX_STALLED - 1):
+        passes.after(run_of(), end_of(1), [], [FAULT], excluded=True)
+    with pytest.raises(DeviceFailed):
+        passes.after(run_of(), end_of(1), [], [FAULT], excluded=True)
 
 
 def test_source_that_cannot_be_read_again_has_one_pass() -> None:
     with pytest.raises(Incomplete):
-        Passes().after(run_of(repeatable=False), end_of(2), [], None)
+        Passes().after(run_of(repeatable=False), end_of(2), [])
 
 
 def test_number_of_passes_is_limited() -> None:
     passes = Passes()
     for _ in range(MAX_PASSES - 1):
-        passes.after(run_of(), end_of(2), [DEATH], None)
+        passes.after(run_of(), end_of(2), [DEATH])
     with pytest.raises(Incomplete):
-        passes.after(run_of(), end_of(2), [DEATH], None)
+        passes.after(run_of(), end_of(2), [DEATH])
 
 
 def test_passes_without_progress_end_sooner() -> None:
     passes = Passes()
     for advances in (False, True, *[False] * (MAX_STALLED - 1)):
-        passes.after(run_of(), end_of(2 if advances else 1), [], None)
+        passes.after(run_of(), end_of(2 if advances else 1), [])
     with pytest.raises(Incomplete):
-        passes.after(run_of(), end_of(1), [], None)
+        passes.after(run_of(), end_of(1), [])

@@ -218,5 +218,5 @@ def test_ray_has_cpus_for_write_tasks_only_if_the_machine_has_the_gpu_of_a_step(
     requested = requested_plan(runner.job.spec)
     monkeypatch.setattr(plan, "check_columns", pytest.fail)  # checked already
     with runner._ray(cluster.RayFiles(str(tmp_path)), requested) as fitted:
-        assert fitted.fused == (gpus == 0)
+        assert fitted.single_segment == (gpus == 0)
     assert started == [cpus]

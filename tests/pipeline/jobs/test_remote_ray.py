@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -48,6 +49,23 @@ def after(batch):
 class See:
     def __call__(self, batch):
         return node(batch, "see")
+"""
+FAULTY = """
+import ray
+
+class See:
+    def __init__(self, file):
+        self.node = ray.get_runtime_context().get_node_id()
+        try:
+            open(file, "x").write(self.node)
+        except FileExistsError:
+            pass
+        self.is_faulty = open(file).read() == self.node
+
+    def __call__(self, batch):
+        if self.is_faulty and "3" in batch["text"]:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        return {**batch, "node": [self.node] * len(batch["text"])}
 """
 
 
@@ -142,6 +160,37 @@ def test_decoding_does_not_occupy_the_node_of_a_device(head: str, tmp_path: Path
     (on_cpus,) = {node for row in rows for node in (row["before"], row["after"])}
     (on_device,) = {row["see"] for row in rows}
     assert on_cpus != on_device
+
+
+@pytest.mark.long("remote")
+@pytest.mark.parametrize("spare", [True, False])
+def test_node_of_a_faulty_device_is_left_out(head: str, tmp_path: Path, *, spare: bool) -> None:
+    """The rows are not to blame, and neither is the job, which other nodes can run."""
+    source = write_lines(tmp_path / "in", {f"{n}.txt": [str(n)] for n in range(9)})
+    see = {"callable": "faulty:See", "constructorArgs": {"file": str(tmp_path / "node")}}
+    resources = {"resources": {"custom": {"NPU": 1}}, "batchSize": 1}
+    steps = [{"name": "see", "python": see, **resources}]
+    job = job_document("job", source, tmp_path / "out", steps=steps, errors={"maxRows": 9})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    node = [f"--address={head}", "--num-cpus=4", '--resources={"NPU": 1}']
+    (tmp_path / "home").mkdir()
+    with started(str(tmp_path), *node, group="see") if spare else nullcontext():
+        run = ["run", "--address", head, "job.yaml"]
+        done = Command(run, tmp_path, {"RAY_AUTH_TOKEN": TOKEN}).run(timeout=300)
+    assert done.returncode == (0 if spare else 1), done.stderr
+    rows = rows_of(tmp_path / "out")
+    assert not (tmp_path / "out" / "_batchinference" / "errors").exists()
+    if spare:
+        assert sorted(str(row["text"]) for row in rows) == [str(n) for n in range(9)]
+        assert {row["node"] for row in rows if row["text"] == "3"} != {
+            (tmp_path / "node").read_text()
+        }
+    else:
+        assert "3" not in {row["text"] for row in rows}
+        assert "DeviceFailed" in (tmp_path / "out" / "_batchinference" / "report.json").read_text()
+        assert "uncorrectable ECC error encountered" in done.stderr
+        assert platform.node() in done.stderr
 
 
 def test_unreachable_address_is_reported() -> None:

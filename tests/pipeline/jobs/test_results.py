@@ -23,7 +23,7 @@ LINES = ["a", "bcd", "ef"]
 READ = {"format": "text", "paths": ["in"]}
 TYPED = {"name": "typed", "python": {"callable": "own_code:typed"}}
 NONE = {"name": "none", "filter": "len(text) > 9"}
-FILES = ("parquet", "json", "csv", "numpy")
+FILES = ("parquet", "json", "csv")
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_parquet_keeps_the_types_of_columns() -> None:
     }
 
 
-@pytest.mark.parametrize("format_", ["parquet", "json", "numpy"])
+@pytest.mark.parametrize("format_", ["parquet", "json"])
 def test_tensors_are_nested_lists(format_: str) -> None:
     columns = ["text", "vector", "matrix"]
     result = result_of(format_, TYPED, {"name": "slim", "selectColumns": columns})

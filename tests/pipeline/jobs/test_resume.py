@@ -42,7 +42,7 @@ class FailingJob:
 
     def run_until_failure(self) -> Run:
         run = run_job(self.document)
-        assert (run.report.state, run.report.reason) == (JobState.FAILED, "Application")
+        assert (run.report.state, run.report.reason) == (JobState.FAILED, "DeviceFailed")
         assert "the device is gone" in str(run.report.message)
         assert not (self.output / "_SUCCESS").exists()
         return run
@@ -80,7 +80,7 @@ def failing_job(
 ) -> FailingJob:
     """Return a job whose step fails at the row that ends with `at`."""
     # Ray Data may give the write tasks of few CPUs none while another operator has a task
-    commits = 1 if any("repartition" in step for step in fields.get("steps", [])) else 2
+    commits = 1 if any("replicas" in step for step in fields.get("steps", [])) else 2
     arguments = {"directory": str(directory), "column": column, "at": at, "commits": commits}
     step = {"name": "breaks", "python": {"callable": "own_code:fail_at_row", "callArgs": arguments}}
     steps = [step, *fields.pop("steps", [])]
@@ -139,7 +139,12 @@ def test_resume_gives_the_result_of_an_uninterrupted_run(tmp_path: Path) -> None
     steps: list[Document] = [
         {"name": "few", "filter": "not endswith(text, '0')"},
         {"name": "words", "python": {"callable": "own_code:words", "method": "flatMap"}},
-        {"name": "blocks", "repartition": {"rowsPerBlock": 20}},
+        {
+            "name": "blocks",
+            "python": {"callable": "own_code:Same"},
+            "replicas": {},
+            "batchSize": 20,
+        },
         {"name": "letters", "python": {"callable": "own_code:letters", "method": "map"}},
         {"name": "each", "explode": {"column": "letters"}},
     ]

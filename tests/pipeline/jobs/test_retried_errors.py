@@ -73,7 +73,7 @@ def test_rows_that_fail_again_are_stored_once(document: Document, tmp_path: Path
 def test_exploded_row_is_retried_as_a_whole(document: Document, tmp_path: Path) -> None:
     """One of its parts has failed. The other parts are in the output."""
     words = {"name": "words", "python": {"callable": "own_code:words", "method": "flatMap"}}
-    cut = {"name": "cut", "repartition": {"rowsPerBlock": 7}}
+    cut = {"name": "cut", "python": {"callable": "own_code:Same"}, "replicas": {}, "batchSize": 7}
     rename = {"name": "rename", "renameColumns": {"word": "text"}}
     document["spec"]["steps"] = [words, rename, cut, *document["spec"]["steps"]]
     assert run_in_process(document).counts == (60, 120, 6, 0)

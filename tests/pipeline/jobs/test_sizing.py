@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution.fused_sizing import FusedSizing, small_commit_seconds
+from batchinference.pipeline.execution.task_sizing import TaskSizing, small_commit_seconds
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.input.listing import snapshot_input
@@ -151,10 +151,10 @@ def test_number_of_small_unmerged_files_is_limited(rows: int, expected: int) -> 
         *("other formats", "partitions", "very many CPUs"),
     ],
 )
-def test_fused_tasks_follow_the_cpus_if_each_has_enough_rows(
+def test_tasks_follow_the_cpus_if_each_has_enough_rows(
     cpus: int, parts: int | None, rows: int, large: bool, merged: bool, expected: int
 ) -> None:
-    assert FusedSizing(cpus, parts, large, merged).tasks(64, rows) == expected
+    assert TaskSizing(cpus, parts, large, merged).tasks(64, rows) == expected
 
 
 def test_files_that_are_not_merged_wait_longer_for_enough_rows() -> None:

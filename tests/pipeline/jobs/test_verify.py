@@ -32,8 +32,6 @@ WRITES: dict[str, Document] = {
     "json, packed": {"format": "json", "compression": "gzip"},
     "csv": {"format": "csv"},
     "csv, packed": {"format": "csv", "compression": "gzip"},
-    "numpy": {"format": "numpy"},
-    "numpy archives": {"format": "numpy", "columns": ["text", "path"]},
     "webdataset": {"format": "webdataset"},
     "several files a commit": {"format": "json", "rowsPerFile": 7},
     "partitions": {"format": "parquet", "columns": ["text"], "partitionBy": ["path"]},

@@ -21,7 +21,7 @@ from support.jobs.on_ray import data_files, job_document, write_lines
 from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke, verified
 
-FORMATS = ["parquet", "json", "csv", "numpy", "webdataset"]
+FORMATS = ["parquet", "json", "csv", "webdataset"]
 
 
 def job(directory: Path, **write: Any) -> Document:

@@ -34,7 +34,7 @@ before = set(sys.modules)
 pickle.load(sys.stdin.buffer)(retried=False)
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
-"""Runs a fused task, as a worker does."""
+"""Runs a task, as a worker does."""
 NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.plan.pruning"}
 UNUSED = (
     *("PIL", "pyarrow.dataset", "fsspec", "torch"),

@@ -81,19 +81,6 @@ def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
     assert [path.name for path in state.iterdir() if path.name.startswith("append-")] == []
 
 
-@pytest.mark.parametrize("before", ["a job's", "a stranger's"])
-def test_ignore_keeps_an_existing_output(tmp_path: Path, before: str) -> None:
-    if before == "a job's":
-        assert succeeded(run_in_process(job(tmp_path, "first", "error")))
-    else:
-        write_lines(tmp_path / "out", {"file.txt": ["x"]})
-    files = data_files(tmp_path / "out")
-    run = run_in_process(job(tmp_path, "second", "ignore"))
-    assert succeeded(run)
-    assert "write.mode is ignore: nothing was done" in str(run.report.message)
-    assert data_files(tmp_path / "out") == files
-
-
 def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
     steps = [
         {"name": "kind", "python": {"callable": "own_code:length"}},

@@ -14,7 +14,7 @@ def vllm(**fields: Any) -> Document:
         "source": "org/model",
         "inputs": {"question": "text"},
         "output": "answer",
-        "sampling": {} if fields.get("task") == "embed" else {"max_tokens": 64},
+        "sampling": {"max_tokens": 64} if fields.get("task", "generate") == "generate" else {},
         **fields,
     }
 
@@ -36,6 +36,7 @@ def full_model() -> Document:
         messages=[{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}],
         images=["photo"],
         allow=["https://intranet.example/photos/"],
+        details="about",
         chat=True,
         chatTemplate="{{ messages }}",
         chatTemplateArgs={"enable_thinking": False},

@@ -42,6 +42,13 @@ _ENV = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
 """Ray's workers end 5 s after their cluster has, instead of 60 s."""
 
 
+def committed_rows(job: Document) -> int:
+    """Count the rows of a job whose manifests are written."""
+    layout = Layout.of(parse(job).spec)
+    lease = read_lease(layout)
+    return Attempt(layout, lease).counts().read if lease is not None else 0
+
+
 class HeldCommand:
     """`batchinference run` as a separate process."""
 
@@ -56,10 +63,7 @@ class HeldCommand:
         self.process: subprocess.Popen[str] = self.command.start()
 
     def committed(self) -> int:
-        """Count the rows whose manifests are written."""
-        layout = Layout.of(parse(self.job).spec)
-        lease = read_lease(layout)
-        return Attempt(layout, lease).counts().read if lease is not None else 0
+        return committed_rows(self.job)
 
     def end(self) -> str:
         """Wait for the end and return the printed output."""

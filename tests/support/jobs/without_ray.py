@@ -1,8 +1,8 @@
 """Runs a whole job in this process, without Ray.
 
-Only the class that starts tasks is replaced. Fused tasks commit after each input file, so that a
-task makes several commits. In a job that is not fused, a write task takes four rows by default, so
-that the output rows of one input row are spread over several tasks.
+Only the class that starts tasks is replaced. The tasks of a single segment commit after each input
+file, so that a task makes several commits. In other jobs, a write task takes four rows by default,
+so that the output rows of one input row are spread over several tasks.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class InProcessExecution(Executor):
 
     def run(self) -> None:
         tasks = self._prepared.input.read_tasks(3, self._prepared.missing)
-        if self._plan.fused:
+        if self._plan.single_segment:
             self._run_commit_tasks(tasks)
         else:
             self._run_dataset(tasks)
@@ -127,10 +127,9 @@ class InProcessExecution(Executor):
                 replace(task, rules=CommitRules(self.rows_per_task // 4))(retried=False)
 
     def _run_dataset(self, tasks: list[ReadRows]) -> None:
-        stages = (stage for stage in self._plan.stages if not stage.rows_per_block)
         runners = [
             BlockCalls(stage.name, Segment.of([stage], self._errors, self._run_id), Event())
-            for stage in stages
+            for stage in self._plan.stages
         ]
         target = self._dataset(tasks, 1, None, reads_run_steps=False).sink([])
         done = (

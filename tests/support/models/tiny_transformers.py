@@ -43,10 +43,10 @@ def characters(**fields: Any) -> hf.PreTrainedTokenizerFast:
     return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{**named, **fields})
 
 
-def _words(folder: Path, **fields: Any) -> hf.BertTokenizer:
+def words(folder: Path, **fields: Any) -> hf.BertTokenizer:
     letters = [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase)]
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
-    (folder / "vocab.txt").write_text("\n".join(words))
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+    (folder / "vocab.txt").write_text("\n".join(names))
     tokenizer = hf.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=64, **fields)
     tokenizer.save_pretrained(folder)
     return tokenizer
@@ -57,18 +57,18 @@ def _bert_config(**fields: Any) -> hf.BertConfig:
 
 
 def masked_model(folder: Path) -> None:
-    _words(folder)
+    words(folder)
     hf.BertForMaskedLM(_bert_config()).save_pretrained(folder)
 
 
 def token_classifier(folder: Path) -> None:
-    _words(folder)
+    words(folder)
     config = _bert_config(id2label={0: "O", 1: "B-NAME", 2: "I-NAME"})
     hf.BertForTokenClassification(config).save_pretrained(folder)
 
 
 def entailment_model(folder: Path) -> None:
-    _words(folder)
+    words(folder)
     labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
     config = _bert_config(id2label=labels, label2id={name: key for key, name in labels.items()})
     hf.BertForSequenceClassification(config).save_pretrained(folder)
@@ -76,7 +76,7 @@ def entailment_model(folder: Path) -> None:
 
 def sentiment_model(folder: Path) -> None:
     """Write a classifier that calls one of the texts "one", "two" and "three" POSITIVE."""
-    texts = _words(folder)(["one", "two", "three"], padding=True, return_tensors="pt")
+    texts = words(folder)(["one", "two", "three"], padding=True, return_tensors="pt")
     model = hf.BertForSequenceClassification(_bert_config(id2label={0: "NEGATIVE", 1: "POSITIVE"}))
     with torch.no_grad():
         *_, second, first = (model.eval()(**texts).logits @ torch.tensor([-1.0, 1.0])).sort()[0]
@@ -86,7 +86,7 @@ def sentiment_model(folder: Path) -> None:
 
 def regressor(folder: Path) -> None:
     """Write a model that returns a score for a pair of texts."""
-    _words(folder)
+    words(folder)
     hf.BertForSequenceClassification(_bert_config(num_labels=1)).save_pretrained(folder)
 
 
@@ -315,7 +315,7 @@ def video_classifier(folder: Path) -> None:
 
 def document_reader(folder: Path) -> None:
     """Write a model for question answering on documents whose words are given."""
-    _words(folder)
+    words(folder)
     config = hf.LayoutLMConfig(**_SEEN, vocab_size=57, max_position_embeddings=64)
     hf.LayoutLMForQuestionAnswering(config).save_pretrained(folder)
 
@@ -323,11 +323,11 @@ def document_reader(folder: Path) -> None:
 def table_reader(folder: Path) -> None:
     """Write a model for question answering on tables."""
     letters = [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase)]
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EMPTY]", *letters, *string.digits]
-    (folder / "vocab.txt").write_text("\n".join(words))
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EMPTY]", *letters, *string.digits]
+    (folder / "vocab.txt").write_text("\n".join(names))
     hf.TapasTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
     config = hf.TapasConfig(
-        **_SEEN, vocab_size=len(words), max_position_embeddings=64, num_aggregation_labels=2,
+        **_SEEN, vocab_size=len(names), max_position_embeddings=64, num_aggregation_labels=2,
         aggregation_labels={0: "NONE", 1: "SUM"}, no_aggregation_label_index=0,
         select_one_column=True,
     )  # fmt: skip

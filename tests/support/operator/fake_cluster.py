@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from batchinference.rendering import NAME_LABEL, POOL_LABEL, RELEASED, Backstop
+from batchinference.rendering import NAME_LABEL, RELEASED, Backstop
 from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller, stores
@@ -21,7 +21,6 @@ from batchinference_operator.kube.api import Conflict, Invalid
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
-from batchinference_operator.status.warm_cluster import WarmCluster, is_claimed_by
 from support.operator.objects import NAMESPACE, job_body
 from support.operator.virtual_time import wall_clock
 
@@ -305,31 +304,6 @@ class FakeKubeApi:
         self.end(f"get {kind}")
         return found
 
-    async def list_warm_clusters(self, namespace: str, pool: str = "") -> AsyncIterator[Object]:
-        await self.begin("list RayCluster")
-        clusters = self.cluster.list("RayCluster")
-        self.end("list RayCluster")
-        for body in clusters:
-            if pool in ("", labels_of(body).get(POOL_LABEL)) and POOL_LABEL in labels_of(body):
-                yield body
-
-    async def claim_cluster(self, namespace: str, seen: WarmCluster, metadata: Object) -> bool:
-        await self.begin("claim RayCluster")
-        known = self.cluster.get("RayCluster", seen.name)
-        if known is not None:
-            if known["metadata"]["resourceVersion"] != seen.resource_version:
-                raise Conflict("the object has been modified")
-            self.cluster.patch("RayCluster", seen.name, {"metadata": metadata})
-        self.end("claim RayCluster")
-        return known is not None
-
-    async def delete_warm_cluster(self, namespace: str, seen: WarmCluster) -> None:
-        await self.begin("delete RayCluster")
-        known = self.cluster.get("RayCluster", seen.name)
-        if known and known["metadata"]["resourceVersion"] == seen.resource_version:
-            self.cluster.delete("RayCluster", seen.name)
-        self.end("delete RayCluster")
-
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         await self.begin("get Events")
         self.end("get Events")
@@ -389,8 +363,7 @@ class FakeKubeApi:
         if seen.cluster:
             await self.begin("remove RayCluster")
             found = self.cluster.get("RayCluster", seen.cluster)
-            owned = found is not None and owner_uid(found, "RayJob") == seen.uid
-            if owned or (found is not None and is_claimed_by(found, seen)):
+            if found is not None and owner_uid(found, "RayJob") == seen.uid:
                 self.cluster.delete("RayCluster", seen.cluster)
             self.end("remove RayCluster")
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL, POOL_LABEL, WARM
+from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
-from support.operator.fake_cluster import FakeCluster, Object, labels_of
+from support.operator.fake_cluster import FakeCluster, Object
 from support.operator.objects import RUNNING, asking, placed, report, waiting
 from support.operator.virtual_time import seconds_of, until
 
@@ -75,9 +75,6 @@ class FakeKubeRay:
         if self.has("away"):
             return
         self.cluster.finalize("RayJob")
-        for body in self.cluster.list("RayCluster"):
-            if POOL_LABEL in labels_of(body):
-                self._start_warm_cluster(body)
         for body in self.cluster.list("RayJob"):
             self._reconcile(body)
 
@@ -201,18 +198,6 @@ class FakeKubeRay:
             self.cluster.patch("Pod", pod["metadata"]["name"], {"status": status})
         return not lacks
 
-    def _start_warm_cluster(self, body: Object) -> None:
-        """Create and start the pods of a cluster that no RayJob has created."""
-        name = body["metadata"]["name"]
-        if (body.get("status") or {}).get("state") == "ready":
-            return
-        if not self._pods(name):
-            labels = {NAME_LABEL: WARM, ATTEMPT_LABEL: "0"}
-            for kind in ("head", "worker"):
-                self.add_pod({"metadata": {"labels": labels}}, body, kind)
-        elif self._start_pods(name, body["spec"]):
-            self.cluster.patch("RayCluster", name, {"status": {"state": "ready"}})
-
     def _make_cluster(self, body: Object, name: str) -> None:
         owner = {"kind": "RayJob", "uid": body["metadata"]["uid"], "controller": True}
         metadata = {"name": name, "ownerReferences": [owner]}
@@ -287,8 +272,6 @@ class FakeKubeRay:
             self.succeeded.add(self._job_of(self.cluster.get("RayCluster", cluster)))
 
     def _job_of(self, cluster: Object | None) -> str | None:
-        if cluster and POOL_LABEL in labels_of(cluster):
-            return owner_uid(cluster, "BatchInference")
         owner = owner_uid(cluster, "RayJob") if cluster else None
         ray_jobs = [one for one in self.cluster.list("RayJob") if one["metadata"]["uid"] == owner]
         return owner_uid(ray_jobs[0], "BatchInference") if ray_jobs else None

@@ -11,7 +11,6 @@ from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.preemption import Preemptor
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition
@@ -44,7 +43,6 @@ class ReconcileLoop:
         self.config = CONFIG
         self.messages: dict[str, str] = {}
         self.admission: AdmissionDecision | None = None
-        self.preemptor: Preemptor | None = None
 
     def reconcile(self, seconds: float = 0.0) -> Actions:
         """Reconcile after this many seconds, and carry out the actions."""
@@ -63,7 +61,6 @@ class ReconcileLoop:
             self.messages,
             self.admission,
             crashes=self.crashes,
-            preemptor=self.preemptor,
         )
         actions = reconcile_once(observed, self.config, self.now)
         self._apply(actions)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -23,8 +25,10 @@ from batchinference.cli.doctor_versions import (
     version_of,
 )
 from batchinference.cli.finding import Finding, Result
+from batchinference.packages import EXTRAS
 from batchinference.spec.crd import custom_resource_definition
 from support.documents.minimal import document
+from support.documents.pages import ROOT
 
 Invoke = Callable[..., Invoked]
 WriteJob = Callable[..., str]
@@ -189,3 +193,27 @@ def test_quiet_doctor_shows_only_what_is_missing(
     assert invoke("doctor", "-q").stdout.splitlines()[1:] == ["note    b      odd. Fix it"]
     monkeypatch.setattr(doctor, "_check_machine", lambda: found[:1])
     assert invoke("doctor", "-q").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "result"),
+    [
+        ("pydantic", "pipeline", Result.OK),
+        ("no-such-package", "pipeline", Result.FAILED),
+        ("no-such-package", "vision", Result.NOTE),
+    ],
+)
+def test_missing_packages_of_the_pipeline_fail(name: str, extra: str, result: Result) -> None:
+    found = doctor._package(name, extra)
+    assert found.result is result
+    assert result is Result.OK or f"'./jobs[{extra}]'" in found.advice
+
+
+def test_extras_have_the_packages() -> None:
+    project = tomllib.loads((ROOT / "jobs" / "pyproject.toml").read_text())["project"]
+    installed = {
+        re.split(r"[\[<>=]", requirement)[0]: extra
+        for extra, requirements in project["optional-dependencies"].items()
+        for requirement in requirements
+    }
+    assert {name: installed.get(name) for name in EXTRAS} == EXTRAS

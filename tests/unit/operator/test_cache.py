@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering import NAME_LABEL, WARM
+from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.reconcile.state import Observed
@@ -293,27 +293,6 @@ def test_pod_belongs_to_the_job_of_its_label(cache: Cache) -> None:
     body["metadata"]["labels"] = {"app": "x", NAME_LABEL: "job"}
     assert cache.pods.set_pod(body) == KEY
     assert [pod.name for pod in observe(cache).pods] == ["anything"]
-
-
-def test_pod_of_a_warm_cluster_belongs_to_no_job_if_it_has_no_cluster(cache: Cache) -> None:
-    body = pod_body("anything", reason="Evicted", phase="Failed")
-    body["metadata"]["labels"] = {NAME_LABEL: WARM}
-    assert cache.set_pod(body) is None
-    observed = observe(cache)
-    assert (observed.cluster, observed.pods, observed.disruptions) == ("", (), ())
-
-
-def test_pod_of_a_warm_cluster_that_is_missing_from_a_list_queues_the_job_of_its_cluster(
-    cache: Cache,
-) -> None:
-    selector = {"spec": {"clusterSelector": {"ray.io/cluster": "any-warm-1"}}}
-    cache.set_ray_job(ray_job_body(rayClusterName=None) | selector)
-    body = pod_body("any-warm-1-head")
-    body["metadata"]["labels"] |= {NAME_LABEL: WARM, "ray.io/cluster": "any-warm-1"}
-    assert cache.set_pod(body) == KEY
-    (missing,) = cache.pods.known(NAMESPACE)
-    assert cache.delete_pod(missing) == KEY
-    assert observe(cache).pods == ()
 
 
 def disruptions(cache: Cache) -> list[tuple[Cause, bool]]:

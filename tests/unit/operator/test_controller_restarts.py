@@ -17,7 +17,7 @@ from batchinference_operator.reconcile.config import Config
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver, RayJobScript
 from support.operator.harness import running_operator
-from support.operator.objects import CONFIG, RUNNING
+from support.operator.objects import CONFIG
 from support.operator.virtual_time import run, until
 from support.tiers import in_long_tier
 
@@ -81,12 +81,11 @@ async def is_suspended(cluster: FakeCluster, driver: FakeDriver) -> None:
     await RayJobScript(cluster, driver, attempt=2).run()
 
 
-async def is_preempted(cluster: FakeCluster, driver: FakeDriver) -> None:
+async def another_waits(cluster: FakeCluster, driver: FakeDriver) -> None:
     await RayJobScript(cluster, driver).start()
-    await RayJobScript(cluster, driver).step(**RUNNING)
     cluster.apply("urgent", priority=5)
+    await RayJobScript(cluster, driver).run()
     await RayJobScript(cluster, driver, "urgent").run()
-    await RayJobScript(cluster, driver, attempt=2).run()
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -94,13 +93,13 @@ SCENARIOS: dict[str, Scenario] = {
     "fails": fails,
     "fails-once": fails_once,
     "is-suspended": is_suspended,
-    "is-preempted": is_preempted,
+    "another-waits": another_waits,
 }
-ONE = replace(CONFIG, concurrency=Concurrency(total=1, preemption=True))
+ONE = replace(CONFIG, concurrency=Concurrency(total=1))
 
 
 def config_of(scenario: Scenario) -> Config:
-    return ONE if scenario is is_preempted else CONFIG
+    return ONE if scenario is another_waits else CONFIG
 
 
 async def run_and_replace(killer: Killer, scenario: Scenario) -> FakeCluster:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,10 +13,9 @@ from batchinference.spec.prices import PodPrices
 from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.cost import Prices, add_cost, add_prices
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.pool import Pool, PoolSettings
 from support.documents.minimal import model_step
 from support.documents.parsed import job
-from support.operator.objects import CONFIG, NAMESPACE, UID, job_body
+from support.operator.objects import CONFIG, UID, job_body
 from support.operator.rendered import render
 
 PRICES = Prices(currency="EUR", cpuHour=0.04, gpuHour=2.5)
@@ -97,20 +95,3 @@ def test_next_attempt_gets_the_cost_of_the_earlier_ones(
     _, ray_job = create_actions(again, names, replace(CONFIG, prices=prices), now).create
     found = prices_for_driver(ray_job)
     assert (found.before if found else None) == before
-
-
-@pytest.mark.parametrize("prices", [PRICES, Prices()], ids=["prices", "no prices"])
-def test_driver_in_a_warm_cluster_gets_the_prices_by_its_entrypoint(prices: Prices) -> None:
-    """The pods of the cluster started before anybody knew the job."""
-    pool = Pool.of(PoolSettings(namespace=NAMESPACE, name="any"), CONFIG.defaults)
-    again = JobView.of(job_body(status=running(500)))
-    names, now = Names("job", UID, 2), datetime(2026, 3, 1, tzinfo=UTC)
-    config = replace(CONFIG, prices=prices, pools=(pool,))
-    actions = create_actions(again, names, config, now)
-    assert actions.warm is not None
-    ray_job = actions.warm.ray_job_in("any-warm-1")
-    assert prices_for_driver(ray_job) is None
-    words = shlex.split(ray_job["spec"]["entrypoint"])
-    given = dict(word.split("=", 1) for word in words if "=" in word)
-    found, own = PodPrices.of(given), prices_for_driver(actions.create[1])
-    assert found == (own and own.model_copy(update={"warm": True}))

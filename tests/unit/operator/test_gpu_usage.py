@@ -111,15 +111,12 @@ def test_pods_of_a_former_job_are_not_charged() -> None:
     assert (loop.phase, used(loop)) == ("Running", (0, 0))
 
 
-@pytest.mark.parametrize("deleted", [False, True], ids=["ray-job", "deleted-ray-job"])
-def test_warm_cluster_is_charged_from_the_start_of_the_attempt(
-    loop: ReconcileLoop, deleted: bool
+def test_cluster_of_a_deleted_ray_job_is_charged_from_the_start_of_the_attempt(
+    loop: ReconcileLoop,
 ) -> None:
     loop.run()
-    loop.ray_job["spec"]["clusterSelector"] = {"ray.io/cluster": "job-1-cluster"}
     loop.pods = (pod(since=-1000),)
-    if deleted:
-        del loop.ray_jobs["job-1"]
+    del loop.ray_jobs["job-1"]
     loop.reconcile(10)
     assert used(loop) == (10, 20)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from batchinference.rendering import CLAIM, Backstop
+from batchinference.rendering import Backstop
 from batchinference_operator.kube.api import MAX_RUNS, PAGE, Conflict, Refused
 from batchinference_operator.kube.client import (
     MAX_EVENTS,
@@ -19,7 +19,6 @@ from batchinference_operator.kube.client import (
 )
 from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.warm_cluster import WarmCluster
 from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.scripted_http import Answer, Server, answering
 
@@ -30,12 +29,6 @@ RAY_CLUSTERS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters"
 PATCH = {"phase": "Running", "progress": {"eta": None}}
 RAY_JOB = RayJobView.of(ray_job_body(rayClusterName=None))
 RAY_JOB_WITH_CLUSTER = RayJobView.of(ray_job_body(rayClusterName="job-1-abcde"))
-SELECTED = {"spec": {"clusterSelector": {"ray.io/cluster": "any-warm-1"}}}
-RAY_JOB_IN_WARM_CLUSTER = RayJobView.of(ray_job_body(rayClusterName=None) | SELECTED)
-WARM_CLUSTER = WarmCluster.of(
-    {"metadata": {"name": "any-warm-1", "uid": "uid-of-cluster", "resourceVersion": "41"}}
-)
-METADATA = {"annotations": {CLAIM: "job-1"}, "ownerReferences": [owner()]}
 
 
 def status(code: int, reason: str, message: str = "boom") -> dict[str, Any]:
@@ -66,8 +59,6 @@ CALLS: dict[str, Call] = {
     "create": lambda api: api.create(body("RayJob")),
     "get": lambda api: api.get_ray_job(NAMESPACE, "job-1"),
     "release": lambda api: api.release_cluster(NAMESPACE, RAY_JOB),
-    "claim": lambda api: api.claim_cluster(NAMESPACE, WARM_CLUSTER, METADATA),
-    "delete cluster": lambda api: api.delete_warm_cluster(NAMESPACE, WARM_CLUSTER),
     "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, Backstop(7200)),
     "release pods": lambda api: api.release_pods(NAMESPACE, RAY_JOB, "2026-03-01T12:00:00Z"),
     "remove": lambda api: api.delete_ray_job(NAMESPACE, RAY_JOB),
@@ -104,15 +95,13 @@ async def test_create_posts_to_the_path_of_the_kind(connect: Connect, kind: str,
         ("limit", f"{RAY_JOBS}/job-1",
          {"metadata": {"uid": "uid-of-job-1"},
           "spec": {"activeDeadlineSeconds": 7200, "preRunningDeadlineSeconds": None}}),
-        ("claim", f"{RAY_CLUSTERS}/any-warm-1",
-         {"metadata": {**METADATA, "uid": "uid-of-cluster", "resourceVersion": "41"}}),
     ],
 )  # fmt: skip
 async def test_patches_are_merge_patches(
     connect: Connect, call: str, path: str, patch: object
 ) -> None:
     api, server = await connect(answering(200, {}))
-    assert (await CALLS[call](api) is not None) == (call in ("patch status", "claim"))
+    assert (await CALLS[call](api) is not None) == (call == "patch status")
     (sent,) = server.requests
     assert (sent.method, sent.path, sent.body) == ("PATCH", path, patch)
     assert sent.headers["Content-Type"] == "application/merge-patch+json"
@@ -244,74 +233,6 @@ async def test_cluster_of_another_namespace_is_never_deleted(connect: Connect) -
     api, server = await connect(answering(200, other))
     await api.delete_ray_job(NAMESPACE, RAY_JOB_WITH_CLUSTER)
     assert RAY_CLUSTERS not in str([sent.path for sent in server.requests if sent.method != "GET"])
-
-
-def claimed_cluster(**changes: Any) -> dict[str, Any]:
-    """Return the warm cluster that was claimed for the RayJob `job-1`."""
-    metadata = {"uid": "uid-of-cluster", "annotations": {CLAIM: "job-1"},
-                "ownerReferences": [owner()], **changes}  # fmt: skip
-    return {"metadata": metadata}
-
-
-async def test_released_ray_job_no_longer_selects_its_warm_cluster(connect: Connect) -> None:
-    """Its TTL is 0 from the beginning, so it does not show whether the cluster is released."""
-    assert RAY_JOB_IN_WARM_CLUSTER.cluster_retained
-    api, server = await connect(answering(200, claimed_cluster()))
-    await api.release_cluster(NAMESPACE, RAY_JOB_IN_WARM_CLUSTER)
-    *others, sent = server.requests
-    assert [(one.method, one.path) for one in others] == [
-        ("GET", f"{RAY_CLUSTERS}/any-warm-1"),
-        ("DELETE", f"{RAY_CLUSTERS}/any-warm-1"),
-    ]
-    assert sent.body == {"spec": {"ttlSecondsAfterFinished": 0, "clusterSelector": None}}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"annotations": {CLAIM: "job-2"}},
-        {"annotations": {}},
-        {"ownerReferences": [owner("uid-of-another")]},
-        {"ownerReferences": []},
-    ],
-    ids=["other-attempt", "no-claim", "other-job", "no-owner"],
-)
-async def test_warm_cluster_with_another_claim_is_never_deleted(
-    connect: Connect, changes: dict[str, Any]
-) -> None:
-    api, server = await connect(answering(200, claimed_cluster(**changes)))
-    await api.delete_ray_job(NAMESPACE, RAY_JOB_IN_WARM_CLUSTER)
-    assert RAY_CLUSTERS not in str([sent.path for sent in server.requests if sent.method != "GET"])
-
-
-async def test_warm_cluster_is_deleted_only_in_the_observed_version(connect: Connect) -> None:
-    """It may have been claimed since."""
-    api, server = await connect(answering(409, status(409, "Conflict")))
-    await api.delete_warm_cluster(NAMESPACE, WARM_CLUSTER)
-    (sent,) = server.requests
-    assert (sent.method, sent.path) == ("DELETE", f"{RAY_CLUSTERS}/any-warm-1")
-    preconditions = {"uid": "uid-of-cluster", "resourceVersion": "41"}
-    assert sent.body["preconditions"] == preconditions
-
-
-async def test_missing_cluster_cannot_be_claimed(connect: Connect) -> None:
-    api, _ = await connect(NOT_FOUND)
-    assert not await api.claim_cluster(NAMESPACE, WARM_CLUSTER, METADATA)
-
-
-async def test_warm_clusters_are_listed_by_their_label(connect: Connect) -> None:
-    page = {"items": [claimed_cluster()], "metadata": {}}
-    api, server = await connect(answering(200, page))
-    assert [one async for one in api.list_warm_clusters(NAMESPACE)] == page["items"]
-    (sent,) = server.requests
-    assert (sent.path, sent.query["labelSelector"]) == (RAY_CLUSTERS, "batchinference.dev/pool")
-
-
-async def test_clusters_of_one_pool_are_listed_by_its_name(connect: Connect) -> None:
-    api, server = await connect(answering(200, {"items": [], "metadata": {}}))
-    assert [one async for one in api.list_warm_clusters(NAMESPACE, "any")] == []
-    (sent,) = server.requests
-    assert sent.query["labelSelector"] == "batchinference.dev/pool=any"
 
 
 async def test_remove_ignores_the_conflict_of_a_recreated_ray_job(connect: Connect) -> None:
@@ -489,7 +410,6 @@ async def test_create_accepts_an_existing_object(connect: Connect) -> None:
         ("create", 'Operation cannot be fulfilled on resourcequotas "q": the object has been '
                    "modified"),
         ("patch status", "the object has been modified"),
-        ("claim", "the object has been modified"),
     ],
 )  # fmt: skip
 async def test_concurrent_change_is_a_conflict(connect: Connect, call: str, message: str) -> None:
@@ -500,7 +420,7 @@ async def test_concurrent_change_is_a_conflict(connect: Connect, call: str, mess
 
 async def test_missing_object_is_not_an_error(connect: Connect) -> None:
     api, _ = await connect(NOT_FOUND)
-    for call in ("get", "patch status", "release", "limit", "remove", "delete cluster"):
+    for call in ("get", "patch status", "release", "limit", "remove"):
         assert await CALLS[call](api) is None, call
 
 

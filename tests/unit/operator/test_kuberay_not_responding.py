@@ -16,22 +16,18 @@ from support.operator.reconcile_loop import ReconcileLoop
 
 Object = dict[str, Any]
 
-WARM = {"clusterSelector": {"ray.io/cluster": "any-warm-1"}}
 ACCEPTED = {"jobDeploymentStatus": "Initializing", "rayClusterName": "job-1-cluster"}
 
 
 @pytest.mark.parametrize(
-    ("spec", "status"),
-    [({}, {}), (WARM, {}), ({}, ACCEPTED | {"startTime": CREATED})],
-    ids=["unaccepted", "unaccepted-in-a-warm-cluster", "without-pods"],
+    "status",
+    [{}, ACCEPTED | {"startTime": CREATED}],
+    ids=["unaccepted", "without-pods"],
 )
-def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(
-    spec: Object, status: Object
-) -> None:
+def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(status: Object) -> None:
     loop = ReconcileLoop()
     loop.reconcile()
     loop.ray_jobs["job-1"] = ray_job_body("job-1") | {"status": status}
-    loop.ray_job["spec"] |= spec
     actions = loop.reconcile(1)
     assert loop.reason == "Starting"
     assert actions.requeue_after is not None

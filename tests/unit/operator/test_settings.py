@@ -64,7 +64,6 @@ def test_all_settings_are_read_from_the_environment(
         "WORKERS": "4",
         "MAX_RUNNING": "20",
         "MAX_RUNNING_PER_NAMESPACE": "5",
-        "PREEMPTION": "true",
         "QPS": "20.5",
         "BURST": "30",
         "HEALTH_PORT": "9090",
@@ -78,7 +77,7 @@ def test_all_settings_are_read_from_the_environment(
     assert (settings.qps, settings.burst) == (20.5, 30)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     assert settings.for_reconcile().defaults.image == "registry/pipeline:1"
-    assert settings.for_reconcile().concurrency == Concurrency(20, 5, preemption=True)
+    assert settings.for_reconcile().concurrency == Concurrency(20, 5)
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,6 @@ def test_write_column_that_is_missing_or_taken_is_refused(
         ("webdataset", {"keyColumn": "path"}),
         ("images", {"nameColumn": "path"}),
         ("images", {"partitionBy": ["path"]}),
-        ("numpy", {}),
     ],
 )
 def test_write_column_is_accepted(format_: str, fields: dict[str, Any]) -> None:

@@ -121,7 +121,7 @@ def test_machine_pools_start_with_one_replica(gpus: int) -> None:
 
 
 @pytest.mark.parametrize(("cpu", "task", "ray"), [(0.5, 1, 2), (1.5, 1.5, 2), (4, 4, 4)])
-def test_fused_tasks_have_the_cpus_of_the_widest_step(cpu: float, task: float, ray: int) -> None:
+def test_tasks_have_the_cpus_of_the_widest_step(cpu: float, task: float, ray: int) -> None:
     made = plan(filter_step(), model_step("a", resources={"cpu": cpu}), model_step("b"))
     assert made.task_cpus == task
     assert ray_cpus(made, 2) == ray
@@ -136,7 +136,7 @@ PARTS = {"format": "json", "path": "out"}
 
 
 @pytest.mark.parametrize(
-    ("steps", "write", "fused"),
+    ("steps", "write", "single"),
     [
         ([], PARTS, True),
         ([filter_step(), python_step("f", "m:function")], PARTS, True),
@@ -151,38 +151,39 @@ PARTS = {"format": "json", "path": "out"}
         ([model_step(resources={"memory": "4Gi"})], PARTS, False),
         ([model_step(model=chat())], PARTS, False),
         ([python_step("f", "m:function", resources={"cpu": 3})], PARTS, True),
-        ([model_step(), filter_step()], {**PARTS, "rowsPerFile": 10}, False),
+        ([model_step(), filter_step()], {**PARTS, "rowsPerFile": 10}, True),
+        ([{"name": "r", "repartition": {"rowsPerBlock": 9}}, filter_step()], PARTS, True),
         ([model_step(), filter_step()], {"format": "lance", "path": "out"}, True),
     ],
     ids=[
         *("no steps", "narrow tasks", "a model and a class", "a wide model", "replicas"),
         *("default replicas", "no GPU", "no GPU, replicas", "no device", "no licence"),
         *("memory", "endpoint", "a wide task"),
-        *("files of many tasks", "a table"),
+        *("files of many tasks", "a batch size for others", "a table"),
     ],
 )
-def test_jobs_that_need_no_operators_are_fused_and_need_no_cpus_for_writers(
-    steps: list[Document], write: Document, fused: bool
+def test_jobs_that_need_no_operators_are_one_segment_and_need_no_cpus_for_writers(
+    steps: list[Document], write: Document, single: bool
 ) -> None:
     made = plan_for_machine(spec_of(steps=steps, write=write))
-    assert made.fused == fused
-    assert ray_cpus(made, 8) == (8 if fused else 9)
+    assert made.single_segment == single
+    assert ray_cpus(made, 8) == (8 if single else 9)
 
 
 @pytest.mark.parametrize(
-    ("resources", "fused"),
+    ("resources", "single"),
     [({"gpu": 1}, False), ({"custom": {"NPU": 1}}, False), ({"gpu": 2}, True)],
     ids=["a GPU", "an NPU", "too few GPUs"],
 )
-def test_model_on_a_device_of_the_machine_has_a_pool(resources: Document, fused: bool) -> None:
-    assert plan(model_step(resources=resources), gpus=1, NPU=1).fused == fused
+def test_model_on_a_device_of_the_machine_has_a_pool(resources: Document, single: bool) -> None:
+    assert plan(model_step(resources=resources), gpus=1, NPU=1).single_segment == single
 
 
 def test_missing_gpu_leaves_the_other_requests_of_a_step() -> None:
     asked = {"gpu": 1, "cpu": 2, "custom": {"licence": 1}}
     made = plan(model_step(resources=asked), licence=1)
     assert (made.stages[0].resources, made.stages[0].cpus) == ({"licence": 1}, 2)
-    assert not made.fused
+    assert not made.single_segment
 
 
 @pytest.mark.parametrize(

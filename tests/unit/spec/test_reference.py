@@ -71,7 +71,7 @@ def test_reference_has_a_row_for_each_field_and_no_others() -> None:
     [
         (
             "spec.write.mode",
-            ["`spec.write.mode`", "one of `error`, `append`, `overwrite`, `ignore`", "`error`"],
+            ["`spec.write.mode`", "one of `error`, `append`, `overwrite`", "`error`"],
         ),
         ("spec.read.paths", ["**`spec.read.paths`**", "list of string", ""]),
         ("spec.read", ["**`spec.read`**", "object, by `format`", ""]),

@@ -21,6 +21,11 @@ def refusal_of(step: Document) -> str:
     return message.removeprefix(STEP)
 
 
+def pair(**fields: Any) -> Document:
+    inputs = {"query": "text", "document": "page"}
+    return vllm(task="score", **{"inputs": inputs, **fields})
+
+
 def with_adapter(**fields: Any) -> Document:
     return vllm(inputs={"question": "text", "style": "class"}, adapter="style", **fields)
 
@@ -35,6 +40,10 @@ def with_adapter(**fields: Any) -> Document:
         vllm(task="embed"),
         vllm(task="embed", chat=True, system="Hm.", sampling={"dimensions": 64}),
         vllm(engine={"dtype": "bfloat16", "hf_overrides": {"a": [1]}}),
+        vllm(task="classify", topK=3, sampling={"use_activation": False}),
+        pair(),
+        vllm(details="about", sampling={"logprobs": 2, "n": 3}),
+        vllm(inputs={"question": "text", "limit": "most"}, sampling={"max_tokens": "{limit}"}),
         with_adapter(loraAdapters=["org/poem", "ode"]),
         with_adapter(loraPath="/adapters"),
         full_model(),
@@ -49,7 +58,16 @@ def test_vllm_model_is_accepted(model: Document) -> None:
     ("fields", "message"),
     [
         ({"source": None}, ".model.source: expected a text, got null"),
-        ({"task": "score"}, ".model.task: 'score' is not one of generate, embed"),
+        ({"task": "rerank"}, ".model.task: 'rerank' is not one of generate, embed, classify"),
+        ({"task": "score"}, ".model: task score takes inputs: {query: COLUMN, document: COLUMN}"),
+        (pair(prompt="{query}"), ".model: task score takes a query and a document: remove"),
+        (pair(chat=True), ".model: task score takes a query and a document: remove"),
+        (pair(tooLong="truncate"), ".model: tooLong: the pairs of task score are not cut"),
+        ({"topK": 2}, ".model: topK is for task classify only"),
+        ({"task": "embed", "details": "about"}, ".model: details is for task generate only"),
+        ({"details": "answer"}, ".model: details: this column is the output"),
+        ({"sampling": {"logprobs": 2}}, ".model: sampling.logprobs: the output is a text, and"),
+        ({"sampling": {"max_tokens": "{limit}"}}, ".model: 'limit' is not an input. The inputs"),
         ({"tooLong": "windows"}, ".model: tooLong windows is for the runtimes transformers"),
         ({"tooLong": "truncate", "images": ["question"], "prompt": "{question}"},
          ".model: tooLong: prompts with images are not cut"),
@@ -99,11 +117,19 @@ def test_vllm_replica_needs_as_many_gpus_as_its_parallelism(
     parallelism: dict[str, int], gpus: int
 ) -> None:
     assert parse(document(steps=[vllm_step(gpu=gpus, parallelism=parallelism)]))
-    for other in {0, 1, gpus + 1} - {gpus}:
-        assert refusal_of(vllm_step(gpu=other, parallelism=parallelism)) == (
+    for other in {1, gpus + 1} - {gpus}:
+        assert refusal_of(vllm_step(gpu=other, parallelism=parallelism)).startswith(
             f": vllm takes parallelism.tensor x parallelism.pipeline GPUs, here {gpus}: set "
             f"resources.gpu to {gpus}, not {other}"
         )
+
+
+def test_vllm_without_gpus_is_for_its_build_for_cpus() -> None:
+    assert parse(document(steps=[vllm_step(gpu=0)]))
+    assert refusal_of({**vllm_step(), "resources": {"cpu": 2}}).endswith(
+        "set resources.gpu to 1, not 0, or write gpu: 0 for vLLM's build for CPUs"
+    )
+    assert refusal_of(vllm_step(gpu=0, parallelism={"pipeline": 2})).endswith("to 2, not 0")
 
 
 def test_vllm_batch_size_or_device_is_refused() -> None:

@@ -14,6 +14,7 @@ from batchinference.spec import SpecError, parse
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.phases import ENDED_PHASES
 from batchinference.spec.progress import Counts, Progress
+from batchinference.spec.status import Cost
 from batchinference.spec.warnings import WarningCount
 
 
@@ -41,7 +42,7 @@ class JobStatus:
     def of(cls, job: dict[str, Any]) -> JobStatus:
         """Return the state of a job from its BatchInference resource."""
         status = job.get("status") or {}
-        counts = status.get("counts")
+        counts, cost = status.get("counts"), status.get("cost")
         ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
         metadata = job["metadata"]
         return cls(
@@ -55,7 +56,7 @@ class JobStatus:
             status.get("attempt"),
             status.get("output") or job["spec"]["write"]["path"],
             status.get("gpus"),
-            _describe_cost(status.get("cost")),
+            str(Cost.model_validate(cost, extra="ignore")) if cost else "",
             [WarningCount.model_validate(one) for one in status.get("warnings", ())],
             status,
         )
@@ -63,14 +64,6 @@ class JobStatus:
     @property
     def ended(self) -> bool:
         return self.phase in ENDED_PHASES
-
-
-def _describe_cost(cost: dict[str, Any] | None) -> str:
-    if cost is None:
-        return ""
-    forecast = cost.get("forecast")
-    expected = f", {forecast:.2f} {cost['currency']} expected" if forecast is not None else ""
-    return f"{cost['amount']:.2f} {cost['currency']}{expected}"
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Runner:
 
         self._say_for_job("starting Ray on this machine")
         requested = requested or requested_plan(self.job.spec)
-        plan = requested.on_machine(self.job.spec.write, machine_devices())
+        plan = requested.on_machine(machine_devices())
         cpus = ray_cpus(plan, machine_cpus())
         directory, check_stop = str(self.directory), self.stop.check
         with local_ray(cpus, directory, files, quiet=self.quiet, check_stop=check_stop) as found:

@@ -36,7 +36,6 @@ def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
     """Return the workers of the running attempt of a job.
 
     Empty if no attempt is running, or if the pods cannot be read: not every user may list pods.
-    Pods are selected by their Ray cluster: those of a warm cluster have no label of the job.
     """
     ray_cluster = job.raw.get("rayClusterName")
     if job.ended or not ray_cluster:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 
 from batchinference.api.files import load_job
 from batchinference.cli import exits
@@ -18,20 +18,12 @@ from batchinference.cli.doctor_storage import check_storage, findings_of_problem
 from batchinference.cli.finding import Finding, Result
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.verbosity import is_quiet
+from batchinference.packages import EXTRAS
 from batchinference.spec import SpecError
 from batchinference.version import __version__
 
-PACKAGES = {
-    "ray": "./jobs[pipeline]",
-    "torch": "./jobs[pipeline]",
-    "transformers": "./jobs[pipeline]",
-    "torchvision": "./jobs[vision]",
-    "aiohttp": "./jobs[runtimes]",
-    "soundfile": "./jobs[formats]",
-    "kubernetes": "./jobs[cluster]",
-}
-"""Packages that jobs need, with the extra that installs them."""
-REQUIRED = ("ray", "torch", "transformers")
+REQUIRED = "pipeline"
+"""The extra whose packages every job needs."""
 MIN_PYTHON = (3, 11)
 MIN_DISK = 5 << 30
 """Free bytes in the directory to which Ray writes logs and spills objects."""
@@ -82,18 +74,21 @@ def _check_machine() -> Iterator[Finding]:
     advice = "" if good else "Install Python 3.11 or later"
     yield Finding("Python", Result.OK if good else Result.FAILED, version, advice)
     yield Finding("batchinference", Result.OK, __version__)
-    for package, extra in PACKAGES.items():
-        yield _package(package, extra)
+    for package, extra in EXTRAS.items():
+        if extra is not None:
+            yield _package(package, extra)
     yield _local_gpus()
     yield _disk()
     yield _memory()
 
 
 def _package(name: str, extra: str) -> Finding:
-    if util.find_spec(name) is not None:
+    try:
         return Finding(name, Result.OK, metadata.version(name))
-    missing = Result.FAILED if name in REQUIRED else Result.NOTE
-    return Finding(name, missing, "not installed", f"pip install '{extra}' in a checkout")
+    except metadata.PackageNotFoundError:
+        missing = Result.FAILED if extra == REQUIRED else Result.NOTE
+        advice = f"pip install './jobs[{extra}]' in a checkout"
+        return Finding(name, missing, "not installed", advice)
 
 
 def _local_gpus() -> Finding:

@@ -57,7 +57,7 @@ def view_of(spec: BatchInferenceSpec, plan: Plan, problems: Sequence[object]) ->
     """Return what `plan` shows of a job."""
     cpus, memory = head_size(spec.cluster)
     head = GroupView("head", cpus, "", memory, 1, 1)
-    stages = [_fused_stage(spec, plan)] if plan.fused else _stages(spec, plan)
+    stages = [_single_stage(spec, plan)] if plan.single_segment else _stages(spec, plan)
     return PlanView(stages, [head, *map(_group, plan.groups)], list(map(str, problems)))
 
 
@@ -89,8 +89,8 @@ def _row_of_group(group: GroupView) -> tuple[str, ...]:
     return group.name, cpu, devices, group.memory, str(group.min), str(group.max)
 
 
-def _fused_stage(spec: BatchInferenceSpec, plan: Plan) -> StageView:
-    """Return the stage of a fused job, whose tasks read, run all steps and write."""
+def _single_stage(spec: BatchInferenceSpec, plan: Plan) -> StageView:
+    """Return the stage of a single segment, whose tasks read, run all steps and write."""
     steps = [spec.read.format, *(step.name for step in spec.steps), spec.write.format]
     default = [step.model.default_batch_size if step.model else None for step in spec.steps]
     given = [step.batch_size for step in spec.steps]

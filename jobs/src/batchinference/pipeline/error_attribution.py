@@ -25,8 +25,16 @@ _NETWORK_ERRORS = frozenset(
      "ChunkedEncodingError", "ProtocolError"}  # while a response is read
 )  # fmt: skip
 _RETRIES_EXHAUSTED = "EndpointDown"
-_BROKEN_DEVICE = ("CUDA error", "NPU error", "device-side assert")
-"""Messages of torch after a device has failed. All later calls in the process fail, too."""
+_DEVICE_ERROR = re.compile(
+    r"(CUDA|HIP|NPU|NCCL|RCCL|HCCL)( driver| runtime| function)? (error|failure)|CUDA_ERROR_"
+    r"|device-side assert|uncorrectable ECC|no CUDA-capable device|No CUDA GPUs are available"
+    r"|no NVIDIA driver"
+)
+"""Matches messages of libraries about a device. All later calls in the process may fail, too."""
+_KERNEL_STOPPED = "device-side assert"
+"""The message if code on a device stopped because of a value that it computed."""
+_UNSUITABLE_CODE = re.compile(r"no kernel image|invalid (device function|configuration|argument)")
+"""Matches messages about a device that works, but not with the code or its arguments."""
 _STORAGE_ERRNOS = frozenset(
     {errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
      errno.ESTALE}
@@ -86,9 +94,34 @@ def is_about_the_row(error: BaseException) -> bool:
         return False
     if isinstance(error, OSError) and (error.errno in _STORAGE_ERRNOS or is_transient(error)):
         return False
-    if isinstance(error, RuntimeError) and any(text in str(error) for text in _BROKEN_DEVICE):
-        return False
-    return not isinstance(error, JobFailure)
+    return not (isinstance(error, JobFailure) or _is_device_error(error))
+
+
+def _is_device_error(error: BaseException) -> bool:
+    return _is_of_native_code(error) and bool(_DEVICE_ERROR.search(str(error)))
+
+
+def _is_of_native_code(error: BaseException) -> bool:
+    native = type(error).__module__.partition(".")[0] in _NATIVE_LIBRARIES
+    return native or isinstance(error, RuntimeError)
+
+
+def has_stopped_kernel(error: BaseException) -> bool:
+    """Return whether code on a device stopped because of the values of rows. The process cannot use
+    the device any more, but another process can."""
+    return _is_device_error(error) and _KERNEL_STOPPED in str(error)
+
+
+def is_device_fault(error: BaseException) -> bool:
+    """Return whether a device failed: the error, or one of its causes, is about the device, and
+    neither about memory nor about what runs on the device."""
+    return any(
+        _is_device_error(link)
+        and not is_out_of_memory(link)
+        and not has_stopped_kernel(link)
+        and not _UNSUITABLE_CODE.search(str(link))
+        for link in _chain(error)
+    )
 
 
 def is_about_the_file(error: BaseException) -> bool:
@@ -105,11 +138,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the device or the process ran out of memory, so that fewer rows may fit."""
     if _MEMORY_ERRORS.intersection(kind.__name__ for kind in type(error).__mro__):
         return True
-    native = type(error).__module__.partition(".")[0] in _NATIVE_LIBRARIES
-    if not native and not isinstance(error, RuntimeError):
-        return False
     text = str(error).lower()
-    return any(part in text for part in _MEMORY_MESSAGES)
+    return _is_of_native_code(error) and any(part in text for part in _MEMORY_MESSAGES)
 
 
 def is_storage_error(error: BaseException) -> TypeGuard[OSError]:

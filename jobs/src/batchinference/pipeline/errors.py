@@ -103,10 +103,6 @@ class BadOutput(JobFailure):
     reason = "BadOutput"
 
 
-class OutputInUse(BadOutput):
-    """The output path holds something that the job must not touch."""
-
-
 class UnwritableValue(BadOutput):
     """The format of the output cannot hold a value. Its row is a failed row."""
 
@@ -154,7 +150,18 @@ class WorkerCrashed(JobFailure):
 
 
 class EngineDied(WorkerCrashed):
-    """A process on which this one depends has died, so that this one must be replaced too."""
+    """This process can compute no more rows, for example because a process on which it depends has
+    died, so that it must be replaced."""
+
+
+class DeviceFailed(JobFailure):
+    """A device, such as a GPU, failed. `node` is Ray's id of its node; empty outside of Ray."""
+
+    reason = "DeviceFailed"
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
 
 
 class NodeLost(JobFailure):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,6 @@ from batchinference.pipeline.errors import (
     BadOutput,
     JobFailure,
     OutOfMemory,
-    OutputInUse,
     WorkerCrashed,
 )
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
@@ -71,7 +69,6 @@ class JobRun:
     own_only: bool = False
     prices: PodPrices | None = None
     say: Callable[[str], None] = lambda _: None
-    _start: float = field(default_factory=time.time, init=False)
     page: str | None = field(default=None, init=False)
     """The address of the page of the report, if it could be written."""
     _reports: ReportBuilder = field(init=False)
@@ -116,13 +113,8 @@ class JobRun:
         self._attempt, self._has_ended = None, False
         self._notes.clear()
         self._reports.begin_output(target.layout)
-        try:
-            identity = identity_of(self.job)
-            run = prepare(self.job.spec, target, identity, own_only=self.own_only)
-        except OutputInUse:
-            if self.job.spec.write.mode != "ignore":
-                raise
-            return self._reports.of_ignored_output()
+        identity = identity_of(self.job)
+        run = prepare(self.job.spec, target, identity, own_only=self.own_only)
         if isinstance(run, NothingToDo):
             if run.parts:
                 return self._reports.of_nothing_new(run.parts, run.remark)
@@ -151,8 +143,10 @@ class JobRun:
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
-            deaths = take_deaths(run.attempt.lease.run)
-            run = passes.after(run, end, deaths, executor.death)
+            deaths, losses = take_deaths(run.attempt.lease.run), executor.losses
+            others = executor.without_faulty_nodes()
+            run = passes.after(run, end, deaths, losses, excluded=others != plan)
+            plan = others
 
     def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
@@ -165,7 +159,7 @@ class JobRun:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
-        lost = json.dumps({"retries": executor.lost, "task": run.attempt.number})
+        lost = json.dumps({"retries": len(executor.losses), "task": run.attempt.number})
         self._add_notes([*end.notes, (WRITE_STEP, lost)])
         return end
 
@@ -209,7 +203,7 @@ class JobRun:
         if run.table is not None and isinstance(write, WriteTable):
             placed = executor.place_files(run.table, snapshot)
             attempt.register(write, run.table, placed, snapshot, self._reports.build())
-        self._reports.cost = cost_so_far(self.prices, self._start)
+        self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         attempt.complete(snapshot, report)
@@ -248,7 +242,7 @@ class JobRun:
                     self._entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._add_notes(note for manifest in manifests for note in manifest.notes)
                     self._reports.warnings = run.final_warnings(run.start.with_commits(manifests))
-        self._reports.cost = cost_so_far(self.prices, self._start)
+        self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)
         published = self._publish(report)

@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.decision import decide, load_state
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, OutputInUse
+from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
@@ -118,11 +118,7 @@ def _check_output(
         return
     (target, *_) = plan_outputs(spec, layout)
     request = request_of(spec, job)
-    try:
-        decide(load_state(target.layout, request, table_of(spec.write), target.reader), request)
-    except OutputInUse:
-        if spec.write.mode != "ignore":
-            raise
+    decide(load_state(target.layout, request, table_of(spec.write), target.reader), request)
 
 
 def check_writable(place: Location) -> None:

@@ -5,18 +5,22 @@ A job that cannot succeed is refused before rows are read and before the output 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from batchinference.pipeline.commit.append import OutputTarget
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
+    FinishTableCommit,
     Request,
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
-from batchinference.pipeline.commit.look import OutputPlan, begin_attempt, look_at_output
+from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.output_plan import OutputPlan, begin_attempt, look_at_output
+from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -43,7 +47,7 @@ from batchinference.plan.columns import check_columns
 from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles
-from batchinference.spec.write import WriteOrdered
+from batchinference.spec.write import WriteNumbered
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,14 @@ def prepare(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> AttemptRun | NothingToDo:
     """Check the job, begin its first attempt at an output, and return the attempt. `job` is the
-    identity of the job. With `own_only`, only output of this job is replaced. Raises OutputInUse if
+    identity of the job. With `own_only`, only output of this job is replaced. Raises BadOutput if
     the job must not change the output."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
-    plan = look_at_output(target, request, table, finished_report)
+    plan = look_at_output(target, request, table)
+    if isinstance(plan.action, FinishTableCommit) and plan.state.lease is not None:
+        _complete(spec, target.layout, plan.state.lease)
+        plan = look_at_output(replace(target, reader=OutputReader()), request, table)
     try:
         source = _open_input(spec, target, plan, job)
     except NoNewFiles as remark:
@@ -84,6 +91,13 @@ def prepare(
         attempt, start = begin_attempt(spec, plan, request, source.serialized)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
+    """Complete an output whose driver with this lease died after the commit of its table."""
+    with storage_errors_as_bad_output(spec.write):
+        end = Snapshot.read(layout.end, layout.key)
+        Attempt(layout, lease).complete(end, finished_report(layout, end))
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
@@ -193,6 +207,6 @@ def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | Non
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
     """Return the number of input files of earlier appends, from which row numbers continue."""
-    if not (isinstance(spec.write, WriteOrdered) and spec.write.row_number):
+    if not (isinstance(spec.write, WriteNumbered) and spec.write.row_number):
         return 0
     return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)

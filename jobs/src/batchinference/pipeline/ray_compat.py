@@ -91,6 +91,7 @@ __all__ = [
     "replaces_dead_process",
     "retries_of_this_task",
     "set_flag",
+    "start_late_bundle",
     "unify_schemas",
     "without_monitors",
 ]
@@ -235,9 +236,9 @@ class NodeLifetime:
     start: float
     end: float | None
 
-    def seconds(self, now: float, since: float = 0.0) -> float:
-        """Return for how long the node has existed between `since` and `now`."""
-        return max(0.0, (now if self.end is None else self.end) - max(self.start, since))
+    def seconds(self, now: float) -> float:
+        """Return for how long the node has existed until `now`."""
+        return max(0.0, (now if self.end is None else self.end) - self.start)
 
 
 def node_lifetimes() -> list[NodeLifetime]:
@@ -304,8 +305,8 @@ def has_dead_actors(operator: PhysicalOperator) -> bool:
 
 
 class TimedBundling(RebundlingStrategy):
-    """Bundles blocks for a task until they have enough rows, or the first one is old enough. It is
-    asked when a block arrives."""
+    """Bundles blocks for a task until they have enough rows, or the first one is old enough. Ray
+    asks it when a block arrives, and `start_late_bundle` at other times."""
 
     def __init__(self, rows: int, seconds: float) -> None:
         self._rows, self._seconds = rows, seconds
@@ -321,6 +322,11 @@ class TimedBundling(RebundlingStrategy):
         self._since = None if ready else since
         return ready
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the first block that waits is old enough."""
+        return self._since is not None and time.monotonic() - self._since >= self._seconds
+
     def rows_needed_from_last_pending_bundle(
         self, total_pending_rows: int, last_pending_bundle: RefBundle
     ) -> int:
@@ -331,3 +337,18 @@ def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> Non
     """Make an operator bundle its blocks with TimedBundling."""
     if isinstance(operator, MapOperator) and operator._block_ref_bundler is not None:
         operator._block_ref_bundler._strategy = TimedBundling(rows, seconds)
+
+
+def start_late_bundle(operator: PhysicalOperator) -> None:
+    """Start a task for the blocks that wait, if the first one is old enough, as the operator does
+    when its input has ended."""
+    queue: Any = getattr(operator, "_block_ref_bundler", None)
+    strategy = getattr(queue, "_strategy", None)
+    if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):
+        return
+    if strategy.is_late:
+        queue.finalize()
+        bundle, parts = queue.get_next_with_original()
+        for part in parts:
+            operator._metrics.on_input_dequeued(part, input_index=0)
+        operator._try_schedule_task(bundle, strict=False)

@@ -11,7 +11,7 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step, to_alias
-from batchinference.spec.write import Write, WriteOrdered
+from batchinference.spec.write import Write, WriteNumbered
 
 _CONSTANTS = {"true": "True", "false": "False", "null": "None", "none": "None"}
 
@@ -77,7 +77,7 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
             if columns is not None and column not in columns:
                 message = _unknown_column(f"it names column '{column}'", column, columns)
                 yield Problem(f"spec.write.{field}", message)
-    if isinstance(write, WriteOrdered) and write.row_number in (columns or ()):
+    if isinstance(write, WriteNumbered) and write.row_number in (columns or ()):
         message = f"there is a column '{write.row_number}' already. Choose another name"
         yield Problem("spec.write.rowNumber", message)
     chosen = write.columns_needed or columns

@@ -55,10 +55,12 @@ def is_cpu_stage(stage: Stage) -> bool:
     return stage.gpus == 0 and stage.memory is None and not stage.custom
 
 
-def groups_of(stages: list[Stage], workers: Workers, *, fused: bool = False) -> list[WorkerGroup]:
+def groups_of(
+    stages: list[Stage], workers: Workers, *, single_segment: bool = False
+) -> list[WorkerGroup]:
     """Return the worker groups for these stages, `cpu` first.
 
-    Fused stages need no CPUs for writing.
+    A single segment needs no CPUs for writing.
 
     Raises SpecError if the group `cpu` is too small for everything that must run at the same time.
     Its actors would take all CPUs, and the tasks that feed them would never start.
@@ -74,7 +76,8 @@ def groups_of(stages: list[Stage], workers: Workers, *, fused: bool = False) -> 
             if known
             else _group(stage)
         )
-    return [_cpu_group(stages, workers, fused=fused), *_uniquely_named(list(shapes.values()))]
+    cpu_group = _cpu_group(stages, workers, single_segment=single_segment)
+    return [cpu_group, *_uniquely_named(list(shapes.values()))]
 
 
 def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
@@ -114,7 +117,7 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
     return result
 
 
-def _cpu_group(stages: list[Stage], workers: Workers, *, fused: bool) -> WorkerGroup:
+def _cpu_group(stages: list[Stage], workers: Workers, *, single_segment: bool) -> WorkerGroup:
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
     min_demands = [
         stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)
@@ -124,7 +127,7 @@ def _cpu_group(stages: list[Stage], workers: Workers, *, fused: bool) -> WorkerG
     ]
     read_cpus = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
     cpus = workers.cpu or _default_cpus([*min_demands, read_cpus, WRITE_CPUS])
-    tasks = [read_cpus] if fused else [read_cpus, WRITE_CPUS]
+    tasks = [read_cpus] if single_segment else [read_cpus, WRITE_CPUS]
     _check_step_cpus(on_cpu, cpus)
     least = DEFAULT_WORKERS if workers.min is None else workers.min
     most = workers.max or max(pods_needed([*max_demands, *tasks], cpus) + 1, least)

@@ -18,7 +18,6 @@ from batchinference.plan.writing import cpus_with_writers
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU
-from batchinference.spec.write import Write, WriteSized
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,13 @@ class Plan:
 
     stages: tuple[Stage, ...]
     groups: tuple[WorkerGroup, ...]
-    fused: bool
-    """Whether each task reads a part of the input, runs all steps and writes the results. An input
-    with too few parts runs as operators nevertheless: see `execution.executor`."""
+    single_segment: bool
+    """Whether each task reads a part of the input, runs all steps and writes the results. Some
+    inputs and outputs need several segments nevertheless: see `Executor`."""
     notes: tuple[str, ...] = ()
     """How the plan differs from the job file because the machine lacks resources."""
+    faulty_nodes: tuple[str, ...] = ()
+    """The ids of the nodes of Ray that are not used, because a device failed there."""
 
     @property
     def task_cpus(self) -> float:
@@ -41,13 +42,12 @@ class Plan:
     def group_of(self, stage: Stage) -> str:
         return group_of(stage, list(self.groups))
 
-    def on_machine(self, write: Write, found: Mapping[str, float]) -> Plan:
+    def on_machine(self, found: Mapping[str, float]) -> Plan:
         """Return the plan for one machine with these resources, by Ray's names. Steps run on the
         CPU if there are not enough devices for all of them."""
         stages, notes = fit_to_machine(self.stages, found)
-        return replace(
-            self, stages=tuple(stages), fused=is_fused(stages, write), notes=tuple(notes)
-        )
+        single = is_single_segment(stages)
+        return replace(self, stages=tuple(stages), single_segment=single, notes=tuple(notes))
 
     def within_memory(self, memory: float | None) -> Plan:
         """Return the plan without memory requests, unless one replica of each pool fits. `memory`
@@ -59,11 +59,11 @@ class Plan:
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError if the job would never finish."""
     stages = _checked_stages(spec)
-    fused = is_fused(stages, spec.write)
-    # an input with too few parts for fused tasks needs CPUs for pools and for writing
+    single = is_single_segment(stages)
+    # in several segments, it would need CPUs for pools and for writing
     no_pools = all(stage.replicas is None for stage in stages)
-    groups = groups_of(stages, spec.cluster.workers, fused=fused and no_pools)
-    return Plan(tuple(stages), tuple(groups), fused)
+    groups = groups_of(stages, spec.cluster.workers, single_segment=single and no_pools)
+    return Plan(tuple(stages), tuple(groups), single)
 
 
 def plan_for_machine(
@@ -74,7 +74,7 @@ def plan_for_machine(
 ) -> Plan:
     """Return the plan for one machine with these GPUs and custom resources, and with this memory
     for replicas, in bytes. If it is None, memory requests are dropped without a note."""
-    plan = requested_plan(spec).on_machine(spec.write, {**(custom or {}), GPU: gpus})
+    plan = requested_plan(spec).on_machine({**(custom or {}), GPU: gpus})
     return plan.within_memory(memory)
 
 
@@ -82,23 +82,17 @@ def requested_plan(spec: BatchInferenceSpec) -> Plan:
     """Return the plan without worker groups, which is not fitted to a machine yet. Raises SpecError
     for wrong columns."""
     stages = _checked_stages(spec)
-    return Plan(tuple(stages), (), is_fused(stages, spec.write))
+    return Plan(tuple(stages), (), is_single_segment(stages))
 
 
-def is_fused(stages: list[Stage], write: Write) -> bool:
-    """Return whether one task can read, run all steps and write.
-
-    Pools that the job requests require separate operators. `rowsPerFile` collects the rows of
-    several parts of the input.
-    """
-    operators = any(stage.needs_pool or stage.rows_per_block for stage in stages)
-    collects = isinstance(write, WriteSized) and write.rows_per_file is not None
-    return not (operators or collects)
+def is_single_segment(stages: list[Stage]) -> bool:
+    """Return whether one task can read, run all steps and write: no step needs a pool."""
+    return not any(stage.needs_pool for stage in stages)
 
 
 def ray_cpus(plan: Plan, machine: int) -> int:
     """Return the number of CPUs with which to start Ray on a machine with `machine` CPUs."""
-    if plan.fused:
+    if plan.single_segment:
         return max(machine, math.ceil(plan.task_cpus))
     return max(cpus_with_writers(machine), math.ceil(cpus_needed(plan)))
 

@@ -4,20 +4,24 @@ Adjacent steps without a model or class run together in one task. A model or a c
 actor pool. CPU work is not fused into that pool, so that the next batch is prepared while the
 device computes. Only column drops are fused into a pool, so that image data that no later step
 reads never leaves the actor. If no stage needs a pool, each task runs all stages: see
-`plan.is_fused`.
+`plan.is_single_segment`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from batchinference.plan.pruning import drop_early
+from batchinference.spec.models import Model
 from batchinference.spec.profiles import GPU
 from batchinference.spec.resources import Resources
-from batchinference.spec.steps import Replicas, Step
+from batchinference.spec.steps import TUNABLE, Replicas, Step
 
 SEARCH_ROWS = 256
 """The largest batch that `batchSize: auto` tries, in rows."""
+PREPARED_ROWS = 1024
+"""Rows whose inputs are prepared together."""
 TASK_CPUS = 1.0
 """CPUs of a read task, or of a task that runs column steps."""
 WRITE_CPUS = 0.25
@@ -49,6 +53,8 @@ class Stage:
     accelerator: str | None = None
     kinds: tuple[tuple[str, str], ...] = ((GPU, "cuda"),)
     pods: int = 1
+    prepares: bool = False
+    """Whether its tasks prepare the inputs of the model of its step, which a pool computes."""
 
     @property
     def resources(self) -> dict[str, int]:
@@ -56,23 +62,26 @@ class Stage:
         return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
 
     @property
+    def model(self) -> Model | None:
+        """The model that the stage computes."""
+        return self.steps[0].model if self.steps and not self.prepares else None
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The text columns that the model pads to the longest text of a batch."""
-        model = self.steps[0].model if self.steps else None
-        return model.padded_texts if model else ()
+        return self.model.padded_texts if self.model else ()
 
     @property
     def concurrent_batches(self) -> int:
         """The number of batches that a replica computes at the same time."""
-        model = self.steps[0].model if self.steps else None
-        return model.concurrent_batches if model else 1
+        return self.model.concurrent_batches if self.model else 1
 
     @property
     def concurrent_calls(self) -> int:
         """The number of calls of a replica at the same time. A model computes the batch of one of
         them, while another one prepares its batch, and another one passes on its results."""
-        model = self.steps[0].model if self.steps else None
-        return MODEL_CALLS if model and model.IN_PROCESS else self.concurrent_batches
+        is_local = self.model is not None and self.model.IN_PROCESS
+        return MODEL_CALLS if is_local else self.concurrent_batches
 
     @property
     def needs_pool(self) -> bool:
@@ -84,22 +93,40 @@ class Stage:
         own = step.replicas or asked.gpu or asked.memory or asked.custom
         return bool(own) or (step.model is not None and not step.model.IN_PROCESS)
 
-    @property
-    def rows_per_block(self) -> int | None:
-        """Rows per block if the stage repartitions blocks, otherwise None."""
-        return self.steps[0].facts.rows_per_block if self.steps else None
-
 
 def stages_of(steps: list[Step]) -> list[Stage]:
     """Return the stages of the steps, in order. Columns are dropped as early as possible."""
     stages: list[Stage] = []
-    for step in drop_early(steps):
+    for step in _sized(drop_early(steps)):
         stage = _stage(step)
         if stages and _joins(stage, stages[-1]):
             stages[-1] = replace(stages[-1], steps=(*stages[-1].steps, step))
         else:
             stages.append(stage)
     return stages
+
+
+def with_preparations(stages: Iterable[Stage]) -> Iterator[Stage]:
+    """Yield the stages, with tasks before each pool that prepare the inputs of its model, if the
+    model allows that. They have the name of the pool."""
+    for stage in stages:
+        if stage.replicas is not None and stage.model and stage.model.tokenized_inputs:
+            step = stage.steps[0].model_copy(update={"batch_size": PREPARED_ROWS})
+            yield Stage(stage.name, (step,), prepares=True)
+        yield stage
+
+
+def _sized(steps: list[Step]) -> Iterator[Step]:
+    """Yield the steps without those that only say how many rows the next ones get at a time. These
+    have that batch size then, unless they have a model or a batch size of their own."""
+    rows = None
+    for step in steps:
+        if step.facts.rows_per_block:
+            rows = step.facts.rows_per_block
+        elif rows and not step.batch_size and step.model is None and step.kind in TUNABLE:
+            yield step.model_copy(update={"batch_size": rows})
+        else:
+            yield step
 
 
 def _stage(step: Step) -> Stage:
@@ -126,7 +153,5 @@ def _batch_size(step: Step) -> int | None:
 
 def _joins(stage: Stage, previous: Stage) -> bool:
     only_drops = all(step.facts.drops or step.facts.selects for step in stage.steps)
-    if stage.rows_per_block or previous.rows_per_block:
-        return False
     both_tasks = stage.replicas is None and previous.replicas is None
     return only_drops or (both_tasks and stage.cpus == previous.cpus)

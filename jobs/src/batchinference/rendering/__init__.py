@@ -6,10 +6,7 @@ from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
-    CLAIM,
-    CLAIM_TIME,
     CLUSTER_LABEL,
-    FINGERPRINT,
     GENERATION,
     GPUS_LABEL,
     MANAGED_BY,
@@ -17,9 +14,7 @@ from batchinference.rendering.names import (
     NAME_LABEL,
     NODE_TYPE_LABEL,
     POD_GROUP_LABEL,
-    POOL_LABEL,
     RELEASED,
-    WARM,
     Names,
 )
 from batchinference.rendering.objects import Owner
@@ -33,20 +28,10 @@ from batchinference.rendering.rayjob import (
     patched_pods,
 )
 from batchinference.rendering.token_secret import token_secret
-from batchinference.rendering.warm import (
-    WarmStart,
-    fingerprint_of,
-    warm_cluster,
-    warm_start,
-    warm_token_secret,
-)
 
 __all__ = [
     "ATTEMPT_LABEL",
-    "CLAIM",
-    "CLAIM_TIME",
     "CLUSTER_LABEL",
-    "FINGERPRINT",
     "GENERATION",
     "GPUS_LABEL",
     "KEEP_SECONDS",
@@ -56,24 +41,17 @@ __all__ = [
     "NODE_TYPE_LABEL",
     "POD_GROUP_LABEL",
     "POD_TEMPLATE",
-    "POOL_LABEL",
     "QUEUE_LABEL",
     "RAY_API_VERSION",
     "RAY_CLUSTER",
     "RAY_JOB",
     "RELEASED",
-    "WARM",
     "Backstop",
     "Names",
     "Owner",
-    "WarmStart",
     "attempt_objects",
     "effective",
-    "fingerprint_of",
     "patched_pods",
     "token_secret",
-    "warm_cluster",
-    "warm_start",
-    "warm_token_secret",
     "with_memory",
 ]

@@ -16,19 +16,8 @@ RELEASED = f"{GROUP}/released"
 """Annotation of a RayJob with the time at which Kueue was last asked to look at its gated pods."""
 GPUS_LABEL = f"{GROUP}/gpus"
 """Label of a pod with the number of its devices: GPUs and all other kinds."""
-WARM = "warm_cluster"
-"""Value of NAME_LABEL of the pods of warm clusters. It is not a valid name of a job."""
-POOL_LABEL = f"{GROUP}/pool"
-"""Label of a warm cluster with the name of its pool."""
-FINGERPRINT = f"{GROUP}/fingerprint"
-"""Annotation of a warm cluster with the fingerprint of its spec."""
-CLAIM = f"{GROUP}/claimed-by"
-"""Annotation of a claimed warm cluster with the name of the only RayJob that may run in it."""
-CLAIM_TIME = f"{GROUP}/claimed-at"
-"""Annotation of a claimed warm cluster with the time of the claim."""
 CLUSTER_LABEL = "ray.io/cluster"
-"""Label of KubeRay with the RayCluster of a pod, and the key in `clusterSelector` of a RayJob. No
-label contains the RayJob of a pod."""
+"""Label of KubeRay with the RayCluster of a pod. No label contains the RayJob of a pod."""
 NODE_TYPE_LABEL = "ray.io/node-type"
 POD_GROUP_LABEL = "ray.io/group"
 """Labels of KubeRay: whether a pod is the head or a worker, and its worker group."""
@@ -65,16 +54,3 @@ class Names:
     @property
     def labels(self) -> dict[str, str]:
         return {MANAGED_BY: MANAGER, NAME_LABEL: self.job}
-
-
-@dataclass(frozen=True)
-class WarmNames(Names):
-    """Names of the objects of a warm cluster, whose name is `job`. It belongs to no job yet."""
-
-    @property
-    def secret(self) -> str:
-        return f"{self.job}-token"
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return {MANAGED_BY: MANAGER, NAME_LABEL: WARM}

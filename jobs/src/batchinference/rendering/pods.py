@@ -42,8 +42,7 @@ GRACE = "5s"
 def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:
     """Return the template of the head pod, which runs Ray's services and the driver.
 
-    It mounts the files of the attempt. Without files, it mounts an empty directory, into which the
-    driver of a RayJob in a warm cluster unpacks them.
+    It mounts the files of the attempt.
     """
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
     template["spec"] |= _placement_of_head(cluster.head)
@@ -53,10 +52,10 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
         {"name": name, "value": value}
         for name, value in {STOP_WAIT: str(STOP_SECONDS), **digests}.items()
     ]
-    mount = {"name": JOB_VOLUME, "mountPath": JOB_DIRECTORY}
-    spec["containers"][0]["volumeMounts"].append(mount | {"readOnly": True} if files else mount)
-    source = {"configMap": {"name": config_map_name(names, files)}} if files else {"emptyDir": {}}
-    spec["volumes"].append({"name": JOB_VOLUME, **source})
+    mount = {"name": JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
+    spec["containers"][0]["volumeMounts"].append(mount)
+    source = {"name": config_map_name(names, files)}
+    spec["volumes"].append({"name": JOB_VOLUME, "configMap": source})
     return template
 
 

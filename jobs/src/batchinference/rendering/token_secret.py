@@ -16,7 +16,7 @@ def token_secret(
 ) -> dict[str, Any]:
     """Return the Secret with the token that KubeRay, the operator and Ray use in the cluster.
 
-    Its owner must be the RayJob or a warm cluster, not the BatchInference. KubeRay needs the token
+    Its owner must be the RayJob, not the BatchInference. KubeRay needs the token
     to stop the job of a RayJob that is being deleted. If the Secret were deleted first, KubeRay
     would wait forever.
     """

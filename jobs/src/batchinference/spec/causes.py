@@ -12,6 +12,7 @@ class Cause(StrEnum):
     PREEMPTED = "Preempted"
     OUT_OF_MEMORY = "OutOfMemory"
     WORKER_CRASHED = "WorkerCrashed"
+    DEVICE_FAILED = "DeviceFailed"
     HEAD_LOST = "HeadLost"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     STALLED = "Stalled"
@@ -61,8 +62,8 @@ class Cause(StrEnum):
 
 _RETRIED = frozenset(
     {Cause.NODE_LOST, Cause.PREEMPTED, Cause.OUT_OF_MEMORY, Cause.WORKER_CRASHED,
-     Cause.HEAD_LOST, Cause.STORAGE_UNAVAILABLE, Cause.STALLED, Cause.SUBMISSION_FAILED,
-     Cause.INCOMPLETE, Cause.INTERRUPTED}
+     Cause.DEVICE_FAILED, Cause.HEAD_LOST, Cause.STORAGE_UNAVAILABLE, Cause.STALLED,
+     Cause.SUBMISSION_FAILED, Cause.INCOMPLETE, Cause.INTERRUPTED}
 )  # fmt: skip
 _ENDED_BY_OPERATOR = frozenset(
     {Cause.STALLED, Cause.UNSCHEDULABLE, Cause.IMAGE_PULL, Cause.CONTAINER_CONFIG, Cause.CRASH_LOOP,
@@ -74,6 +75,7 @@ _MEANINGS = {
     "priority",
     Cause.OUT_OF_MEMORY: "a pod used more memory than its limit, or its node ran out of memory",
     Cause.WORKER_CRASHED: "a worker process crashed repeatedly, often because it ran out of memory",
+    Cause.DEVICE_FAILED: "a device, such as a GPU, failed, and no other node could run the step",
     Cause.HEAD_LOST: "the head pod, or the driver in it, was killed for an unknown reason",
     Cause.STORAGE_UNAVAILABLE: "the storage was unavailable for longer than requests are retried",
     Cause.STALLED: "no row was finished within `deadlines.stall`",
@@ -107,6 +109,8 @@ _REMEDIES = {
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
     "failed rows in `errors`: in most jobs without actor pools, the job then searches for the row, "
     "and the row becomes a failed row.",
+    Cause.DEVICE_FAILED: "The message names the node, or its pod, and the error. Restart or drain "
+    "the node. A cluster retries the job, which resumes. On your machine, run the job again.",
     Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "
     "the head in `cluster.head`, and look at the log of the head pod.",
     Cause.STORAGE_UNAVAILABLE: "Check that the object store is up and reachable from the pods. The "

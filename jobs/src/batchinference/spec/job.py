@@ -139,8 +139,7 @@ class BatchInferenceSpec(SpecModel):
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
     """On a cluster that limits the number of running jobs: the priority in the admission queue. The
     job with the highest priority starts first, and the older job if priorities are equal. It can be
-    changed while the job waits. A running job is preempted only if the platform allows it. Jobs in
-    a Kueue queue use `cluster.queuePriorityClass` instead."""
+    changed while the job waits. Jobs in a Kueue queue use `cluster.queuePriorityClass` instead."""
     retry: Retry = Retry()
     """On a cluster: the number of attempts, and the causes that are retried."""
     deadlines: Deadlines = Deadlines()

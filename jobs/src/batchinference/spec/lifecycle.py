@@ -41,7 +41,7 @@ class OutOfMemory(SpecModel):
 
 class Retry(SpecModel):
     """The attempts of a job. Each attempt is a new RayJob with a new cluster. Attempts that ended
-    because of `suspend` or preemption do not count. A change takes effect at the next failure."""
+    because of `suspend` do not count. A change takes effect at the next failure."""
 
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     """The maximum number of attempts, including the first."""

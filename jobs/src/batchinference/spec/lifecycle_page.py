@@ -35,16 +35,8 @@ attempt. These retries have no cause and do not count.
 """
 _BACKSTOP = """
 If the operator is unavailable when a deadline passes, KubeRay ends the attempt later. Its cause is
-then `DeadlineExceeded` as well. In a [warm cluster](pools.md), the driver continues until the
-operator is back ([operations.md](operations.md#when-the-operator-is-unavailable)).
-
-`Preempted` has two meanings:
-
-- As the `cause` of a failed attempt: the scheduler of Kubernetes evicted a pod in favor of one with
-  a higher PriorityClass. The attempt counts towards `retry.maxAttempts`.
-- As the `outcome` of an attempt, and as the reason of the job while it waits: the operator gave the
-  slot of the job to a job of the same namespace with a higher `priority`
-  ([Preemption](sharing.md#preemption)). The attempt does not count.
+then `DeadlineExceeded` as well
+([operations.md](operations.md#when-the-operator-is-unavailable)).
 """
 
 

@@ -36,7 +36,7 @@ MEANINGS = {
     Phase.RETRYING: "an attempt failed; the next one starts after the backoff",
 }
 
-_SUSPEND = {Phase.SUSPENDING: "`suspend` is set, or a job with a higher priority takes the slot"}
+_SUSPEND = {Phase.SUSPENDING: "`suspend` is set"}
 _END = {
     Phase.FAILED: "the cause is not retried, or `retry.maxAttempts` is reached",
     Phase.RETRYING: "the cause is retried",

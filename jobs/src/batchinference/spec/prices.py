@@ -20,8 +20,6 @@ class PodPrices(SpecModel):
     """The price of one pod per hour, by its group. The head is the group `head`."""
     before: float = 0.0
     """The cost of the earlier attempts of the job."""
-    warm: bool = False
-    """Whether the pods have started before the attempt. They count from the start of the driver."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> PodPrices | None:

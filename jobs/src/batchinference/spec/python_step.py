@@ -75,8 +75,8 @@ class PythonStep(SpecModel):
 
     @property
     def facts(self) -> StepFacts:
-        arguments = {f"constructor_args.{key}": arg for key, arg in self.constructor_args.items()}
-        paths = {field: arg for field, arg in arguments.items() if is_relative_path(arg)}
+        arguments = self.constructor_args.items()
+        paths = {f"constructor_args.{key}": arg for key, arg in arguments if is_relative_path(arg)}
         return StepFacts(
             result=self.predict_batch.output if self.predict_batch else None,
             summary=self.callable,
@@ -86,7 +86,6 @@ class PythonStep(SpecModel):
             "class has a name in CapWords)",
             modules=[self.callable, *self.constructor_refs.values()],
             places={field: Place(path, may_be_of_hub=True) for field, path in paths.items()},
-            file_arguments=arguments,
         )
 
     @model_validator(mode="after")

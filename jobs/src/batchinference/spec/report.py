@@ -14,7 +14,7 @@ from batchinference.spec.base import SpecModel
 from batchinference.spec.progress import Counts, Progress, RowsOverTime
 from batchinference.spec.status import Timestamp
 from batchinference.spec.warnings import WarningCount
-from batchinference.text import in_one_line
+from batchinference.text import in_one_line, money
 
 REPORT_FILE = "batchinference-report.json"
 """The name of the report in the directory of `--report-directory`."""
@@ -73,6 +73,12 @@ class Memory(SpecModel):
     memory."""
     spilled_bytes: int | None = None
     """Bytes that Ray's object store wrote to disk because it was full."""
+
+
+def preparation_of(step: str) -> str:
+    """Return the name under which the time is reported that tasks take to prepare the inputs of a
+    model step for its pool."""
+    return f"{step} (preparation)"
 
 
 class StepTimes(SpecModel):
@@ -148,16 +154,17 @@ class RunCost(SpecModel):
     """The currency of the prices, such as EUR."""
 
     @property
-    def total(self) -> float:
+    def total(self) -> str:
         """The cost of this run and of the earlier attempts."""
-        return self.amount + self.before
+        return money(self.amount + self.before, self.currency)
 
     def __str__(self) -> str:
         """Return the total cost, and its parts if there were earlier attempts."""
-        total = f"{self.total:.2f} {self.currency}"
         if not self.before:
-            return total
-        return f"{total} ({self.amount:.2f} in this run, {self.before:.2f} in earlier attempts)"
+            return self.total
+        return (
+            f"{self.total} ({self.amount:,.2f} in this run, {self.before:,.2f} in earlier attempts)"
+        )
 
 
 class Report(SpecModel):
@@ -196,7 +203,8 @@ class Report(SpecModel):
     was reduced because memory ran out."""
     steps: dict[str, StepTimes] = {}
     """The time of each step that ran in this attempt, of reading and decoding rows (`read`), and of
-    encoding and storing rows (`write`)."""
+    encoding and storing rows (`write`). `STEP (preparation)` is the time in which tasks convert the
+    texts of a model to tokens for its actor pool."""
     retries: int = 0
     """Number of tasks of this attempt that were retried because their process died."""
     memory: Memory | None = None

@@ -2,5 +2,7 @@
 
 OWN_PREFIX = "_bi_"
 """Prefix of reserved column names."""
+PREPARED_PREFIX = OWN_PREFIX + "prepared_"
+"""Prefix of the columns that tasks add for the pool of a model."""
 RESERVED_STEPS = ("read", "write")
 """Reserved step names: reading and writing in reports and error records."""

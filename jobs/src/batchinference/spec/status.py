@@ -13,6 +13,7 @@ from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts, Progress, Rows
 from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
+from batchinference.text import money
 
 
 def _check_time(text: str) -> str:
@@ -30,7 +31,7 @@ _OPEN = WithJsonSchema({"type": "string", "maxLength": 64})
 operator, and the API server would refuse the whole status for a name that it does not know."""
 OpenPhase = Annotated[Phase, _OPEN]
 OpenCause = Annotated[Cause, _OPEN]
-Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended", "Preempted"], _OPEN]
+Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended"], _OPEN]
 MemoryOfGroups = Annotated[dict[str, Annotated[str, Field(max_length=32)]], Field(max_length=64)]
 
 
@@ -61,6 +62,13 @@ class Cost(SpecModel):
     forecast: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Expected total cost, from the cost per row of the last attempt. Absent before 1 % of the rows
     are finished, and after the end of the job."""
+
+    def __str__(self) -> str:
+        """Return the cost, and the expected cost if it is known."""
+        known = money(self.amount, self.currency)
+        if self.forecast is None:
+            return known
+        return f"{known}, {money(self.forecast, self.currency)} expected"
 
 
 class DriverHead(SpecModel):
@@ -95,12 +103,11 @@ class Attempt(SpecModel):
     completion_time: Timestamp | None = None
     """When the attempt ended."""
     outcome: Outcome | None = None
-    """How the attempt ended: Succeeded, Failed, Suspended or Preempted. Absent while it is
-    running."""
+    """How the attempt ended: Succeeded, Failed or Suspended. Absent while it is running."""
     cause: OpenCause | None = None
     """The cause of the failure, such as NodeLost."""
     message: Annotated[str, Field(max_length=1024)] | None = None
-    """The original error message, or the job that preempted this job."""
+    """The original error message."""
     out_of_memory: MemoryOfGroups | None = None
     """The groups that ran out of memory, with the memory of a pod of each group."""
     memory: MemoryOfGroups | None = None
@@ -162,8 +169,6 @@ class BatchInferenceStatus(SpecModel):
     """When the next attempt starts. Present during the backoff."""
     attempts: Annotated[list[Attempt], Field(max_length=20)] = []
     """The last 20 attempts."""
-    slot_reserved_for: str | None = None
-    """The job that preempted this one, while the slot of this job is reserved for it."""
     suspended_seconds: int | None = None
     """The total time of suspension in seconds, which does not count towards `deadlines.total`."""
     progress_time: Timestamp | None = None

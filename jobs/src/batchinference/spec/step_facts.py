@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -51,7 +50,7 @@ class StepFacts:
     why_in_tasks: str = ""
     """Why it does not run in actors, for a message."""
     rows_per_block: int | None = None
-    """The size of the blocks into which it divides the rows; None if it does not."""
+    """The batch size that it gives to the next steps; None if it is another kind of step."""
     modules: Sequence[str] = ()
     """The code of the user that it imports, as `module:name`."""
     places: Mapping[str, Place] = field(default_factory=dict)
@@ -60,8 +59,6 @@ class StepFacts:
     """The places of the files of a model, or its names on the Hub."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the model files."""
-    file_arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments of user code that may be paths of files that it reads, by field."""
     secrets: Sequence[str | None] = ()
     """The environment variables with secrets that it names."""
 

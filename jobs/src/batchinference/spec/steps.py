@@ -111,10 +111,10 @@ class Explode(SpecModel):
 
 
 class Repartition(SpecModel):
-    """Divides the rows into blocks of another size."""
+    """Divides the rows into blocks for the next python and nearest steps."""
 
     rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
-    """Number of rows of a block, which is the unit of work of the next steps."""
+    """The batch size of the next python and nearest steps that have none."""
 
     @property
     def facts(self) -> StepFacts:
@@ -220,14 +220,13 @@ class Step(SpecModel):
     chunk: Chunk | None = None
     """Divide long texts into chunks, each in its own row."""
     repartition: Repartition | None = None
-    """Divide the rows into blocks of another size."""
+    """Set the number of rows that the next python and nearest steps get at a time."""
     nearest: Nearest | None = None
     """Find the most similar rows of a finished output for each row."""
     batch_size: BatchSize | None = None
-    """Number of rows per batch, for model, python and nearest. The default is 32 for a model, 8
-    times `concurrency` for the runtime http, and otherwise a whole block. `auto` searches for the
-    fastest size with the first batches. If a replica runs out of memory, it halves its batch
-    size."""
+    """Number of rows per batch, for model, python and nearest. The default is 32 for a model, 16
+    for the runtime http, and otherwise a whole block. `auto` searches for the fastest size with the
+    first batches. If a replica runs out of memory, it halves its batch size."""
     replicas: Replicas | None = None
     """The number of replicas of a model or a python class. Each replica is an actor. Without this
     field, a step with GPUs, memory or custom resources, vLLM or an HTTP endpoint has one replica.

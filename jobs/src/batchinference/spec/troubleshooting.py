@@ -25,13 +25,6 @@ WAITING = {
         "Kueue has not admitted the RayJob or its pods",
         "Compare the message with the quota of the ClusterQueue.",
     ),
-    "Preempted": Entry(
-        "with `concurrency.preemption`, a job of the same namespace with a higher `priority` took "
-        "the slot",
-        "Wait: the job resumes when a slot is free. To keep its slot, increase `priority` of the "
-        "job. See [Preemption](sharing.md#preemption). It is not the [cause](#preempted) of the "
-        "same name.",
-    ),
     "NameTaken": Entry(
         "a RayJob with the name of the job's RayJob exists and belongs to something else",
         "If the message names a deleted BatchInference, wait: its RayJob is being deleted. "
@@ -167,8 +160,6 @@ CONDITIONS = {
 }
 """The conditions of a status, and when each is True."""
 _NOTES = {
-    Cause.PREEMPTED: "- **Do not confuse it with** the [reason](#reasons-for-waiting) `Preempted` "
-    "of a waiting job, whose slot the operator gave to another job.\n",
     Cause.OUT_OF_MEMORY: "- **See also:** [Out of memory](steps.md#out-of-memory), by the memory "
     "that is missing, and [more memory for the next attempt]"
     "(cluster.md#attempts-deadlines-and-cleanup).\n",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from batchinference.rendering import CLUSTER_LABEL, WARM
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.compact_job import CompactJob
 from batchinference_operator.controller.keys import identity, key_of, parent_of
@@ -38,8 +37,6 @@ class Cache:
         self._ray_jobs: dict[JobKey, dict[str, RayJobView]] = {}
         self._parents: dict[JobKey, JobKey] = {}
         """The job of each RayJob, by the namespace and name of the RayJob."""
-        self._claimed: dict[JobKey, JobKey] = {}
-        """The job of each warm cluster with a RayJob, by the namespace and name of the cluster."""
         self._ray_job_versions: dict[str, str] = {}
         """The resource version up to which RayJobs are known, by namespace; "" means all."""
         self._active_drivers: set[JobKey] = set()
@@ -92,8 +89,6 @@ class Cache:
             return None
         known[view.name] = view
         self._parents[key[0], view.name] = key
-        if view.warm_cluster:
-            self._claimed[key[0], view.warm_cluster] = key
         self._update_usage(key)
         return None if view == before else key
 
@@ -132,9 +127,7 @@ class Cache:
         """
         known = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in known if ray_job.owner_uid and not ray_job.ended]
-        counted = [ray_job for ray_job in live if not ray_job.queue]
-        deleting = all(ray_job.deleting for ray_job in counted)
-        self.admission_queue.update_usage(key, bool(counted), deleting)
+        self.admission_queue.update_usage(key, any(not ray_job.queue for ray_job in live))
         active = any(ray_job.driver_started for ray_job in live)
         (self._active_drivers.add if active else self._active_drivers.discard)(key)
 
@@ -152,8 +145,6 @@ class Cache:
             del self._ray_jobs[key]
         self._update_usage(key)
         self.pods.forget_cluster(key, ray_job.cluster)
-        if self._claimed.pop((key[0], ray_job.cluster), None):
-            self.pods.forget_cluster(_warm(key), ray_job.cluster)
 
     def known_ray_jobs(self, namespace: str) -> list[Object]:
         """Return the identities of the RayJobs of a namespace; an empty namespace means all."""
@@ -174,24 +165,14 @@ class Cache:
         return tuple(self._ray_jobs.get(key, {}).values())
 
     def _ray_job_of_cluster(self, key: JobKey, cluster: str) -> RayJobView | None:
-        known = self._ray_jobs.get(self._claimed.get((key[0], cluster), key), {}).values()
+        known = self._ray_jobs.get(key, {}).values()
         return next((ray_job for ray_job in known if ray_job.cluster == cluster), None)
 
-    def has_ray_job(self, namespace: str, cluster: str) -> bool:
-        """Return whether a RayJob that runs in this warm cluster is known."""
-        return (namespace, cluster) in self._claimed
-
     def set_pod(self, body: Object) -> JobKey | None:
-        return self._job_of_pod(self.pods.set_pod(body), body)
+        return self.pods.set_pod(body)
 
-    def delete_pod(self, body: Object) -> JobKey | None:
-        return self._job_of_pod(self.pods.delete_pod(body), body)
-
-    def _job_of_pod(self, key: JobKey | None, pod: Object) -> JobKey | None:
-        """Return the job of a pod; None for a pod of a warm cluster without a RayJob."""
-        if key is None or key[1] != WARM:
-            return key
-        return self._claimed.get((key[0], pod["metadata"]["labels"].get(CLUSTER_LABEL, "")))
+    def delete_pod(self, body: Object) -> JobKey:
+        return self.pods.delete_pod(body)
 
     def observe(self, key: JobKey) -> Observed | None:
         """Return the cached state of a job and its objects; None if the job is gone."""
@@ -202,14 +183,11 @@ class Cache:
         ray_jobs, drivers = dict(self._ray_jobs.get(key, {})), len(self._active_drivers)
         observed = Observed(job, ray_jobs, drivers=drivers)
         cluster = observed.cluster
-        # warm pods without the label of a cluster belong to no job
-        keys = [key, _warm(key)] if cluster else [key]
-        of_warm = [pod for each in keys[1:] for pod in self.pods.of(each) if pod.cluster == cluster]
         return replace(
             observed,
-            pods=(*self.pods.of(key), *of_warm),
-            disruptions=tuple(one for each in keys for one in self.pods.disruptions(each, cluster)),
-            crashes=tuple(one for each in keys for one in self.pods.crashes(each, cluster)),
+            pods=self.pods.of(key),
+            disruptions=self.pods.disruptions(key, cluster),
+            crashes=self.pods.crashes(key, cluster),
         )
 
     def uids(self) -> dict[JobKey, str]:
@@ -225,11 +203,6 @@ class Cache:
     def summaries(self) -> Iterable[JobSummary]:
         """Return the summaries of all jobs for the metrics."""
         return (job.summary for job in self._jobs.values())
-
-
-def _warm(key: JobKey) -> JobKey:
-    """Return the key of the pods of warm clusters in the namespace of a job."""
-    return key[0], WARM
 
 
 def _is_known(job: JobView, known: CompactJob | None) -> bool:

@@ -14,13 +14,8 @@ from functools import partial
 from math import inf
 
 from batchinference.rendering import (
-    RAY_API_VERSION,
-    RAY_CLUSTER,
     RAY_JOB,
     Backstop,
-    Owner,
-    WarmStart,
-    warm_token_secret,
 )
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
@@ -35,7 +30,6 @@ from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
-from batchinference_operator.reconcile.pool import candidates, claim_metadata
 from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -43,7 +37,6 @@ from batchinference_operator.reconcile.status_throttle import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
-from batchinference_operator.status.warm_cluster import Claim, WarmCluster
 
 ORPHAN_SECONDS = 300.0
 """Seconds that KubeRay may take to delete a RayJob of a deleted job."""
@@ -237,15 +230,6 @@ class Controller:
         unreported = replace(observed, report=None, driver_reached=False)
         return reconcile(unreported, self.config, self.now())
 
-    def _update_admission(self, key: JobKey, actions: Actions) -> None:
-        queue = self.cache.admission_queue
-        if actions.admits:
-            queue.admit(key)
-        elif actions.preempts:
-            queue.preempt(key)
-        else:
-            queue.release(key)
-
     async def _apply(self, job: JobView, actions: Actions) -> bool:
         """Carry out all actions except the status write. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
@@ -258,9 +242,10 @@ class Controller:
         try:
             await self._validate(job.key, actions.dry_run)
             # a job that was admitted has nothing to delete or to validate, so it is recorded before
-            # any other job is admitted; a job preempts only if its pods are accepted
-            self._update_admission(job.key, actions)
-            ray_job_created = await self._create(await self._objects(job, actions))
+            # any other job is admitted
+            if actions.admits:
+                self.cache.admission_queue.admit(job.key)
+            ray_job_created = await self._create(actions.create)
         except Refused as error:
             await self._report_create_error(job, error)
             raise
@@ -301,53 +286,6 @@ class Controller:
                     await self.api.dry_run(field, body)
                 raise
         self.accepted_dry_runs[key] = digest
-
-    async def _objects(self, job: JobView, actions: Actions) -> Sequence[Object]:
-        """Return the objects to create, after claiming a warm cluster if one fits.
-
-        If a claim is refused, the attempt starts its own cluster. If the API server is unreachable,
-        the cluster may have been claimed. The next reconcile takes another one, and the pool
-        deletes this one.
-        """
-        if actions.warm is None:
-            return actions.create
-        try:
-            ray_job = await self._claim(job, actions.warm)
-        except Unreachable:
-            raise
-        except Refused as error:
-            logger.warning("no warm cluster can be claimed: %s", error)
-            return actions.create
-        return actions.create if ray_job is None else [ray_job]
-
-    async def _claim(self, job: JobView, start: WarmStart) -> Object | None:
-        """Claim a warm cluster and return the RayJob that runs in it; None if no cluster fits.
-
-        A claim succeeds only if the cluster has not changed, so two attempts never take the same
-        cluster. Raises Refused before the claim if the API server would refuse the RayJob.
-        """
-        claim = Claim(job.uid, start.ray_job["metadata"]["name"])
-        listed = self.api.list_warm_clusters(job.namespace)
-        clusters = [WarmCluster.of(body) async for body in listed]
-        for cluster in candidates(clusters, start):
-            ray_job = start.ray_job_in(cluster.name)
-            try:
-                await self.api.dry_run("", ray_job)
-                # somebody may have deleted it, and KubeRay would wait for it forever
-                await self.api.create(self.warm_secret(job.namespace, cluster.name, cluster.uid))
-                metadata = claim_metadata(claim, job.name, self.now())
-                if await self.api.claim_cluster(job.namespace, cluster, metadata):
-                    logger.info("claimed warm cluster %s", cluster.name)
-                    return ray_job
-            except Conflict:
-                continue
-        return None
-
-    def warm_secret(self, namespace: str, cluster: str, uid: str) -> Object:
-        """Return the Secret with the token of the warm cluster that has this uid."""
-        token = self.config.warm_token(namespace, cluster)
-        owner = Owner(cluster, uid, RAY_CLUSTER, RAY_API_VERSION)
-        return warm_token_secret(namespace, cluster, token, owner)
 
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference.rendering import RAY_CLUSTER
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.diagnostics import Diagnostics
@@ -46,8 +45,7 @@ class Observer:
             return None
         if not observed.job.terminal:
             observed = await self._observe_attempt(await self._read_missing(observed))
-        queue = self._cache.admission_queue
-        return replace(observed, admission=queue.decide(key), preemptor=queue.preemptor(key))
+        return replace(observed, admission=self._cache.admission_queue.decide(key))
 
     async def _read_missing(self, observed: Observed) -> Observed:
         """Return the observation with a live read of the running attempt's RayJob if it is missing.
@@ -73,18 +71,7 @@ class Observer:
         if polls_driver(observed) and ray_job is not None:
             observed = self._with_answer(observed, ray_job)
             observed = await self._recheck_eviction(observed, ray_job)
-        if ray_job is not None:
-            observed = await self._check_warm_cluster(observed, ray_job)
         return replace(observed, messages=await self._diagnostics.messages(observed))
-
-    async def _check_warm_cluster(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation with whether the warm cluster of an unfinished RayJob is gone."""
-        if not ray_job.warm_cluster or ray_job.ended or observed.pods_of_attempt:
-            return observed
-        name = observed.job.namespace, ray_job.warm_cluster
-        return replace(
-            observed, cluster_gone=await self._api.get_object(RAY_CLUSTER, *name) is None
-        )
 
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""

@@ -9,15 +9,12 @@ from batchinference.rendering import Backstop
 from batchinference.spec.job import KIND
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView
-from batchinference_operator.status.warm_cluster import WarmCluster
 
 POD = "Pod"
 PAGE = 10
 """Objects per page of a list. The API server limits the objects of a page but not its size, and an
 object may have 1.5 MB. It would ignore the limit for resourceVersion=0. Since Kubernetes 1.34, it
 reads pages from its cache."""
-MAX_WARM_CLUSTERS = 300
-"""Maximum number of warm clusters in a list. Users may label other RayClusters."""
 MAX_RUNS = 1000
 """Maximum number of objects with the label of a schedule in a list. The history limits allow 200
 finished runs. A tenant with more runs must not delay other schedules."""
@@ -81,21 +78,6 @@ class KubeApi(Protocol):
 
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
         """Return the current state of an object (a live read); None if it is gone."""
-
-    def list_warm_clusters(self, namespace: str, pool: str = "") -> AsyncIterator[Object]:
-        """Yield the RayClusters of a namespace with the label of a pool (a live read).
-
-        An empty name means all pools. Their number is limited to MAX_WARM_CLUSTERS.
-        """
-
-    async def claim_cluster(self, namespace: str, cluster: WarmCluster, metadata: Object) -> bool:
-        """Change the metadata of a cluster that has not changed since it was read.
-
-        Returns False if the cluster is gone. Raises Conflict if it has changed.
-        """
-
-    async def delete_warm_cluster(self, namespace: str, cluster: WarmCluster) -> None:
-        """Delete a cluster if it has not changed. A missing object is not an error."""
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         """Return why a pod's containers do not start, or why a RayCluster has no pods.

@@ -15,7 +15,6 @@ from kubernetes.aio.client import ApiClient
 from batchinference.rendering import (
     NAME_LABEL,
     POD_TEMPLATE,
-    POOL_LABEL,
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
@@ -26,7 +25,6 @@ from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.kube.api import (
     MAX_RUNS,
-    MAX_WARM_CLUSTERS,
     PAGE,
     POD,
     Invalid,
@@ -54,7 +52,6 @@ from batchinference_operator.status.event_messages import (
 )
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView, is_name, owner_uid
-from batchinference_operator.status.warm_cluster import WarmCluster, is_claimed_by
 
 EVENT = "events.k8s.io"
 """The API group for writing Events. They are read through the core API."""
@@ -241,10 +238,7 @@ class KubeClient:
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         # before the patch, which marks the RayJob as released: after that, nothing is retried
         await self._delete_cluster(namespace, ray_job)
-        spec: Object = {"ttlSecondsAfterFinished": 0}
-        if ray_job.warm_cluster:
-            spec["clusterSelector"] = None
-        patch = {"spec": spec}
+        patch = {"spec": {"ttlSecondsAfterFinished": 0}}
         path = path_of(RAY_JOB, namespace, ray_job.name)
         await self._object("PATCH", path, patch, MERGE_PATCH)
 
@@ -286,30 +280,14 @@ class KubeClient:
             await self._delete(path, cluster["metadata"]["uid"])
 
     async def _own_cluster(self, namespace: str, ray_job: RayJobView) -> Object | None:
-        """Return the RayCluster that a RayJob owns or has claimed; None if there is none.
+        """Return the RayCluster that a RayJob owns; None if there is none.
 
         The owner is checked because the cluster's name comes from a status that users may write.
         """
         cluster = await self.get_object(RAY_CLUSTER, namespace, ray_job.cluster)
         if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
             return None
-        own = owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job)
-        return cluster if own else None
-
-    def list_warm_clusters(self, namespace: str, pool: str = "") -> AsyncIterator[Object]:
-        path = path_of(RAY_CLUSTER, namespace)
-        selector = f"{POOL_LABEL}={pool}" if pool else POOL_LABEL
-        return self._list(path, _label_parameter(selector), MAX_WARM_CLUSTERS)
-
-    async def claim_cluster(self, namespace: str, cluster: WarmCluster, metadata: Object) -> bool:
-        unchanged = {"uid": cluster.uid, "resourceVersion": cluster.resource_version}
-        path = path_of(RAY_CLUSTER, namespace, cluster.name)
-        patch = {"metadata": {**metadata, **unchanged}}
-        return await self._object("PATCH", path, patch, MERGE_PATCH) is not None
-
-    async def delete_warm_cluster(self, namespace: str, cluster: WarmCluster) -> None:
-        path = path_of(RAY_CLUSTER, namespace, cluster.name)
-        await self._delete(path, cluster.uid, resourceVersion=cluster.resource_version)
+        return cluster if owner_uid(cluster, RAY_JOB) == ray_job.uid else None
 
     async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
         await self._delete(path_of(KIND, namespace, name), uid, resourceVersion=resource_version)

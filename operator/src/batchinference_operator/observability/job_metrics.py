@@ -23,7 +23,7 @@ OTHER = "_other"
 MAX_NAMESPACES = 100
 MAX_REASONS = 100
 _WARNING_NAMES = frozenset(name.value for name in WarningName)
-_OUTCOMES = [("Succeeded", ""), ("Suspended", ""), ("Preempted", "")]
+_OUTCOMES = [("Succeeded", ""), ("Suspended", "")]
 _OUTCOMES += [("Failed", cause.value) for cause in Cause]
 
 
@@ -60,8 +60,8 @@ class JobMetrics(Collector):
     def _add_counters(self) -> None:
         self._attempts = self._counter(
             "batchinference_attempts",
-            "Attempts that ended, by outcome (Succeeded, Failed, Suspended or Preempted) and, if "
-            "they failed, by cause.",
+            "Attempts that ended, by outcome (Succeeded, Failed or Suspended) and, if they "
+            "failed, by cause.",
             *("outcome", "cause"),
         )
         self._attempt_gpu_seconds = self._counter(

@@ -6,25 +6,19 @@ namespace, jobs are ordered by priority and then by age, so a high priority has 
 other namespaces. A change of a job updates only the position of this job, so no reconcile counts
 all jobs. All state is derived from objects in the API server, so nothing is lost when the operator
 restarts.
-
-With preemption, a job that could start but is not admitted takes the slot of a running job of its
-namespace (`preemption`). The slot stays reserved until the job has started (`reservations`), so the
-number of running jobs of the namespace does not change.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.preemption import Preemptor, choose_slot, preemptible_slots
 from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry
-from batchinference_operator.reconcile.reservations import Reservations
 
 Position = tuple[int, str, str, str]
 """The sort key of a waiting job: descending priority, creation time, namespace, name."""
@@ -71,16 +65,11 @@ class AdmissionQueue:
     """Called for each job that may be admitted now."""
     _entries: dict[JobKey, QueueEntry] = field(default_factory=dict)
     _with_ray_jobs: set[JobKey] = field(default_factory=set)
-    _deleting: set[JobKey] = field(default_factory=set)
-    """Jobs whose RayJobs are all being deleted."""
     _admitted: dict[JobKey, str] = field(default_factory=dict)
     _running: set[JobKey] = field(default_factory=set)
     _running_per_namespace: Counter[str] = field(default_factory=Counter)
     _positions: dict[JobKey, Position] = field(default_factory=dict)
     _waiting: dict[str, list[Position]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._reservations = Reservations(self._entries)
 
     # --- observations -------------------------------------------------------------------
 
@@ -90,20 +79,16 @@ class AdmissionQueue:
             return
         if entry is None or entry.resource_version != self._admitted.get(key):
             self._admitted.pop(key, None)
-        before = self._entries.pop(key, None)
+        self._entries.pop(key, None)
         if entry is not None and (entry.running or entry.waiting):
             self._entries[key] = entry
-        self._reindex(key, self._reservations.update(key, before) if self.limits.preemption else ())
+        self._reindex(key)
 
-    def update_usage(self, key: JobKey, running: bool, deleting: bool = False) -> None:
-        """Record whether a job has RayJobs that have not ended, and whether they are being deleted.
-
-        The job itself may be gone.
-        """
+    def update_usage(self, key: JobKey, running: bool) -> None:
+        """Record whether a job has RayJobs that have not ended. The job itself may be gone."""
         if self.limits.limited:
-            (self._deleting.add if running and deleting else self._deleting.discard)(key)
             (self._with_ray_jobs.add if running else self._with_ray_jobs.discard)(key)
-            self._reindex(key, [self._reservations.preemptor(key)])
+            self._reindex(key)
 
     # --- admission ----------------------------------------------------------------------
 
@@ -114,20 +99,14 @@ class AdmissionQueue:
             return None
         if key in self._admitted:
             return AdmissionDecision(0, admitted=True)
-        if self._has_reserved_slot(key):
-            why = "more jobs run than the limit allows"
-            return AdmissionDecision(0, admitted=not self._exceeded(key[0]), why=why)
         self._insert(key, entry)
-        decision = self._decide(key)
-        if not decision.admitted and (stopping := self._reservations.preempted_by(key)):
-            return replace(decision, ahead=0, why=f"job {stopping[0][1]} is being stopped for it")
-        return decision
+        return self._decide(key)
 
     def admit(self, key: JobKey) -> None:
         """Record that an admitted job starts."""
         if entry := self._entries.get(key):
             self._admitted[key] = entry.resource_version
-            self._reindex(key, [self._reservations.cancel(key)])
+            self._reindex(key)
 
     def skip(self, key: JobKey) -> None:
         """Skip an admitted job that could not start, so that the next job may start.
@@ -138,58 +117,6 @@ class AdmissionQueue:
             self._remove(key)
             self._wake()
 
-    # --- preemption ---------------------------------------------------------------------
-
-    def preempt(self, key: JobKey) -> None:
-        """Let a job that could start, but is not admitted, take the slot of another job.
-
-        No slot is taken if the slots of stopping jobs are enough, or if more jobs run than a
-        lowered limit allows.
-        """
-        taken = self._reservations.preempted_by(key)
-        if not self.limits.preemption or taken or key not in self._positions:
-            return
-        if self._exceeded(key[0]) or self._decide(key, self._stopping_slots(key[0])).admitted:
-            return
-        running = self._running & self._with_ray_jobs
-        slots = preemptible_slots(key[0], running, self._admitted, self._reservations)
-        slot = choose_slot(slots, self._entries[key].priority)
-        if slot is not None:
-            before = self._reservations.reserve(slot.key, key)
-            self._reindex(key, [key, slot.key, before])
-
-    def release(self, key: JobKey) -> None:
-        """Cancel the reservations for a job that could not start."""
-        if released := self._reservations.release(key):
-            self._reindex(key, released)
-
-    def preemptor(self, key: JobKey) -> Preemptor | None:
-        """Return the preemptor, for which the slot of a job is reserved.
-
-        None if there is none, or if the preemptor is starting or holds another slot.
-        """
-        preemptor = self._reservations.preemptor(key)
-        if preemptor is None or preemptor in self._admitted:
-            return None
-        if self._holds_slot(key) and preemptor in self._running:
-            return None
-        return Preemptor(preemptor[1], self._entries[preemptor].priority)
-
-    def _stopping_slots(self, namespace: str) -> int:
-        """Return how many slots of a namespace stopping jobs hold, without preempted jobs."""
-        return sum(
-            key[0] == namespace
-            and self._holds_slot(key)
-            and key not in self._admitted
-            and (key in self._deleting or (key in self._entries and self._entries[key].stopping))
-            and self._reservations.preemptor(key) is None
-            for key in self._running
-        )
-
-    def _has_reserved_slot(self, key: JobKey) -> bool:
-        """Return whether a preempted job has released its slot for this job."""
-        return any(not self._holds_slot(one) for one in self._reservations.preempted_by(key))
-
     def _holds_slot(self, key: JobKey) -> bool:
         """Return whether a job has a slot. A job in a queue of Kueue has none without a RayJob."""
         entry = self._entries.get(key)
@@ -199,28 +126,19 @@ class AdmissionQueue:
     def _namespace_capacity(self, namespace: str) -> int:
         return self.limits.namespace_capacity(self._running_per_namespace[namespace])
 
-    def _exceeded(self, namespace: str) -> bool:
-        return self.limits.exceeded(len(self._running), self._running_per_namespace[namespace])
-
     # --- order --------------------------------------------------------------------------
 
-    def _reindex(self, key: JobKey, affected: Iterable[JobKey | None] = ()) -> None:
-        """Update the positions of a job and of the other affected jobs.
-
-        Wake the affected jobs and, if a slot or position became free, the jobs that may start.
-        """
-        others = [one for one in affected if one is not None]
-        made_room = [self._update_position(one) for one in (key, *others)]
-        for one in others:
-            self.wake(one)
-        if any(made_room):
+    def _reindex(self, key: JobKey) -> None:
+        """Update the position of a job. If a slot or position became free, wake the jobs that may
+        start."""
+        if self._update_position(key):
             self._wake()
 
     def _update_position(self, key: JobKey) -> bool:
         """Update the position of a job. Return whether this makes room for others."""
         position, was_running = self._positions.get(key), key in self._running
         entry = self._entries.get(key)
-        running = self._holds_slot(key) or self._has_reserved_slot(key)
+        running = self._holds_slot(key)
         self._remove(key)
         if running != was_running:
             (self._running.add if running else self._running.discard)(key)
@@ -246,10 +164,9 @@ class AdmissionQueue:
         if not waiting:
             del self._waiting[key[0]]
 
-    def _decide(self, key: JobKey, free: int = 0) -> AdmissionDecision:
-        """Return the decision if `free` more slots of the job's namespace were free."""
-        room = self.limits.capacity(len(self._running)) + free
-        namespace_room = self._namespace_capacity(key[0]) + free
+    def _decide(self, key: JobKey) -> AdmissionDecision:
+        room = self.limits.capacity(len(self._running))
+        namespace_room = self._namespace_capacity(key[0])
         if key not in self._positions:
             why = "the pods of its last attempt still exist"
             return AdmissionDecision(0, admitted=False, why=why)

@@ -13,8 +13,6 @@ from batchinference.rendering import (
     effective,
     patched_pods,
     token_secret,
-    warm_start,
-    warm_token_secret,
     with_memory,
 )
 from batchinference.spec import BatchInference, SpecError, parse
@@ -48,7 +46,6 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
         add_prices(objects[1], config.prices, job.status)
         return Actions(
             create=objects,
-            warm=warm_start(complete, objects, config.fingerprints(job.namespace)),
             dry_run=tuple(patched_pods(complete, names)),
             requeue_after=POLL_SECONDS,
         )
@@ -95,8 +92,5 @@ def complete_job(job: JobView, config: Config) -> BatchInference:
 def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Object:
     """Return the Secret with the token. Its owner is the RayJob, which must exist first."""
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
-    if owner.warm_cluster:
-        token = config.warm_token(job.namespace, owner.warm_cluster)
-        return warm_token_secret(job.namespace, owner.warm_cluster, token, reference)
     token = config.token(job, owner.name)
     return token_secret(job.namespace, last_names(job), token, reference)

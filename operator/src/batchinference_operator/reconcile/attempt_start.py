@@ -25,7 +25,6 @@ from batchinference_operator.reconcile.pending import (
     wait_for_admission,
     wait_for_name,
 )
-from batchinference_operator.reconcile.preempted_attempt import requeue_preempted
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time, may_commit
 from batchinference_operator.status.attempts import attempt_number, last_attempt
@@ -47,7 +46,6 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
     return (
         fail_if_expired(job, spec, now)
         or _delete_previous_attempts(observed, now)
-        or requeue_preempted(job, now)
         or _wait_for_backoff(job, spec, now)
         or _wait_for_name(job, observed.ray_jobs.get(next_names(job).ray_job), now)
         or _create_if_admitted(replace(observed, job=job), spec, config, now)
@@ -112,7 +110,7 @@ def _wait_for_name(job: JobView, holder: RayJobView | None, now: datetime) -> Ac
 def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | None:
     """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
 
-    The driver of a suspended or preempted attempt may commit its work in progress. The pods are
+    The driver of a suspended attempt may commit its work in progress. The pods are
     waited for at most POD_TERMINATION_SECONDS: a healthy node ends them in this time, and a lost
     node does not report their state.
     """

@@ -76,8 +76,7 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
         job = job.with_status(record_ray_job(job.status, ray_job, raised))
         observed = replace(observed, job=job)
     actions = _derive_status(observed, ray_job, spec, now)
-    has_secret = ray_job.warm_cluster or "startTime" in attempt
-    if has_secret and not _secret_missing(observed):
+    if "startTime" in attempt and not _secret_missing(observed):
         return actions
     if actions.status is not None and not is_running(actions.status):
         return actions  # do not delay the end for a Secret that the API server may reject

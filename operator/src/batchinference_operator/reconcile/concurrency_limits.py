@@ -14,8 +14,6 @@ class Concurrency:
 
     total: int | None = None
     per_namespace: int | None = None
-    preemption: bool = False
-    """Whether a job may take the slot of a running job with a lower priority."""
 
     @property
     def limited(self) -> bool:
@@ -28,8 +26,3 @@ class Concurrency:
     def namespace_capacity(self, running: int) -> int:
         """Return how many more jobs may run in a namespace with this number of running jobs."""
         return UNLIMITED if self.per_namespace is None else max(0, self.per_namespace - running)
-
-    def exceeded(self, running: int, in_namespace: int) -> bool:
-        """Return whether more jobs run than a limit allows, because it was lowered."""
-        most = self.per_namespace
-        return self.capacity(running) < 0 or (most is not None and in_namespace > most)

@@ -11,7 +11,6 @@ from batchinference.spec.cluster import Cluster
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.pool import Pool
 from batchinference_operator.status.ray_job import RayJobView
 
 
@@ -28,12 +27,6 @@ class Config:
     prices: Prices = field(default_factory=Prices)
     own_namespace: str = ""
     """The operator's namespace. A job there could mount the token key of all Ray clusters."""
-    pools: tuple[Pool, ...] = ()
-    """Pools of warm clusters."""
-
-    def fingerprints(self, namespace: str) -> frozenset[str]:
-        """Return the fingerprints of the pools in a namespace."""
-        return frozenset(pool.fingerprint for pool in self.pools if pool.namespace == namespace)
 
     def token(self, job: JobView, ray_job: str) -> str:
         """Return the token of the Ray cluster of a RayJob.
@@ -43,18 +36,12 @@ class Config:
         """
         return _token(self.token_key, *_about(job, ray_job))
 
-    def warm_token(self, namespace: str, cluster: str) -> str:
-        """Return the token of a warm cluster. Its name is never used again."""
-        return _token(self.token_key, _WARM_PURPOSE, namespace, cluster)
-
     def tokens(self, job: JobView, ray_job: RayJobView) -> tuple[str, ...]:
         """Return all tokens that the Ray cluster of a RayJob may have.
 
         A cluster that was created before the key rotation has the token of the previous key.
         """
         about = _about(job, ray_job.name)
-        if ray_job.warm_cluster:
-            about = _WARM_PURPOSE, job.namespace, ray_job.warm_cluster
         keys = filter(None, (self.token_key, self.previous_token_key))
         return tuple(_token(key, *about) for key in keys)
 
@@ -68,5 +55,4 @@ def _token(key: bytes, *about: str) -> str:
 
 
 _PURPOSE = "batchinference.dev/ray-cluster-token/v1"
-_WARM_PURPOSE = "batchinference.dev/warm-cluster-token/v1"
-"""Separate these tokens from each other and from other values derived from the key."""
+"""Separates these tokens from other values derived from the key."""

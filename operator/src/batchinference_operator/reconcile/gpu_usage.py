@@ -52,13 +52,11 @@ def current_gpus(observed: Observed) -> int:
 
 
 def _first_second(plan: RayJobView | None, attempt: Attempt) -> float:
-    """Return the time from which pods are counted. Those of a warm cluster started earlier.
-
-    If the RayJob is gone, the attempt started when it was created.
-    """
-    if plan is not None and not plan.warm_cluster:
+    """Return the time from which pods are counted. If the RayJob is gone, it is the start of the
+    attempt."""
+    if plan is not None:
         return 0.0
-    created = plan.created_at if plan is not None else attempt.get("startTime")
+    created = attempt.get("startTime")
     return unix_seconds(created) if created else 0.0
 
 

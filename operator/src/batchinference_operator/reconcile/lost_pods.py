@@ -23,8 +23,6 @@ def unrecoverable_cause(
     """Return the cause and message if the attempt cannot recover, otherwise None."""
     if ray_job.ended or ray_job.suspended:
         return None
-    if observed.cluster_gone:  # KubeRay creates no cluster for a RayJob in a warm cluster
-        return Cause.HEAD_LOST, f"RayCluster {ray_job.cluster} was deleted"
     if (failure := cause_of_lost_heads(observed.job.status, observed)) is not None:
         return failure
     then = now.timestamp() - LOST_PODS_SECONDS

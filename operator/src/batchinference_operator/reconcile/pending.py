@@ -18,10 +18,9 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
-from batchinference_operator.reconcile.preempted_attempt import PREEMPTED, preemption_message
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.suspend import add_suspended_time
-from batchinference_operator.status.attempts import last_attempt, remove_attempt
+from batchinference_operator.status.attempts import remove_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import RayJobView
@@ -29,7 +28,6 @@ from batchinference_operator.status.timestamps import to_rfc3339
 
 ADMISSION_PENDING = "AdmissionPending"
 API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
-_QUEUED = "; in the admission queue, "
 """Separates a create error from the position in the admission queue in a message."""
 _CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNAVAILABLE)
 UNREACHABLE_SECONDS = 60.0
@@ -123,9 +121,7 @@ def wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec, or whose pods a dry run rejects, fails instead of waiting. A job
-    whose last attempt failed or could not be created does not preempt: it may fail again, and would
-    stop another job each time.
+    A job with an invalid spec, or whose pods a dry run rejects, fails instead of waiting.
     """
     ready = find_condition(job.status, "Ready") or {}
     same_spec = job.status.get("observedGeneration") == job.generation
@@ -133,30 +129,11 @@ def wait_for_admission(
     planned = Actions() if checked else create_actions(job, names, config, now)
     if not (checked or planned.create):
         return planned
-    not_created = config.concurrency.preemption and same_spec and has_create_error(job)
-    summary = _admission_summary(job, admission.message, not_created=not_created)
-    failed = (last_attempt(job.status) or {}).get("outcome") == "Failed"
-    status = _pending_status(job, summary, now)
+    status = _pending_status(job, Summary(ADMISSION_PENDING, admission.message), now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     requeue_after = min([refresh, *deadlines])
-    return Actions(
-        dry_run=planned.dry_run,
-        status=status,
-        requeue_after=requeue_after,
-        preempts=not (not_created or failed),
-    )
-
-
-def _admission_summary(job: JobView, message: str, *, not_created: bool) -> Summary:
-    """Return the summary of a waiting job: its error, its preemption, or only its position."""
-    if not_created:
-        ready = find_condition(job.status, "Ready") or {}
-        error = ready["message"].partition(_QUEUED)[0]
-        return Summary(ready["reason"], f"{error}{_QUEUED}{message}")
-    if preempted := preemption_message(job.status):
-        return Summary(PREEMPTED, f"{preempted}; {message}")
-    return Summary(ADMISSION_PENDING, message)
+    return Actions(dry_run=planned.dry_run, status=status, requeue_after=requeue_after)
 
 
 def _pending_status(job: JobView, summary: Summary, now: datetime) -> Status:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.attempts import is_running, last_attempt
+from batchinference_operator.status.attempts import is_running
 
 JobKey = tuple[str, str]
 """Namespace and name of a BatchInference."""
@@ -27,21 +27,8 @@ class QueueEntry:
     running: bool = False
     """Whether it has or may have pods."""
     waiting: bool = False
-    stopping: bool = False
-    """Whether its pods are being deleted, or will be."""
-    started_at: str = ""
-    """When its last attempt started."""
-    reserved_for: str = ""
-    """The job of the same namespace for which the slot of this preempted job is reserved."""
-    finalizing: bool = False
-    """Whether its driver has processed all rows."""
     queued: bool = False
     """Whether Kueue admits its next attempt. The running one goes by the label of its RayJob."""
-
-    @property
-    def preemptible(self) -> bool:
-        """Whether another job may take its slot."""
-        return self.running and not (self.stopping or self.finalizing)
 
 
 def local_queue_of(job: JobView, platform: Cluster) -> str | None:
@@ -55,8 +42,7 @@ def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
     if job.finished or not job.managed:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True
-    suspending = job.status.get("phase") == Phase.SUSPENDING
-    running = is_running(job.status) or suspending
+    running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
     queued = local_queue_of(job, platform) is not None
     waiting = not (running or stopping or queued)
     # a priority that was raised above the limit while the job waits is rejected at its start
@@ -68,9 +54,5 @@ def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
         job.created_at,
         running,
         waiting,
-        stopping or suspending,
-        started_at=(last_attempt(job.status) or {}).get("startTime", ""),
-        reserved_for=job.status.get("slotReservedFor", ""),
-        finalizing=job.status.get("phase") == Phase.FINALIZING,
         queued=queued,
     )

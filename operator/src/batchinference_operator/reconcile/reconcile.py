@@ -19,7 +19,6 @@ from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.gpu_usage import add_usage
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.owned import superseded
-from batchinference_operator.reconcile.preempted_attempt import preempt, update_reservation
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.reconcile.ttl_after_finished import enforce_ttl
@@ -36,8 +35,6 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
         return retry_corrected_spec(job, now) or enforce_ttl(observed, spec, now)
     if is_running(job.status):
         observed = replace(observed, job=replace(job, status=add_usage(observed, now)))
-    elif "phase" in job.status:
-        observed = replace(observed, job=job.with_status(update_reservation(observed)))
     actions = _decide(observed, spec, config, now)
     if actions.status is None:
         return actions
@@ -55,7 +52,6 @@ def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime
     if spec.suspend and not driver_ended(observed):
         return suspend(observed, now)
     if is_running(observed.job.status):
-        synced = sync_attempt(observed, spec, config, now)
-        actions = preempt(observed, synced, now) or synced
+        actions = sync_attempt(observed, spec, config, now)
         return replace(actions, delete_ray_jobs=superseded(observed))
     return start_attempt(observed, spec, config, now)

@@ -43,7 +43,7 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
 
 def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
     """Return for how long KubeRay has not accepted a RayJob; -1 if it has."""
-    accepted = ray_job.deployment_status or ray_job.cluster != ray_job.warm_cluster
+    accepted = ray_job.deployment_status or ray_job.cluster
     if accepted or ray_job.suspended or not ray_job.created_at:
         return -1.0
     return max(0.0, seconds_since(ray_job.created_at, now))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchinference.rendering import Backstop, WarmStart
+from batchinference.rendering import Backstop
 from batchinference.spec.report import Report
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.preemption import Preemptor
 from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.job_status import Status
@@ -49,10 +48,6 @@ class Observed:
     """Whether the driver rejects the operator's token."""
     drivers: int = 0
     """The number of drivers of all jobs that the operator polls."""
-    preemptor: Preemptor | None = None
-    """The job that preempts this one."""
-    cluster_gone: bool = False
-    """Whether the warm cluster of the running attempt no longer exists."""
 
     @property
     def cluster(self) -> str:
@@ -77,7 +72,7 @@ class Observed:
 class Actions:
     """The actions of a reconcile.
 
-    Their order is: stop drivers, delete RayJobs, dry run, admit or preempt, create objects, release
+    Their order is: stop drivers, delete RayJobs, dry run, admit, create objects, release
     the clusters of finished RayJobs or remove their workers, change the backstop deadlines of a
     RayJob, release its gated pods, delete the job, write the status, requeue after `requeue_after`
     seconds.
@@ -89,10 +84,8 @@ class Actions:
     """RayJobs that must not continue, or whose TTL has expired."""
     dry_run: tuple[tuple[tuple[str, Object], ...], ...] = ()
     """For each object, pairs of a field of the spec and a version of the object. The API server
-    must accept the last version of each object before anything is created or preempted."""
+    must accept the last version of each object before anything is created."""
     create: tuple[Object, ...] = ()
-    warm: WarmStart | None = None
-    """What to create instead of `create` if a warm cluster can be claimed; None if none fits."""
     release_clusters: tuple[RayJobView, ...] = ()
     """Ended RayJobs whose clusters are no longer needed."""
     remove_workers: tuple[RayJobView, ...] = ()
@@ -108,5 +101,3 @@ class Actions:
     requeue_after: float | None = None
     admits: bool = False
     """Whether the status starts an attempt that the admission queue has admitted."""
-    preempts: bool = False
-    """Whether the job may preempt another job, because it waits only for admission."""

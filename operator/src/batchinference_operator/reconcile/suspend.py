@@ -57,7 +57,7 @@ def _stop_all(
 def may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether a driver has time left to commit the work in progress."""
     attempt = last_attempt(job.status) or {}
-    if not ray_job.driver_running or attempt.get("outcome") not in ("Suspended", "Preempted"):
+    if not ray_job.driver_running or attempt.get("outcome") != "Suspended":
         return False
     return seconds_since(attempt["completionTime"], now) < STOP_SECONDS
 

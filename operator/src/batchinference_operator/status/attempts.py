@@ -52,7 +52,6 @@ _ATTEMPT_FIELDS = (
     "progressTime",
     "usageTime",
     "rayClusterName",
-    "slotReservedFor",
 )
 """Status fields that apply to one attempt only."""
 

@@ -20,8 +20,8 @@ from batchinference_operator.status.attempts import (
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
 
-_ROUTINE_REASONS = frozenset(phase.value for phase in Phase) | {"Preempted"}
-"""Reasons without an Event: the phase, or the Event about the end of the attempt, is enough."""
+_ROUTINE_REASONS = frozenset(phase.value for phase in Phase)
+"""Reasons without an Event: the phase is enough."""
 _PROBLEM_REASONS = frozenset(cause.value for cause in Cause) | {
     "NameTaken",
     "KubeRayNotResponding",
@@ -59,8 +59,6 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
         if attempt["outcome"] == "Failed":
             message = f"{which} failed: {attempt['cause']}: {attempt['message']}"
             yield Event("AttemptFailed", "Retry", message, "Warning")
-        elif attempt["outcome"] == "Preempted":
-            yield Event("Preempted", "Preempt", f"{which} {attempt['message']}")
     if "nextAttemptTime" in after and failed_attempts(after) > failed_attempts(before):
         message = f"attempt {attempt_number(after) + 1} starts at {after['nextAttemptTime']}"
         yield Event("Retrying", "Retry", message)

@@ -46,7 +46,6 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
     if not (summary.complete or summary.failed):
         status.pop("completionTime", None)  # the spec was invalid and has been corrected
     else:
-        status.pop("slotReservedFor", None)
         status.setdefault(
             "completionTime", _completion_time(status, ended_at(ray_job, report), now)
         )

@@ -13,7 +13,6 @@ from typing import Any, Self, TypeGuard
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import (
-    CLUSTER_LABEL,
     GENERATION,
     GPUS_LABEL,
     QUEUE_LABEL,
@@ -81,11 +80,6 @@ def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
         memory = str(limits.get("memory", ""))
         if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):  # users may write any value
             yield bounded(group.get("groupName"), MAX_GROUP_NAME), memory
-
-
-def _selected(spec: Object) -> str:
-    """Return the name of the cluster that a RayJob selects; empty if it has its own."""
-    return _name_or_empty((spec.get("clusterSelector") or {}).get(CLUSTER_LABEL))
 
 
 def _name_or_empty(value: object) -> str:
@@ -156,8 +150,6 @@ class RayJobView:
     cause: str
     """The failure cause at the end of the driver's log."""
     cluster: str
-    warm_cluster: str
-    """The cluster of a pool that it runs in; empty if it has its own cluster."""
     head_ip: str
     head_service: str
     driver_started_at: str
@@ -196,15 +188,14 @@ class RayJobView:
             owner_uid=owner_uid(body, "BatchInference"),
             created_at=body["metadata"].get("creationTimestamp", ""),
             deleted_at=body["metadata"].get("deletionTimestamp", ""),
-            cluster_retained=bool(spec.get("ttlSecondsAfterFinished") or _selected(spec)),
+            cluster_retained=bool(spec.get("ttlSecondsAfterFinished")),
             job_id=_name_or_empty(status.get("jobId")),
             job_status=bounded(status.get("jobStatus")),
             deployment_status=bounded(status.get("jobDeploymentStatus")),
             reason=bounded(status.get("reason")),
             message=truncate_message(reported[1]),
             cause=bounded(reported[0]),
-            cluster=_name_or_empty(status.get("rayClusterName")) or _selected(spec),
-            warm_cluster=_selected(spec),
+            cluster=_name_or_empty(status.get("rayClusterName")),
             head_ip=bounded(head.get("podIP")),
             head_service=bounded(head.get("serviceName")),
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),

@@ -32,10 +32,13 @@ class SamplingParams(SimpleNamespace):
     """Any parameters."""
 
     max_tokens = 16
+    n = 1
 
 
 class PoolingParams(SimpleNamespace):
     """Any parameters."""
+
+    task = "embed"
 
 
 @dataclass
@@ -46,9 +49,31 @@ class LoRARequest:
 
 
 @dataclass
+class Logprob:
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+@dataclass
 class Completion:
+    """A text, whose tokens are its letters. In the place of each, `!` would be more likely."""
+
     text: str
+    index: int = 0
     finish_reason: str = "stop"
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [*map(ord, self.text)]
+
+    @property
+    def logprobs(self) -> list[dict[int, Logprob]]:
+        better = Logprob(-0.25, 1, "!")
+        return [
+            {token: Logprob(-1.5, 3, chr(token)), 33: better, 63: Logprob(-0.5, 2, "?")}
+            for token in self.token_ids
+        ]
 
 
 class VLLMValidationError(Exception):
@@ -105,7 +130,11 @@ class AsyncLLMEngine:
             generated += f" of {[tuple(map(int, size)) for size in images['image']]}"
         if ray.is_initialized() and (group := ray.util.get_current_placement_group()):
             generated += f" on {len(group.bundle_specs)} bundles"
-        yield SimpleNamespace(outputs=[Completion(generated)])
+        texts = [Completion(generated)]
+        texts += [
+            Completion(f"{generated} {index}", index) for index in range(1, sampling_params.n)
+        ]
+        yield SimpleNamespace(outputs=texts[::-1], prompt_token_ids=[*text])
 
     async def encode(
         self,
@@ -178,6 +207,7 @@ _module("vllm.entrypoints")
 _module("vllm.entrypoints.chat_utils", parse_chat_messages_async=parse_chat_messages_async)
 _module("vllm.lora")
 _module("vllm.lora.request", LoRARequest=LoRARequest)
+_module("vllm.platforms", current_platform=SimpleNamespace(is_cpu=lambda: False))
 _module(
     "vllm.sampling_params",
     RequestOutputKind=SimpleNamespace(FINAL_ONLY=2),

@@ -224,7 +224,7 @@ class Attempt:
         Raises BadOutput if another run has taken over the output."""
         self._put_end(end, report)
         with table_errors_as_bad_output():
-            if write.mode in ("error", "ignore") and table.holds_rows():
+            if write.mode == "error" and table.holds_rows():
                 raise table_has_rows(write)
             fence = Fence(self.lease.mark, self.lease.series_mark, self.check_lease)
             table.register(rows, fence)

@@ -22,7 +22,7 @@ from batchinference.pipeline.commit.table_commit import (
     table_errors_as_bad_output,
     table_has_rows,
 )
-from batchinference.pipeline.errors import BadOutput, OutputInUse
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import base_name, remnant_of
 from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.write import Write, WriteTable
@@ -50,7 +50,7 @@ class OutputState:
     whether the output that this one adds to is complete with the same work; None if it holds other
     work or no work.
     `unfinished_append` says whether an append of the same work is unfinished; it is only read in
-    the modes `error` and `ignore`, if the output itself is not of this work. `replaced_by`
+    the mode `error`, if the output itself is not of this work. `replaced_by`
     is the lease of a complete replacement that has not replaced the output yet. `added` says
     whether rows were added to the output; it is only read for overwrite. `added_by` is another job
     that has added rows, if any; it is only read with `own_only`. `changed_code` describes how the
@@ -138,7 +138,7 @@ class AlreadyComplete:
 
 @dataclass(frozen=True)
 class FinishTableCommit:
-    """Complete an output whose driver died after the commit of its table. Then decide again."""
+    """Complete an output whose driver died after the commit of its table. Then look again."""
 
 
 Action = (
@@ -149,14 +149,13 @@ Action = (
 def decide(state: OutputState, request: Request) -> Action:
     """Return what a job does about an output in this state.
 
-    Raises OutputInUse if the job must not change the output, and BadOutput if it cannot finish
-    the output."""
+    Raises BadOutput if the job must not change the output, or cannot finish it."""
     layout, write = state.layout, request.write
     where = f"spec.write.path: '{layout.output.uri}'"
     if (replacement := state.replaced_by) is not None:
         if replacement.key == layout.key and layout.state == layout.whole.state:
             return FinishReplacement()
-        raise OutputInUse(
+        raise BadOutput(
             f"{where}: {replacement.job} was interrupted while it replaced the output. Run that "
             "job again to finish this, or choose another path"
         )
@@ -168,7 +167,7 @@ def decide(state: OutputState, request: Request) -> Action:
         action = _decide_own_work(state, state.lease, request)
         action = _check_code(state, state.lease, request, action)
     elif state.lease is not None and not _may_replace(state, state.lease, request):
-        raise OutputInUse(f"{where}: {_describe_other_work(state, state.lease, request)}")
+        raise BadOutput(f"{where}: {_describe_other_work(state, state.lease, request)}")
     if isinstance(action, Start):
         _check_start(state, request)
     if isinstance(action, Start | Resume | RetryFailed):
@@ -179,8 +178,8 @@ def decide(state: OutputState, request: Request) -> Action:
 
 
 def _check_begun_in_another_mode(state: OutputState, where: str) -> None:
-    """Raise BadOutput if the same work is unfinished in another layout. Its rows would exist twice,
-    or with the mode `ignore`, the job would succeed without its rows."""
+    """Raise BadOutput if the same work is unfinished in another layout. Its rows would exist
+    twice."""
     if state.base_complete is not None:
         begun, fix = "without append", "the mode with which it was begun"
     elif state.unfinished_append:
@@ -221,15 +220,13 @@ def _check_code(state: OutputState, lease: Lease, request: Request, action: Acti
     """Return the action, unless it would combine rows of changed code. Return Start if no rows are
     committed.
 
-    Raises BadOutput if rows of the earlier code are committed. If the output is complete, raises
-    OutputInUse instead: the mode `ignore` then leaves it unchanged."""
+    Raises BadOutput if rows of the earlier code are committed."""
     # users fix the code before they retry failed rows
     if not state.changed_code or request.retry or not isinstance(action, Resume | AlreadyComplete):
         return action
     if isinstance(action, Resume) and not state.committed:
         return Start(lease.series)
-    failure = OutputInUse if state.complete else BadOutput
-    raise failure(f"{state.changed_code}. {_remedy_of_changed_code(state, request)}")
+    raise BadOutput(f"{state.changed_code}. {_remedy_of_changed_code(state, request)}")
 
 
 def _remedy_of_changed_code(state: OutputState, request: Request) -> str:
@@ -278,9 +275,9 @@ def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
 
 
 def _check_start(state: OutputState, request: Request) -> None:
-    """Raise OutputInUse if the mode does not allow adding to or replacing the existing content."""
+    """Raise BadOutput if the mode does not allow adding to or replacing the existing content."""
     if state.added_by:
-        raise OutputInUse(
+        raise BadOutput(
             f"spec.write.path: '{state.layout.output.uri}' holds rows that {state.added_by} has "
             "appended. Set write.mode to overwrite to replace them as well, or choose another path"
         )
@@ -290,18 +287,18 @@ def _check_start(state: OutputState, request: Request) -> None:
             if request.write.mode == "overwrite"
             else "Choose another path, empty it, or set write.mode to append"
         )
-        raise OutputInUse(
+        raise BadOutput(
             f"spec.write.path: '{state.layout.output.uri}' holds files that are no output of a "
             f"BatchInference. {fix}"
         )
 
 
 def _check_rows_of_others(state: OutputState, request: Request) -> None:
-    """Raise OutputInUse if the mode does not allow adding to or replacing the rows that a table
+    """Raise BadOutput if the mode does not allow adding to or replacing the rows that a table
     has before the rows of this work are in it."""
     write = request.write
     own_work = state.lease is not None and state.lease.key == state.layout.key
-    blocks = write.mode in ("error", "ignore") or (request.own_only and not own_work)
+    blocks = write.mode == "error" or (request.own_only and not own_work)
     if isinstance(write, WriteTable) and blocks and state.table and state.table.has_rows:
         raise table_has_rows(write)
 
@@ -388,7 +385,7 @@ def _load_table(
     if same_work is not None and table.commits(same_work.mark):
         return TableState(committed=True)
     # the output of other work is refused without reading the table, unless it may be replaced
-    refuses_rows = request.write.mode in ("error", "ignore") and same_work == lease
+    refuses_rows = request.write.mode == "error" and same_work == lease
     reads_rows = refuses_rows or request.own_only
     return TableState(
         series_committed=same_work is not None and table.commits(same_work.series_mark) > 0,
@@ -414,7 +411,7 @@ def _added_by(layout: Layout, request: Request, reader: OutputReader) -> str:
 
 def _has_unfinished_append(layout: Layout, request: Request, reader: OutputReader) -> bool:
     """Return whether an append of this work to the output of other work is unfinished."""
-    if reader.is_of_work(layout) or request.write.mode not in ("error", "ignore"):
+    if reader.is_of_work(layout) or request.write.mode != "error":
         return False
     return any(
         reader.is_of_work(added) and not reader.has_ended(added)

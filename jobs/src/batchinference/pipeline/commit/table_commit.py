@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from batchinference.pipeline.errors import MAX_MESSAGE, BadOutput, JobFailure, OutputInUse
+from batchinference.pipeline.errors import MAX_MESSAGE, BadOutput, JobFailure
 from batchinference.pipeline.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def table_errors_as_bad_output() -> Iterator[None]:
         ) from error
 
 
-def table_has_rows(write: WriteTable) -> OutputInUse:
+def table_has_rows(write: WriteTable) -> BadOutput:
     """Return the error for a table with rows that the write mode does not allow to append to or to
     replace."""
-    return OutputInUse(
+    return BadOutput(
         f"write.mode: the table has rows already ({write.format}, "
         f"'{getattr(write, 'table', write.path)}'). Set the mode to append or overwrite, or choose "
         "another table"

@@ -1,4 +1,4 @@
-"""Determines the batch size of a step, and the size of the batches in a fused task.
+"""Determines the batch size of a step, and the size of the batches of a segment.
 
 The batch size of a step is the configured size, or the fastest size with `auto`. It is reduced
 after memory runs out."""

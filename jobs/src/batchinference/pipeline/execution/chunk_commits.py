@@ -15,8 +15,8 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, Incomplete
-from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
@@ -118,12 +118,15 @@ class ChunkCommits:
 
 
 def without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
-    """Yield the rows that no earlier commit of the task holds."""
+    """Yield the rows that no earlier commit of the task holds. A commit has either all rows that a
+    task made from an input row, or none, so it also holds an input row of which it has a share."""
     if not earlier:
         yield from read
         return
     entries = [entry for manifest in earlier for entry in manifest.entries]
-    held = RowSet.of(resolve_overlaps(entries))
+    shared = [entry for entry in entries if entry.shares]
+    whole = resolve_overlaps([entry for entry in entries if not entry.shares])
+    held = RowSet.of([*whole, *shared])
     problem = "its end was reached"
     for batch in read:
         if batch.errors.num_rows:

@@ -16,7 +16,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.errors import JobFailure
@@ -111,11 +110,10 @@ class CommitTasks:
                 if not running:
                     return
                 running = self._wait_for_tasks(running)
-            self.control.request_stop()
             while running:
                 running = self._wait_for_tasks(running)
         except BaseException:
-            self.control.request_stop()
+            self.control.drain()
             # tasks that do not end in time are killed together with the driver
             ray.wait(list(running), num_returns=len(running), timeout=ABORT_SECONDS)
             raise
@@ -136,8 +134,8 @@ class CommitTasks:
         for reference in done:
             try:
                 ray.get(reference)
-            except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as death:
-                self.control.record_lost(death)
+            except Exception as error:  # noqa: BLE001 - raised unless the task was only lost
+                self.control.record(error)
         return set(left)
 
 

@@ -11,29 +11,21 @@ from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import RunCost
 
 
-def cost_so_far(prices: PodPrices | None, start: float) -> RunCost | None:
-    """Return the cost of the Ray cluster until now; None without prices or an answer of Ray.
-
-    `start` is the time at which the driver started, in seconds since 1970.
-    """
+def cost_so_far(prices: PodPrices | None) -> RunCost | None:
+    """Return the cost of the Ray cluster until now; None without prices or an answer of Ray."""
     if prices is None:
         return None
     try:
         nodes = node_lifetimes()
     except Exception:  # noqa: BLE001 - the job does not depend on it
         return None
-    return cost_of(prices, nodes, time.time(), start if prices.warm else 0.0)
+    return cost_of(prices, nodes, time.time())
 
 
-def cost_of(
-    prices: PodPrices, nodes: Iterable[NodeLifetime], now: float, since: float = 0.0
-) -> RunCost:
-    """Return the cost of nodes from `since` to `now`, in seconds since 1970.
-
-    Unknown groups cost nothing.
-    """
+def cost_of(prices: PodPrices, nodes: Iterable[NodeLifetime], now: float) -> RunCost:
+    """Return the cost of nodes until `now`, in seconds since 1970. Unknown groups cost nothing."""
     amount = sum(
-        prices.per_hour.get(node.labels.get(GROUP_LABEL, ""), 0.0) * node.seconds(now, since) / 3600
+        prices.per_hour.get(node.labels.get(GROUP_LABEL, ""), 0.0) * node.seconds(now) / 3600
         for node in nodes
     )
     return RunCost(amount=round(amount, 4), before=prices.before, currency=prices.currency)

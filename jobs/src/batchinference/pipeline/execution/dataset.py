@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from threading import Event
 from typing import Any
 
@@ -63,7 +64,7 @@ from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
-from batchinference.plan.stages import TASK_CPUS
+from batchinference.plan.stages import TASK_CPUS, with_preparations
 from batchinference.plan.writing import writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
@@ -92,22 +93,23 @@ class DatasetExecution:
     windows: WindowLimits | None = None
     """The limits of the windows in which pools compute texts. None if the number of input rows is
     unknown, in which case there are no windows."""
-    ordered: bool = False
-    """Whether blocks stay in the order of the input, so that files hold consecutive rows."""
     reads_run_steps: bool = True
     isolation: Isolation = NO_DEATHS
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except those of lost tasks."""
-        ControlCallback.newest = self.control
+        rows, seconds = self.write.rows, self.write.rules.small_commit_seconds
+        ControlCallback.control, ControlCallback.bundling = self.control, (rows, seconds)
         # for tasks without their own selector, such as those that split blocks
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
-        context.execution_options.preserve_order = self.ordered
         first, between, last = self._divided_stages()
-        names = ("read", *(stage.name for stage in first)), (*(s.name for s in last), "write")
-        self.control.ends = ", ".join(names[0]), ", ".join(names[1])
-        with errors_of_blocks(context, self.control.record_error):
+        names = (
+            ("read", *(stage.name for stage in first if not stage.prepares)),
+            (*(s.name for s in last), "write"),
+        )
+        ControlCallback.ends = ", ".join(names[0]), ", ".join(names[1])
+        with errors_of_blocks(context, self.control.record_later):
             dataset = self._read(first)
             for stage in between:
                 dataset = self._add_stage(dataset, stage)
@@ -119,10 +121,11 @@ class DatasetExecution:
     def _divided_stages(self) -> tuple[list[Stage], list[Stage], list[Stage]]:
         """Return the stages that run in the tasks that read, the stages that are operators, and the
         stages that run in the tasks that commit."""
-        stages = list(self.plan.stages)
-        joins = self.reads_run_steps and stages and _runs_with_reading(stages[0])
-        first, rest = (stages[:1], stages[1:]) if joins else ([], stages)
-        ends = rest and rest[-1].replicas is None and not rest[-1].rows_per_block
+        stages = list(with_preparations(self.plan.stages))
+        joined = takewhile(_runs_with_reading, stages) if self.reads_run_steps else ()
+        first = list(joined)
+        rest = stages[len(first) :]
+        ends = rest and rest[-1].replicas is None
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
 
     def sink(self, stages: list[Stage]) -> CommitSink:
@@ -157,8 +160,6 @@ class DatasetExecution:
             "udf_modifying_row_count": False,
             "label_selector": selector(plan, group),
         }
-        if stage.rows_per_block:
-            return dataset.repartition(target_num_rows_per_block=stage.rows_per_block)
         if stage.replicas is None:
             task = _task(stage.name, self._segment([stage]))
             retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
@@ -195,7 +196,7 @@ class DatasetExecution:
 
 def _runs_with_reading(stage: Stage) -> bool:
     """Return whether the steps of a stage run in the tasks that read, which have TASK_CPUS."""
-    return stage.replicas is None and stage.cpus == TASK_CPUS and not stage.rows_per_block
+    return stage.replicas is None and stage.cpus == TASK_CPUS
 
 
 @dataclass(frozen=True)
@@ -286,8 +287,6 @@ class CommitSink(Datasink[None]):
         committer, task = self._write.committer, ctx.task_idx  # type: ignore[attr-defined]
         committer.attempt.check_lease()
         earlier = committer.attempt.manifests(task) if retries_of_this_task() else []
-        if any(entry.shares for manifest in earlier for entry in manifest.entries):
-            earlier = []  # of commits with the same number, only the first counts
         take_notes = self._segment.take_notes
         with (
             StopRequest(self._segment.run_id).watched() as stopping,

@@ -1,6 +1,7 @@
 """The executor, which runs one attempt of a job on Ray.
 
-An attempt runs as fused tasks if the plan and the input allow it, otherwise with Ray Data.
+An attempt runs as a single segment if the plan, the input and the output allow it, otherwise as
+several segments with Ray Data.
 """
 
 from __future__ import annotations
@@ -19,24 +20,30 @@ from ray.data import DataContext
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles, table_errors_as_bad_output
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crash_notes import deaths_of
 from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRows
-from batchinference.pipeline.execution.fused_sizing import FusedSizing, small_commit_seconds
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     capacity_of,
-    fused_task_arguments,
-    fused_tasks_at_once,
+    commit_task_arguments,
+    tasks_at_once,
+    without_faulty_nodes,
     write_task_arguments,
 )
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.stop_request import StopRequest
+from batchinference.pipeline.execution.task_sizing import (
+    FULL_FILES,
+    TaskSizing,
+    small_commit_seconds,
+)
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import known_columns
@@ -45,11 +52,9 @@ from batchinference.pipeline.output.empty_output import with_columns, without_em
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import (
     MERGED_BYTES,
-    Rewrite,
     fit_in_driver,
     rewrites,
 )
-from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
@@ -57,7 +62,7 @@ from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.write import WriteOrdered
+from batchinference.spec.write import WriteNumbered
 
 Result = TypeVar("Result")
 
@@ -72,32 +77,45 @@ class Executor:
             has_commits=lambda: prepared.attempt.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
-            rows_per_commit=self._rows_per_write,
-            commit_seconds=self._rules.small_commit_seconds,
         )
 
     def run(self) -> None:
-        """Run the attempt until all rows are committed."""
+        """Run the attempt until all rows are committed.
+
+        Without pools it is a single segment, unless rows must move between tasks: because few tasks
+        can read and all CPUs shall compute, or because files shall have the rows of several
+        tasks."""
         configure()
         prepared = self._prepared
         share = prepared.input.share(prepared.missing)
         sizing = prepared.sizing.of_part(share)
-        wanted = self._fused_tasks(sizing, share) if self._plan.fused else sizing.read_tasks
+        wanted = (
+            self._number_of_tasks(sizing, share) if self._plan.single_segment else sizing.read_tasks
+        )
         tasks = prepared.input.read_tasks(wanted, prepared.missing)
         # with too few parts, the steps must not run in the tasks that read
-        needed = min(wanted, sizing.blocks) if self._plan.fused else sizing.blocks
+        needed = min(wanted, sizing.blocks) if self._plan.single_segment else sizing.blocks
         enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
-        if self._plan.fused and (enough or prepared.input.divisible(self._at_once)):
+        divided = enough or prepared.input.divisible(self._at_once)
+        if self._plan.single_segment and divided and self._fills_files(len(tasks), share):
             self._commit_tasks(tasks).run()
         else:
             blocks = len(tasks) if enough else sizing.blocks
             windows = self._window_limits(share)
             self._dataset(tasks, blocks, windows, reads_run_steps=enough).run()
 
-    def _fused_tasks(self, sizing: Sizing, share: float) -> int:
-        """Return the number of fused tasks. Tasks should have many rows if output files are never
-        merged, or if the first model may read texts: each task then has enough rows for a
-        window."""
+    def _fills_files(self, tasks: int, share: float) -> bool:
+        """Return whether most files of so many tasks have `rowsPerFile` rows, if that is set. If
+        not, Ray Data collects the rows of several tasks for a file."""
+        most, count = self._layout.rows_per_file, self._prepared.count
+        if most is None:
+            return True
+        return count is not None and share * count.rows >= FULL_FILES * most * tasks
+
+    def _number_of_tasks(self, sizing: Sizing, share: float) -> int:
+        """Return the number of tasks of a single segment. They should have many rows if output
+        files are never merged, or if the first model may read texts: each task then has enough rows
+        for a window."""
         read, job_input, count = self._spec.read, self._prepared.input, self._prepared.count
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
@@ -106,21 +124,26 @@ class Executor:
         prefer_large = bool(texts) or not merged
         divisible = job_input.divisible(self._at_once)
         parts = None if divisible else math.ceil(share * len(job_input))
-        fused = FusedSizing(self._at_once, parts, prefer_large, merged)
-        return fused.tasks(sizing.blocks, share * count.rows)
+        most = self._layout.rows_per_file
+        tasks = TaskSizing(self._at_once, parts, prefer_large, merged, most)
+        return tasks.tasks(sizing.blocks, share * count.rows)
 
     @property
     def _merges(self) -> bool:
         """Whether small files are merged at the end of the job. They are not if the spec or the
         table defines how rows are divided into files."""
-        table, layout = self._prepared.table, FileLayout.of(self._spec.write)
-        ordered = table is not None or isinstance(self._spec.write, WriteOrdered)
+        table, layout = self._prepared.table, self._layout
+        mergeable = table is not None or isinstance(self._spec.write, WriteNumbered)
         partitions = table.partition_by if table else layout.partition_by
-        return ordered and not (layout.rows_per_file or partitions)
+        return mergeable and not (layout.rows_per_file or partitions)
+
+    @cached_property
+    def _layout(self) -> FileLayout:
+        return FileLayout.of(self._spec.write)
 
     @cached_property
     def _at_once(self) -> float:
-        """The number of fused tasks that the CPUs can run."""
+        """The number of tasks of a single segment that the CPUs can run."""
         return all_cpus(self._plan) / self._plan.task_cpus
 
     def _commit_tasks(self, tasks: list[ReadRows]) -> CommitTasks:
@@ -131,8 +154,8 @@ class Executor:
             CommitTask(number, task, segment, committer, self._rules, stop)
             for number, task in enumerate(tasks)
         ]
-        arguments = fused_task_arguments(plan, repeatable=prepared.input.repeatable)
-        at_once = partial(fused_tasks_at_once, plan)
+        arguments = commit_task_arguments(plan, repeatable=prepared.input.repeatable)
+        at_once = partial(tasks_at_once, plan)
         control.stage = ", ".join(["read", *(s.name for s in plan.stages), "write"])
         return CommitTasks(commit_tasks, arguments, at_once, control)
 
@@ -142,13 +165,12 @@ class Executor:
 
     @property
     def _rows_per_write(self) -> int:
-        """The number of rows that are enough for a task that only commits."""
-        return max(self._rules.rows, FileLayout.of(self._spec.write).rows_per_file or 0)
+        """The number of rows that are enough for a file."""
+        return max(self._prepared.sizing.rows_per_file, self._layout.rows_per_file or 0)
 
     @property
     def _rules(self) -> CommitRules:
-        rows = self._prepared.sizing.rows_per_file
-        return CommitRules(rows, small_commit_seconds(merged=self._merges))
+        return CommitRules(self._rows_per_write, small_commit_seconds(merged=self._merges))
 
     @property
     def _committer(self) -> Committer:
@@ -172,7 +194,7 @@ class Executor:
         *,
         reads_run_steps: bool,
     ) -> DatasetExecution:
-        prepared, write = self._prepared, self._spec.write
+        prepared = self._prepared
         rows_written = WriteRows(self._committer, self._rows_per_write, self._rules)
         return DatasetExecution(
             self._plan,
@@ -183,7 +205,6 @@ class Executor:
             rows_written,
             self._control,
             windows,
-            ordered=isinstance(write, WriteOrdered) and write.order == "input",
             reads_run_steps=reads_run_steps,
             isolation=prepared.isolation,
         )
@@ -202,9 +223,8 @@ class Executor:
         """Rewrite the files of a finished output, and return the new snapshot.
 
         An output without rows gets a file with its columns. Otherwise, this unifies the schemas of
-        the files. It also sorts the rows if the spec requires an order. Otherwise,
-        it merges the small files that this run has written, unless the spec defines how rows are
-        divided into files."""
+        the files, and merges the small files that this run has written, unless the spec defines how
+        rows are divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
         if not end.has_rows:
             return self._with_columns(end)
@@ -213,15 +233,10 @@ class Executor:
         writer = table.parquet if table else rewriting_writer_for(write)
         if writer is None:
             return end
-        work: Sequence[Rewrite]
-        if isinstance(write, WriteOrdered) and write.order == "input" and write.row_number:
-            rows = RowOrder(write.row_number, write.rows_per_file, merges=self._merges)
-            work, entries = ordered_rewrites(attempt, end.entries, writer, rows)
-        else:
-            earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
-            names = {file.name for entry in end.entries for file in entry.data}
-            mergeable = names - earlier if self._merges else set()
-            work, entries = rewrites(attempt, end.entries, writer, mergeable)
+        earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
+        names = {file.name for entry in end.entries for file in entry.data}
+        mergeable = names - earlier if self._merges else set()
+        work, entries = rewrites(attempt, end.entries, writer, mergeable)
         rewritten = self._results(work, in_tasks=not fit_in_driver(work))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
 
@@ -261,21 +276,21 @@ class Executor:
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""
-        self._control.draining = True
+        self._control.drain()
 
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""
         self._control.given_up = True
 
     @property
-    def lost(self) -> int:
-        """The number of lost tasks, whose rows the next pass computes."""
-        return self._control.lost
+    def losses(self) -> list[JobFailure]:
+        """Why tasks were lost, whose rows the next pass computes."""
+        return self._control.losses
 
-    @property
-    def death(self) -> BaseException | None:
-        """The error of the last lost task; None if no task was lost."""
-        return self._control.death
+    def without_faulty_nodes(self) -> Plan:
+        """Return the plan without the nodes on which a device failed. Raises DeviceFailed if the
+        others cannot run it."""
+        return without_faulty_nodes(self._plan, self.losses)
 
     @property
     def stage(self) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
 
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.plan import Plan, Stage, WorkerGroup
 from batchinference.plan.groups import (
     CPU_GROUP,
@@ -33,11 +35,17 @@ ACTOR_RESTARTS = 20
 TASKS_AT_ONCE = 2
 """Submitted tasks for each task that the CPUs can run, so that no CPU waits for the driver."""
 SCALE_UP_SECONDS = 10.0
+_NODE_LABEL = "ray.io/node-id"
+"""The label of a node with its id, which Ray sets."""
 
 
 def selector(plan: Plan, group: str) -> dict[str, str] | None:
-    """Return the label selector of a worker group; None on a single machine, without groups."""
-    return {GROUP_LABEL: group} if plan.groups else None
+    """Return the label selector of the nodes of a worker group on which no device failed; None on a
+    single machine, without groups."""
+    if not plan.groups:
+        return None
+    faulty = {_NODE_LABEL: f"!in({','.join(plan.faulty_nodes)})"} if plan.faulty_nodes else {}
+    return {GROUP_LABEL: group, **faulty}
 
 
 def all_cpus(plan: Plan) -> float:
@@ -57,7 +65,7 @@ def capacity_of(plan: Plan) -> Capacity | None:
     return Capacity(
         cpus=_cpus_of_tasks(plan, nodes),
         gpus=sum(found.get(GPU, 0.0) for _, found in nodes),
-        writers=int(cpus / plan.task_cpus) if plan.fused else writers(cpus),
+        writers=int(cpus / plan.task_cpus) if plan.single_segment else writers(cpus),
     )
 
 
@@ -65,13 +73,13 @@ def _cpus_of_tasks(plan: Plan, nodes: list[tuple[str | None, dict[str, float]]])
     """Return the CPUs on which tasks run: of the group `cpu`, or of the machine."""
     used = (found for group, found in nodes if not plan.groups or group == CPU_GROUP)
     cpus = sum(found.get("CPU", 0.0) for found in used)
-    if plan.groups or plan.fused:
+    if plan.groups or plan.single_segment:
         return cpus
     return float(math.floor(cpus - writers(cpus) * WRITE_CPUS))
 
 
-def fused_tasks_at_once(plan: Plan, seconds: float) -> int:
-    """Return how many fused tasks may be submitted `seconds` after the start of an execution.
+def tasks_at_once(plan: Plan, seconds: float) -> int:
+    """Return how many tasks may be submitted `seconds` after the start of a single segment.
 
     In the first seconds these are the tasks that the running workers can run: each waiting task
     makes the autoscaler start another worker, which a short job does not need."""
@@ -93,7 +101,7 @@ def read_retries(*, repeatable: bool) -> int:
     return TASK_RETRIES if repeatable else 0
 
 
-def fused_task_arguments(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
+def commit_task_arguments(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
     """Return Ray's arguments for tasks that read, compute and write."""
     arguments = _task_arguments(plan, plan.task_cpus, read_retries(repeatable=repeatable))
     arguments["scheduling_strategy"] = "SPREAD"
@@ -146,7 +154,7 @@ def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
     the nodes of the group `cpu`. An autoscaling cluster can start as many as the plan says."""
     if not plan.groups:
         cpus = all_cpus(plan)
-        return 1, cpus if plan.fused else cpus - writers(cpus) * WRITE_CPUS
+        return 1, cpus if plan.single_segment else cpus - writers(cpus) * WRITE_CPUS
     nodes = _nodes_by_group(ray.nodes())
     found = [resources.get("CPU", 0.0) for group, resources in nodes if group == CPU_GROUP]
     found = [cpus for cpus in found if cpus]  # a node may have only other resources
@@ -176,25 +184,45 @@ def memory_of(stage: Stage, plan: Plan) -> int | None:
     return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)
 
 
+def without_faulty_nodes(plan: Plan, failures: Sequence[JobFailure]) -> Plan:
+    """Return the plan without the nodes on which a device failed, as some of the failures say.
+    Raises DeviceFailed if the other nodes of Ray cannot run the plan."""
+    faults = [failure for failure in failures if isinstance(failure, DeviceFailed)]
+    if not faults:
+        return plan
+    faulty = {*plan.faulty_nodes, *(fault.node for fault in faults)}
+    others = replace(plan, faulty_nodes=tuple(sorted(faulty)))
+    if not plan.groups or _groups_without_nodes(others, ray.nodes()):
+        raise DeviceFailed(f"{faults[0].message}. No other node can run the job")
+    return others
+
+
 def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
     """Raise JobFailure that names the missing nodes: Ray would wait for them forever. `nodes` is
-    the result of `ray.nodes()`.
+    the result of `ray.nodes()`."""
+    if problems := _groups_without_nodes(plan, nodes):
+        raise JobFailure("this Ray cluster would never run the job: " + "; ".join(problems))
 
-    A head node in the group `head` belongs to an autoscaling cluster. Such clusters are not
-    checked, because they start nodes on demand.
-    """
-    groups = _nodes_by_group(nodes)
-    if HEAD_GROUP in dict(groups):
-        return
-    missing = [
+
+def _groups_without_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a description of each worker group that has no node for its stages, and gets none.
+
+    A head node in the group `head` belongs to an autoscaling cluster, which starts nodes on demand,
+    unless faulty ones are all that a group may have."""
+    faulty = [node for node in nodes if node.get("NodeID") in plan.faulty_nodes]
+    found = _nodes_by_group([node for node in nodes if node not in faulty])
+    if HEAD_GROUP in dict(found):
+        taken = Counter(name for name, _ in _nodes_by_group(faulty))
+        return [group.name for group in plan.groups if taken[group.name] >= group.max]
+    problems = [
         _describe_missing_node(
-            group.name, need, [resources for name, resources in groups if name == group.name]
+            group.name,
+            _required_resources(plan, group),
+            [resources for name, resources in found if name == group.name],
         )
         for group in plan.groups
-        for need in [_required_resources(plan, group)]
     ]
-    if problems := [problem for problem in missing if problem]:
-        raise JobFailure("this Ray cluster would never run the job: " + "; ".join(problems))
+    return [problem for problem in problems if problem]
 
 
 def _nodes_by_group(

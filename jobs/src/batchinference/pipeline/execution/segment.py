@@ -102,7 +102,7 @@ class Segment:
         steps = [step for stage in stages for step in stage.steps]
         sizes = (BatchSize.of(step).size for step in steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
-        models = (number for number, stage in enumerate(stages) if stage.steps[0].model)
+        models = (number for number, stage in enumerate(stages) if stage.model)
         texts = stages[0].texts if stages else ()
         pickled = pickle.dumps((list(stages), errors))
         before = next(models, 0)

@@ -5,6 +5,7 @@ A batch that raises is halved until each failing row is alone."""
 from __future__ import annotations
 
 import itertools
+import platform
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,16 +21,26 @@ import pyarrow as pa
 from batchinference.credentials import NO_SECRETS, SecretVariables
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.error_attribution import (
+    has_stopped_kernel,
     is_about_the_row,
+    is_device_fault,
     is_out_of_memory,
     may_be_transient,
 )
-from batchinference.pipeline.errors import JobFailure, TooManyErrors, describe, shown
+from batchinference.pipeline.errors import (
+    DeviceFailed,
+    EngineDied,
+    JobFailure,
+    TooManyErrors,
+    describe,
+    shown,
+)
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crash_notes import noted_rows
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.output.error_records import values_as_json
+from batchinference.pipeline.ray_compat import node_of_this_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
 from batchinference.pipeline.runtimes.device import (
@@ -47,9 +58,11 @@ from batchinference.pipeline.steps import (
     load_step,
 )
 from batchinference.pipeline.steps.no_rows import result_without_rows
+from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.report import preparation_of
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
@@ -112,7 +125,8 @@ class StageRunner:
         """Load the models and user code of the steps. Raises ModelLoad."""
         custom, kinds = dict(stage.custom), dict(stage.kinds)
         device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
-        self._steps = [_loaded(step, device, errors) for step in stage.steps]
+        load = _prepared if stage.prepares else _loaded
+        self._steps = [load(step, device, errors) for step in stage.steps]
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
         """Yield the batch after the steps, in several batches if a step makes large results. Once
@@ -147,11 +161,34 @@ class StageRunner:
 
 
 def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
-    """Return the runner of a step whose model and code are loaded. Raises ModelLoad."""
+    """Return the runner of a step whose model and code are loaded. Raises ModelLoad and
+    DeviceFailed."""
     began = time.perf_counter()
-    runner = StepRunner(step, load_step(step, device), errors)
+    try:
+        transform = load_step(step, device)
+    except Exception as error:
+        if is_device_fault(error):
+            raise _failure(step.name, error) from error
+        raise
+    runner = StepRunner(step, transform, errors)
     runner.add_load(time.perf_counter() - began)
     return runner
+
+
+def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
+    """Return the runner of the preparation of a model step. Its time is measured separately."""
+    preparation = Preparation.load(step.name, step.model, device)
+    return StepRunner(step, preparation, errors, preparation_of(step.name))
+
+
+def _failure(step: str, error: Exception) -> JobFailure:
+    """Return the failure of a step that an error ends which is not about a row."""
+    if has_stopped_kernel(error):  # the rows are suspects, in another process
+        return EngineDied(f"step '{step}' must run in a new process: {describe(error)}")
+    if is_device_fault(error):
+        message = f"step '{step}': a device of the node {platform.node()} failed"
+        return DeviceFailed(f"{message}: {describe(error)}", node_of_this_process())
+    return JobFailure(f"step '{step}' cannot continue: {describe(error)}")
 
 
 class StepRunner:
@@ -160,13 +197,19 @@ class StepRunner:
     # what several threads share, and change
     _sharing = Lock()
 
-    def __init__(self, step: Step, transform: Transform, errors: ErrorHandling) -> None:
+    def __init__(
+        self,
+        step: Step,
+        transform: Transform,
+        errors: ErrorHandling,
+        measured_as: str | None = None,
+    ) -> None:
         self.name = step.name
         self._transform = transform
         self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
         self._batch = BatchSize.of(step)
-        self._time = StepTime(step.name)
+        self._time = StepTime(measured_as or step.name)
         # a model says itself when it computes
         self._computing = nullcontext if step.model else OCCUPANCY.computing
         self._waits = list(WAITS)
@@ -283,8 +326,7 @@ class StepRunner:
             if may_be_transient(error) and self._waits:
                 time.sleep(self._waits.pop(0))
                 return False
-            message = f"step '{self.name}' cannot continue: {describe(error)}"
-            raise JobFailure(message) from error
+            raise _failure(self.name, error) from error
         results.add(isolated)
         seconds = time.perf_counter() - TURNS.waited - began
         self._row_seconds = seconds / max(1, isolated.rows)

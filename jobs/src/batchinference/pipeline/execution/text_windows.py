@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch
+from batchinference.spec.reserved import PREPARED_PREFIX
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import Step
@@ -62,13 +63,19 @@ def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
 
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
-    """Return the total length of the texts of each row; None if none of the columns has texts."""
+    """Return the number of tokens of each row, or the total length of its texts if these were not
+    prepared. Return None if none of the columns has texts."""
     texts = text_columns(table, columns)
     if not texts:
         return None
+    tokens = [name for name in table.column_names if name.startswith(PREPARED_PREFIX)]
+    if tokens:
+        found = [pc.list_value_length(table.column(tokens[0]))]
+    else:
+        found = [pc.binary_length(_decoded(text)) for text in texts]
     lengths = np.zeros(table.num_rows, dtype=np.int64)
-    for text in texts:
-        lengths += pc.fill_null(pc.binary_length(_decoded(text)), 0).to_numpy()
+    for column in found:
+        lengths += pc.fill_null(column, 0).to_numpy()
     return lengths
 
 

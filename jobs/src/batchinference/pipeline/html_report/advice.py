@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.durations import duration_text
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.report import JobState, Report, StepTimes
+from batchinference.spec.report import JobState, Report, StepTimes, preparation_of
 from batchinference.spec.steps import TUNABLE, Step
 from batchinference.text import counted
 
@@ -223,6 +223,9 @@ def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, floa
     for step in tasks:
         if step.name in report.steps:
             yield step.name, max(width, _cpus(step)) * report.steps[step.name].seconds
+    for name in map(preparation_of, (step.name for step in spec.steps)):
+        if name in report.steps:
+            yield name, width * report.steps[name].seconds
 
 
 def _cpus(step: Step) -> float:
@@ -234,7 +237,8 @@ def _has_pool(step: Step, report: Report) -> bool:
     needs = asked is not None and (asked.gpu or asked.memory or asked.custom)
     times = report.steps.get(step.name)
     waited = times is not None and times.wait_seconds is not None
-    return bool(step.replicas or needs or waited)
+    separate = step.model is not None and not step.model.IN_PROCESS
+    return bool(step.replicas or needs or waited or separate)
 
 
 def _pool(step: Step, report: Report) -> Pool | None:

@@ -8,6 +8,7 @@ both, a field that is `\\N` is null.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ _MEANINGS = np.arange(256, dtype=np.uint8)
 _MEANINGS[list(b"0bnrtZ")] = list(b"\0\b\n\r\t\x1a")
 """The character that an escaped character stands for if there are no quotes."""
 _LF, _CR = b"\n\r"
+_DELIMITER_LINE = re.compile(rb'"?sep=([\t -~])"?(?=[\r\n]|\Z)', re.IGNORECASE)
+"""The first line of a file of Excel, which names the delimiter."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,12 @@ class Dialect:
     def boundaries(self) -> bytes:
         """The characters that end a field."""
         return self.delimiter + b"\r\n"
+
+
+def named_delimiter(text: bytes | bytearray, begin: int, end: int) -> bytes:
+    """Return the delimiter that a line such as `sep=;` at `begin` names; empty if there is none."""
+    found = _DELIMITER_LINE.match(text, begin, end)
+    return bytes(found[1]) if found else b""
 
 
 def without_escapes(text: bytes, dialect: Dialect) -> bytes:

@@ -16,7 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from batchinference.pipeline.input.csv_dialect import Dialect, for_parser, without_escapes
+from batchinference.pipeline.input.csv_dialect import (
+    Dialect,
+    for_parser,
+    named_delimiter,
+    without_escapes,
+)
 from batchinference.pipeline.input.csv_structure import (
     SHOWN_BYTES,
     Damage,
@@ -36,8 +41,6 @@ NEXT_BYTES = 1 << 16
 """Bytes after damaged text in which a quote shows whether they are inside of a value."""
 MARKER = "\0removed"
 """The beginning of a line that stands for a damaged record or a comment."""
-_SEPARATOR = re.compile(rb'"?sep=([\t -~])"?(?=[\r\n]|\Z)', re.IGNORECASE)
-"""The first line of a file of Excel, which names the delimiter."""
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
@@ -73,14 +76,14 @@ class CsvText:
         self._load(BLOCK_BYTES)
         if self._store.startswith(codecs.BOM_UTF8, 0, self._end):
             self._begin = len(codecs.BOM_UTF8)
-        named = _SEPARATOR.match(self._store, self._begin, self._end)
-        if named and chosen and named[1] != self.dialect.delimiter:
+        named = named_delimiter(self._store, self._begin, self._end)
+        if named and chosen and named != self.dialect.delimiter:
             raise ValueError(
-                f"read.options.delimiter: the first line names {named[1].decode()!r}. Remove the "
+                f"read.options.delimiter: the first line names {named.decode()!r}. Remove the "
                 "option, or the line"
             )
         if named:
-            self.dialect = replace(self.dialect, delimiter=named[1])
+            self.dialect = replace(self.dialect, delimiter=named)
         self.skipped_lines = max(0, skip_lines - bool(named))
         for _ in range(max(skip_lines, 1 if named else 0)):
             self._skip_line()

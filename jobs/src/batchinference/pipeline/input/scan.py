@@ -5,6 +5,8 @@ Files that contain one row each are prefetched in groups.
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -156,12 +158,13 @@ class FileRows:
         pool = ThreadPoolExecutor(FETCH_THREADS)
         try:
             begun = (
-                (group, [pool.submit(_fetch, reader, self.root.at(file.path)) for file in group])
+                (group, [pool.submit(_fetch, reader, self.root, part) for part in _divided(group)])
                 for group in _grouped(files, lambda file: file.size)
             )
             for group, fetching in _prefetch(begun):
-                contents = zip(group, fetching, strict=True)
-                files_read = (_decode(reader, file, content.result()) for file, content in contents)
+                fetched = itertools.chain.from_iterable(part.result() for part in fetching)
+                contents = zip(group, fetched, strict=True)
+                files_read = (_decode(reader, file, content) for file, content in contents)
                 # files may be much larger when they are decoded
                 for decoded in _grouped(files_read, _decoded_bytes):
                     yield self._whole_file_batch(reader, decoded)
@@ -216,7 +219,18 @@ def _decoded_bytes(item: _DecodedFile) -> int:
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def _fetch(reader: WholeFileReader, file: Location) -> bytes | BadRow:
+def _divided(group: list[InputFile]) -> list[list[InputFile]]:
+    """Return the files of a group in a part for each thread. A part for each file would make the
+    threads interrupt the decoder more often."""
+    size = math.ceil(len(group) / FETCH_THREADS)
+    return [group[start : start + size] for start in range(0, len(group), size)]
+
+
+def _fetch(reader: WholeFileReader, root: Location, files: list[InputFile]) -> list[bytes | BadRow]:
+    return [_content(reader, root.at(file.path)) for file in files]
+
+
+def _content(reader: WholeFileReader, file: Location) -> bytes | BadRow:
     try:
         return retry_without_limit(lambda: reader.fetch(file))
     except (OSError, MemoryError) as error:

@@ -16,6 +16,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.pipeline.row_batch import unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_tables
+from batchinference.spec.reserved import OWN_PREFIX
 
 MAX_VALUE = 1000
 """Maximum characters of a value in an error record."""
@@ -48,7 +49,13 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 def values_as_json(row: pa.Table) -> str:
     """Return the only row of a table as a JSON object. Arrays and bytes are described,
     secrets are masked, and long values are cut."""
-    return to_json({name: _described(name, row.column(name)) for name in row.column_names})
+    return to_json(
+        {
+            name: _described(name, row.column(name))
+            for name in row.column_names
+            if not name.startswith(OWN_PREFIX)
+        }
+    )
 
 
 def _described(name: str, column: pa.ChunkedArray) -> Any:

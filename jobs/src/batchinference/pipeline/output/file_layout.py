@@ -49,7 +49,7 @@ class FileLayout:
     @classmethod
     def of(cls, write: Write) -> FileLayout:
         from batchinference.spec.write import (
-            WriteOrdered,
+            WriteNumbered,
             WritePartitioned,
             WriteSized,
             WriteTable,
@@ -60,7 +60,7 @@ class FileLayout:
         most = write.rows_per_file if isinstance(write, WriteSized) else None
         if isinstance(write, WriteTable):  # a table partitions its rows itself
             needed, by = [*needed, *by] if needed else None, []
-        number = write.row_number if isinstance(write, WriteOrdered) else None
+        number = write.row_number if isinstance(write, WriteNumbered) else None
         if needed and number:
             needed = [number, *needed]
         return cls(tuple(needed) if needed else None, tuple(by), most, number)

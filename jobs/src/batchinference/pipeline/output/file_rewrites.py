@@ -12,7 +12,6 @@ files have new names. The old files are deleted after a snapshot names the new o
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -98,8 +97,8 @@ class OutputSchema:
 
 
 @dataclass(frozen=True)
-class Rewrite(ABC):
-    """Rewrites the files of manifest entries with this schema."""
+class RewriteTask:
+    """Merges the files of entries with the same columns. Rewrites other entries one by one."""
 
     attempt: Attempt
     entries: list[ManifestEntry]
@@ -114,22 +113,10 @@ class Rewrite(ABC):
     def rows(self) -> int:
         return sum(map(rows_of, self.entries))
 
-    @abstractmethod
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files and return the entries that name them.
 
         Raises BadOutput, and leaves no files, if this task is late."""
-
-    def _table(self, file: DataFile) -> pa.Table:
-        """Return the rows of a file. Raises BadOutput if the file has changed."""
-        return self.schema.cast(self.writer.read(unchanged_content(self.attempt.layout.data, file)))
-
-
-@dataclass(frozen=True)
-class RewriteTask(Rewrite):
-    """Merges the files of entries with the same columns. Rewrites other entries one by one."""
-
-    def __call__(self) -> list[ManifestEntry]:
         if len(self.entries) == 1:
             return [self._rewritten(self.entries[0])]
         same: list[ManifestEntry] = []
@@ -160,6 +147,10 @@ class RewriteTask(Rewrite):
             else:
                 others.append(entry)
 
+    def _table(self, file: DataFile) -> pa.Table:
+        """Return the rows of a file. Raises BadOutput if the file has changed."""
+        return self.schema.cast(self.writer.read(unchanged_content(self.attempt.layout.data, file)))
+
     def _merged(self, entries: list[ManifestEntry], content: Content) -> ManifestEntry:
         return ManifestEntry(
             total(entry.counts for entry in entries),
@@ -167,7 +158,7 @@ class RewriteTask(Rewrite):
             [],
             [self._put(entries[0].data[0].name, content)],
             self.schema.columns(entries[0]),
-            merged_errors(self.attempt, entries),
+            _merged_errors(self.attempt, entries),
             warnings_of(entries),
         )
 
@@ -211,7 +202,7 @@ def unchanged_content(place: Location, file: DataFile) -> bytes:
     return content
 
 
-def merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFile | None:
+def _merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFile | None:
     """Write the error records of entries to one file and return it; None if there are none."""
     place = attempt.layout.errors
     files = [entry.errors for entry in entries if entry.errors]
@@ -222,7 +213,7 @@ def merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFil
     return put_rewritten(attempt, place, renamed_part(files[0].name, uuid.uuid4().hex[:8]), content)
 
 
-def fit_in_driver(tasks: Sequence[Rewrite]) -> bool:
+def fit_in_driver(tasks: Sequence[RewriteTask]) -> bool:
     """Return whether the files of these tasks are small enough to be read in the driver."""
     size, rows = sum(task.size for task in tasks), sum(task.rows for task in tasks)
     return size <= MERGED_BYTES and rows <= MERGED_ROWS
@@ -254,31 +245,31 @@ def _groups(
     columns and are in the order of the input."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        separate = entry.shares or may_fail_in_part(entry)
+        separate = entry.shares or _may_fail_in_part(entry)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and rows_of(entry) < MERGED_ROWS:
             small[schema.column_key(schema.columns(entry))].append(entry)
         else:
             yield [entry]
     for group in small.values():
-        yield from fitting_groups([entry] for entry in sorted(group, key=lambda e: e.row_ranges))
+        yield from _fitting_groups(sorted(group, key=lambda entry: entry.row_ranges))
 
 
-def fitting_groups(parts: Iterable[list[ManifestEntry]]) -> Iterator[list[ManifestEntry]]:
-    """Yield consecutive parts together, up to MERGED_BYTES and MERGED_ROWS."""
+def _fitting_groups(entries: Iterable[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
+    """Yield consecutive entries together, up to MERGED_BYTES and MERGED_ROWS."""
     group: list[ManifestEntry] = []
     size = rows = 0
-    for part in parts:
-        size, rows = size + sum(map(size_of, part)), rows + sum(map(rows_of, part))
+    for entry in entries:
+        size, rows = size + size_of(entry), rows + rows_of(entry)
         if group and (size > MERGED_BYTES or rows > MERGED_ROWS):
             yield group
-            group, size, rows = [], sum(map(size_of, part)), sum(map(rows_of, part))
-        group += part
+            group, size, rows = [], size_of(entry), rows_of(entry)
+        group.append(entry)
     if group:
         yield group
 
 
-def may_fail_in_part(entry: ManifestEntry) -> bool:
+def _may_fail_in_part(entry: ManifestEntry) -> bool:
     """Return whether only some rows of an input row in this entry may have failed. Such an entry is
     not merged, because a retry of its failed rows removes the whole entry."""
     return bool(entry.errors) and entry.counts.failed >= entry.counts.read

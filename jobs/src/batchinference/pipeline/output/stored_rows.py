@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,6 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage import numpy_files
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import rows_limit
 
@@ -24,8 +24,8 @@ memory of an Arrow value."""
 BLOCK_BYTES = 1 << 20
 """Bytes that are decompressed at a time."""
 DAMAGE = (
-    *(*numpy_files.DAMAGE, IndexError, pa.ArrowInvalid),
-    *(gzip.BadGzipFile, tarfile.TarError),
+    *(ValueError, TypeError, RuntimeError, EOFError, IndexError),
+    *(gzip.BadGzipFile, tarfile.TarError, zlib.error),
 )
 """Errors of damaged files."""
 

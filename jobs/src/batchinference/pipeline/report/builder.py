@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from batchinference.packages import EXTRAS
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import JobFailure
@@ -23,8 +24,6 @@ from batchinference.spec.warnings import WarningCount
 from batchinference.text import counted
 from batchinference.version import __version__
 
-PACKAGES = ("ray", "pyarrow", "numpy", "pillow", "torch", "transformers", "vllm", "onnxruntime")
-"""The packages whose versions are in a report, if they are installed."""
 NO_ROWS = "the input has no rows"
 """The message of a job that has succeeded without rows."""
 
@@ -184,15 +183,6 @@ class ReportBuilder:
         }
         return self._of_idle_run(self.build(), **fields)
 
-    def of_ignored_output(self) -> Report:
-        """Return the report of a run that has written nothing, because the output is in use."""
-        self.enter(JobState.SUCCEEDED)
-        report = self.build()
-        message = (
-            f"'{report.output}' holds something already, and write.mode is ignore: nothing was done"
-        )
-        return self._of_idle_run(report, message=message)
-
     def _of_idle_run(self, report: Report, **fields: object) -> Report:
         times: dict[str, object] = {"started_at": self._started_at, "updated_at": now()}
         return report.model_copy(update={"name": self.name, "seconds": {}, **times, **fields})
@@ -200,9 +190,9 @@ class ReportBuilder:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the PACKAGES that are installed."""
+    """Return the versions of Python and of the packages in EXTRAS that are installed."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in EXTRAS:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

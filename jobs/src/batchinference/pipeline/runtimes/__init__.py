@@ -40,6 +40,9 @@ class Runtime(Protocol):
         A runtime that detects errors per row returns a list instead. In this list, an exception
         replaces the result of a failed row. If the call itself raises, the batch is split in
         halves and run again to find the row that causes the error.
+
+        The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the
+        columns that `load_preparation` makes, of which it ignores those that are not for it.
         """
 
 

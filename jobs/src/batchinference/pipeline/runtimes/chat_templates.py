@@ -28,7 +28,7 @@ def check_chat(
 ) -> None:
     """Raise ModelLoad if a chat template does not accept the messages of a job. `render` applies
     it, and `images` are samples of the images."""
-    row = dict.fromkeys(model.inputs, _SAMPLE)
+    row = {name: _SAMPLE for name in model.inputs if name not in model.parameter_inputs}
     messages = chat_of(model, row, images or {})
     problem = _problem(render, messages)
     if problem is None:

@@ -158,4 +158,15 @@ def _check_simulated() -> None:
             f"this replica was given a GPU, and PyTorch {torch.__version__}, built for {built}, "
             "finds none: use an image that fits the nodes' driver. Where GPUs are only counted, as "
             f"on a cluster for tests, set {SIMULATED}=1 in cluster.env"
-        )
+        ) from _cuda_error()
+
+
+def _cuda_error() -> Exception | None:
+    """Return why PyTorch finds no GPU: its node may have a broken one, or its driver may be old."""
+    import torch
+
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as error:  # the first one if built without CUDA
+        return error
+    return None

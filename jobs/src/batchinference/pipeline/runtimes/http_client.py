@@ -1,4 +1,4 @@
-"""Client of one HTTP endpoint, with a rate limit and retries."""
+"""Client of one HTTP endpoint, with limits of concurrency and rate, and retries."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import numpy as np
@@ -21,9 +21,11 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import ApiAdapter, CutAnswer, adapter_for
+from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
     NoResponse,
+    Overloaded,
     RateLimited,
     RateLimiter,
     RequestFailed,
@@ -45,9 +47,11 @@ MAX_ANSWER = 64 << 20
 """Maximum size of a response in bytes. No model's response is this long, and the responses of all
 requests in flight are in memory at the same time."""
 _GATEWAY = {502, 503, 504}
+_OVERLOADED = {503, 504}
 _FATAL = {401, 404, 405, 407, 410}
 """Status codes that every row would get, such as for an unknown key, path or model."""
 _SHORTER_ANSWER = "Request a shorter answer"
+Result = TypeVar("Result")
 
 
 class Endpoint:
@@ -57,7 +61,8 @@ class Endpoint:
         self._model, self._credentials, self._adapter = model, credentials, adapter
         self._pace = RateLimiter(model.requests_per_second)
         self._retries = Retries(model.retries, self._pace)
-        self._slots = asyncio.Semaphore(model.concurrency)
+        self._limit = ConcurrencyLimit(model.concurrency)
+        self._slots = Slots(self._limit)
         self._session = aiohttp.ClientSession(
             headers=credentials.headers,
             timeout=aiohttp.ClientTimeout(total=model.timeout_seconds),
@@ -80,17 +85,28 @@ class Endpoint:
     async def _request(self, body: bytes) -> Any:
         async with self._slots:
             await self._pace.wait()
+            clock = asyncio.get_running_loop().time
+            began = clock()
             try:
-                data = aiohttp.BytesPayload(body, content_type="application/json")
-                post = self._session.post(self._model.endpoint, data=data, allow_redirects=False)
-                async with post as response:
-                    content = await _content(response)
-            except TimeoutError:
-                seconds = self._model.timeout_seconds
-                raise NoResponse(f"no answer within {seconds:g} seconds") from None
-            except (aiohttp.ClientError, OSError) as error:
-                problem = self._credentials.hide(f"{type(error).__name__}: {error}")
-                raise NoResponse(f"the endpoint cannot be reached: {problem}") from None
+                answer = await self._post(body)
+            except (RateLimited, Overloaded):
+                self._limit.record_overload(began, clock())
+                raise
+            self._limit.record_answer(began, clock())
+            return answer
+
+    async def _post(self, body: bytes) -> Any:
+        try:
+            data = aiohttp.BytesPayload(body, content_type="application/json")
+            post = self._session.post(self._model.endpoint, data=data, allow_redirects=False)
+            async with post as response:
+                content = await _content(response)
+        except TimeoutError:
+            seconds = self._model.timeout_seconds
+            raise Overloaded(f"no answer within {seconds:g} seconds") from None
+        except (aiohttp.ClientError, OSError) as error:
+            problem = self._credentials.hide(f"{type(error).__name__}: {error}")
+            raise NoResponse(f"the endpoint cannot be reached: {problem}") from None
         return self._read(response, content)
 
     def _read(self, response: aiohttp.ClientResponse, content: bytearray) -> Any:
@@ -107,6 +123,8 @@ class Endpoint:
                     "job again when it is not"
                 )
             raise RateLimited(message, retry.HTTP.first_wait if wait is None else wait)
+        if status in _OVERLOADED:
+            raise Overloaded(message, wait or 0.0)
         if is_transient_status(status):
             no_response = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
             raise (NoResponse if no_response else BadAnswer)(message, wait or 0.0)
@@ -170,31 +188,53 @@ def _value(variable: str) -> str:
     return value
 
 
-class HttpRuntime:
-    """Sends the requests for all rows of a batch concurrently. The runtime has its own event loop
-    for its whole lifetime, so that connections are reused between batches."""
+class EndpointThread:
+    """The endpoint of a model, and its event loop in a thread of its own. The runtimes of a process
+    share it, so that the requests of all batches have the same limits and connections."""
 
-    def __init__(self, model: HttpModel, device: Device) -> None:
-        self._adapter, credentials = adapter_for(model), Credentials(model)
+    def __init__(self, model: HttpModel, credentials: Credentials) -> None:
+        self.adapter = adapter_for(model)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._endpoint = self._run(_open(model, credentials, self._adapter))
-        weakref.finalize(self, _close, self._loop, self._endpoint)
+        self.endpoint = self.run(_open(model, credentials, self.adapter))
+        weakref.finalize(self, _close, self._loop, self.endpoint)
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Return the result of a coroutine that runs on the event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+_SHARED: weakref.WeakValueDictionary[Any, EndpointThread] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+def _shared(model: HttpModel) -> EndpointThread:
+    """Return the endpoint of a model, which is open as long as something uses it."""
+    credentials = Credentials(model)
+    key = model.model_dump_json(by_alias=True), *credentials.headers.items()
+    with _LOCK:
+        shared = _SHARED.get(key) or EndpointThread(model, credentials)
+        _SHARED[key] = shared
+        return shared
+
+
+class HttpRuntime:
+    """Sends the requests for all rows of a batch concurrently, and with those of other batches."""
+
+    def __init__(self, model: HttpModel, device: Device) -> None:
+        self._shared = _shared(model)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
         """Return one result per row, with an exception in place of the result of a failed row.
 
         Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
         """
-        answers: list[Any] = self._run(self._ask_all(list(rows_of(inputs))))
+        answers: list[Any] = self._shared.run(self._ask_all(list(rows_of(inputs))))
         for row, answer in enumerate(answers):
             if isinstance(answer, CutAnswer):
                 answers[row] = answer.value
                 warn(WarningName.TEXT_CUT, row=row)
         return answers
-
-    def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _ask_all(self, rows: list[dict[str, Any]]) -> list[Any]:
         try:
@@ -206,11 +246,11 @@ class HttpRuntime:
 
     async def _ask(self, row: Mapping[str, Any]) -> Any:
         try:
-            body = _json(self._adapter.request(row))
+            body = _json(self._shared.adapter.request(row))
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             return error
         try:
-            return await self._endpoint.ask(body)
+            return await self._shared.endpoint.ask(body)
         except RequestFailed as error:
             return error
 

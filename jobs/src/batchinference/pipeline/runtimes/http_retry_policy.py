@@ -30,6 +30,10 @@ class NoResponse(TryAgain):
     """No response, or only one from a gateway in front of the endpoint. Not caused by the row."""
 
 
+class Overloaded(NoResponse):
+    """No response in time, or status 503 or 504: the endpoint has too much to do."""
+
+
 class BadAnswer(TryAgain):
     """The endpoint returned an invalid response, such as status 500 or a body that is not JSON."""
 

@@ -24,7 +24,7 @@ from batchinference.pipeline.runtimes.near_folders import near_folder
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path
-from batchinference.spec.models import VllmModel
+from batchinference.spec.models import SentenceTransformersModel, TransformersModel, VllmModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DOWNLOAD_THREADS = 8
@@ -275,7 +275,9 @@ def local_tokenizer(source: str, revision: str | None = None, kind: str = "AutoT
         return None
 
 
-def files_without_weights(model: VllmModel) -> str:
+def files_without_weights(
+    model: VllmModel | TransformersModel | SentenceTransformersModel,
+) -> str:
     """Return a local folder with all files except weights, or a model id of the Hub unchanged."""
     if not is_local(model.source):
         return resolve_place(model.source, model.storage, without=WEIGHTS)

@@ -16,6 +16,13 @@ from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
+from batchinference.pipeline.runtimes.flat_tokens import (
+    FEATURES,
+    FlatTokenizer,
+    FlatTokens,
+    Prepared,
+    pad,
+)
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.text_limits import (
@@ -27,6 +34,7 @@ from batchinference.pipeline.runtimes.text_limits import (
 from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
 
+_SAMPLES = ["a", "a b c"]
 _MOST_WORDS = 1_000_000
 """The limit of models of words by default, which texts do not reach."""
 
@@ -52,14 +60,22 @@ class SentenceTransformersRuntime:
                 f"promptName: '{model.source}' has no prompt '{model.prompt_name}', only {prompts}"
             )
 
+        self._model.eval()
         self._prompt = _prompt(model, self._model)
         self._limit = _limit(model, self._model) if self._kind == "text" else None
+        self._flat, self._settings = self._flat_tokenizer()
 
-    def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Return embeddings of shape rows x width, float32."""
+    def __call__(
+        self, inputs: dict[str, np.ndarray], prepared: Prepared | None = None
+    ) -> np.ndarray:
+        """Return embeddings of shape rows x width, float32. `prepared` may have the tokens of
+        texts."""
         (values,) = inputs.values()
         prepare = self._text if self._kind == "text" else _image
         rows: list[Any] = [prepare(value) for value in values]
+        if self._flat is not None and self._limit is not None:
+            tokens = self._flat.tokens(prepared or {}, rows)
+            return self._computed(self._flat, self._cut(self._flat, tokens, self._limit))
         with computing():  # the library tokenizes, too: threads cannot share a tokenizer
             return self._embeddings(values, rows)
 
@@ -98,11 +114,59 @@ class SentenceTransformersRuntime:
         )
         return np.asarray(embeddings, dtype=np.float32)
 
+    def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
+        """Return the tokenizer of texts, and the settings that the model gets with their tokens.
+        Return None for images, and if the library does more with texts than tokenizing them."""
+        limit, prompt = self._limit, self._prompt
+        if limit is None or limit.divides or self._model.modalities != ["text"]:
+            return None, {}
+        flat = FlatTokenizer.of(limit.tokenizer, prefix=prompt)
+        if flat is None or flat.cut(flat([""]), limit.tokens or NO_LIMIT) is None:
+            return None, {}
+        if self._spec.too_long == "truncateLeft" and prompt:
+            return None, {}  # the prompt is not cut
+        expected = self._model.preprocess(_SAMPLES, prompt=prompt or None)
+        settings = {name: expected.pop(name) for name in list(expected) if name not in FEATURES}
+        found = _padded(flat, flat.tokens({}, _SAMPLES))
+        same = found.keys() == expected.keys() and all(
+            torch.equal(found[name], expected[name]) for name in found
+        )
+        return (flat, settings) if same else (None, {})
+
+    def _cut(self, flat: FlatTokenizer, tokens: FlatTokens, limit: TextLimit) -> FlatTokens:
+        """Return the tokens, of which those of texts that are too long are cut, and report a
+        warning for each of these texts. Raises TextTooLong if they must not be cut."""
+        long = limit.check(tokens.lengths.tolist())
+        cut = flat.cut(tokens, limit.tokens) if long and limit.tokens else None
+        if cut is None:
+            return tokens
+        for row in long:
+            warn(WarningName.TEXT_CUT, row=row, amount=int((tokens.lengths - cut.lengths)[row]))
+        return cut
+
+    def _computed(self, flat: FlatTokenizer, tokens: FlatTokens) -> np.ndarray:
+        """Return the embeddings of texts as `encode` of the library does."""
+        features = {name: x.to(self._model.device) for name, x in _padded(flat, tokens).items()}
+        with computing(), torch.inference_mode():
+            found = self._model({**features, **self._settings})["sentence_embedding"]
+            found = found[..., : self._model.truncate_dim]
+            if self._spec.normalize:
+                found = torch.nn.functional.normalize(found, dim=1)
+            embeddings: np.ndarray = found.float().cpu().numpy()
+        return embeddings
+
     def _text(self, value: Any) -> str | dict[str, str]:
         if not isinstance(value, str):
             raise TypeError(f"expected text, got {type(value).__name__}")
         # a multimodal model would download a text that looks like an image URL; a dict prevents it
         return value if self._model.modalities == ["text"] else {"text": value}
+
+
+def _padded(flat: FlatTokenizer, tokens: FlatTokens) -> dict[str, torch.Tensor]:
+    """Return the features of texts, padded to the longest one."""
+    rows, width = np.arange(len(tokens.lengths)), int(tokens.lengths.max())
+    arrays = pad(flat.tokenizer, tokens, rows, width, has_mask=flat.has_mask)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _image(value: Any) -> Image.Image:

@@ -135,7 +135,7 @@ STEPS = {
     "nearest": ("nearest", "NearestRows"),
 }
 """The class of each kind of step: a module of this package, which is imported when it is needed,
-and a name. A kind without a class is a change of blocks, which Ray Data does."""
+and a name. The kind without a class only sets the batch size of other steps."""
 
 
 def class_of(step: Step) -> type[Transform]:

@@ -10,26 +10,25 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import os
 import sysconfig
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from batchinference.pipeline.commit.code_hashes import NOT_COMPARED, OTHER_FILES
 from batchinference.pipeline.runtimes.model_files import is_path
-from batchinference.pipeline.steps.argument_files import ArgumentFiles
-from batchinference.pipeline.steps.file_identity import hashes_of, hashes_of_readable
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.step_facts import StepFacts
 from batchinference.spec.steps import to_alias
-from batchinference.spec.storage import Storage
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+SAMPLES, SAMPLE_BYTES = 64, 64 << 10
+"""Samples at equal distances in a large file, because reading all of it would take minutes, and
+their size. Smaller files are hashed entirely."""
+READ_THREADS = 16
 
 
 def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
@@ -39,9 +38,6 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
     for index, step in enumerate(spec.steps):
         where = f"steps[{index}].{to_alias(step.kind)}"
         found |= {f"{where}: {name}": value for name, value in _hashes_of(step.facts)}
-        for field, argument in step.facts.file_arguments.items():
-            files = _hashes_of_argument(argument).items()
-            found |= {f"{where}.{to_alias(field)}: {file}": value for file, value in files}
     return found
 
 
@@ -50,22 +46,11 @@ def _hashes_of(facts: StepFacts) -> Iterator[tuple[str, str]]:
     for path in facts.modules:
         yield from _hashes_of_modules(path).items()
     for place in facts.model_files:
-        yield from _hashes_of_place(place, facts.storage)
-
-
-def _hashes_of_argument(value: Any) -> dict[str, str]:
-    """Return the hashes of the files of a constructor argument that is an absolute path, with an
-    entry for files that could not be hashed. Raises nothing."""
-    if not (isinstance(value, str) and os.path.isabs(value) and is_local(value)):
-        return {}
-    argument = ArgumentFiles(value)
-    try:
-        files = argument.find()
-    except (OSError, ValueError):  # for example, the type of a directory entry is unknown
-        return {OTHER_FILES: NOT_COMPARED}
-    hashes = hashes_of_readable(files)
-    complete = argument.complete and len(hashes) == len(files)
-    return hashes if complete else {**hashes, OTHER_FILES: NOT_COMPARED}
+        if is_path(place):
+            local = str(Path(local_path(place)).expanduser())
+            yield from _hashes_of_files(Location(local, facts.storage))
+        elif not is_local(place):  # otherwise, it is a model of the Hub
+            yield from _hashes_of_files(Location(place, facts.storage))
 
 
 def _hashes_of_modules(path: str) -> dict[str, str]:
@@ -128,9 +113,28 @@ def _imported_names(content: bytes, package: str) -> list[str]:
     return names
 
 
-def _hashes_of_place(place: str, storage: Storage) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of each file of a model, unless it is of the Hub."""
-    if is_path(place):
-        yield from hashes_of(Location(str(Path(local_path(place)).expanduser()), storage))
-    elif not is_local(place):
-        yield from hashes_of(Location(place, storage))
+def _hashes_of_files(place: Location) -> Iterator[tuple[str, str]]:
+    """Yield the name and hash of a file, or of each file in a directory and below. Hidden files are
+    left out. Reads several files at once."""
+    info = place.info()
+    found = [info] if info.is_file else place.files(recursive=True)
+    names = [base_name(info.path)] if info.is_file else [place.below(one.path) for one in found]
+    shown = {
+        f"file {name}": place.at(one.path)
+        for name, one in zip(names, found, strict=True)
+        if not any(part.startswith(".") for part in name.split("/"))
+    }
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        yield from zip(shown, pool.map(_hash_of_file, shown.values()), strict=True)
+
+
+def _hash_of_file(file: Location) -> str:
+    """Return a hash of the size and of samples of a file; of the whole content if it is small."""
+    with file.filesystem.open_input_file(file.path) as opened:
+        size = opened.size()
+        starts = [size * number // SAMPLES for number in range(SAMPLES)]
+        samples = [(SAMPLE_BYTES, start) for start in [*starts, size - SAMPLE_BYTES]]
+        digest = hashlib.sha256(str(size).encode())
+        for sample in samples if size > SAMPLES * SAMPLE_BYTES else [(size, 0)]:
+            digest.update(opened.read_at(*sample))
+    return digest.hexdigest()

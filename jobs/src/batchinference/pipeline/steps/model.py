@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.expression import UnsuitableTypes
+from batchinference.pipeline.steps.preparation import split_prepared
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.warnings import WarningName
@@ -64,26 +67,33 @@ class ModelTransform(Transform):
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._step, list(self._model.inputs.values()), batch)
+        batch, prepared = split_prepared(batch)
         missing = missing_inputs(self._model, batch)
         missing.warn()
         rows = missing.computed(batch.num_rows)
-        results, failed = self._computed(batch, rows)
+        results, failed = self._computed(batch, rows, prepared)
         failed |= missing.failed
-        made = self.result_columns.added(
-            batch, {self._model.output: results}, failed, missing.skipped
-        )
+        columns = _columns(self._model, results)
+        made = self.result_columns.added(batch, columns, failed, missing.skipped)
         return without_non_finite(self._model, made)
 
-    def _computed(self, batch: pa.Table, rows: np.ndarray) -> tuple[Any, dict[int, Exception]]:
-        """Return the results of some rows of a batch, and the errors of the rows without one."""
+    def _computed(
+        self, batch: pa.Table, rows: np.ndarray, prepared: Mapping[str, pa.ChunkedArray]
+    ) -> tuple[Any, dict[int, Exception]]:
+        """Return the results of some rows of a batch, and the errors of the rows without one.
+        `prepared` are the columns of a preparation of the batch, if there was one."""
         if len(rows) == 0:
             return [], {}
         part = batch.select(sorted(set(self._model.inputs.values())))
-        part = part if len(rows) == batch.num_rows else part.take(rows)
+        if len(rows) < batch.num_rows:
+            part = part.take(rows)
+            prepared = {name: column.take(rows) for name, column in prepared.items()}
+        run: Any = self._runtime
+        run = partial(run, prepared=prepared) if prepared else run
         # an engine, or a server, takes the rows of several threads
         use = TURNS.preparing() if self._model.IN_PROCESS else OCCUPANCY.computing()
         with collect_warnings() as warnings, use:
-            results = self._runtime(_inputs(self._model, part))
+            results = run(_inputs(self._model, part))
         for warning in warnings:
             warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
         if len(results) != len(rows):
@@ -97,6 +107,14 @@ class ModelTransform(Transform):
         pairs = list(zip(rows.tolist(), results, strict=True))
         failed = {row: result for row, result in pairs if isinstance(result, Exception)}
         return [result for row, result in pairs if row not in failed], failed
+
+
+def _columns(model: Model, results: Any) -> dict[str, Any]:
+    """Return the columns of the results of a model."""
+    if not model.other_outputs:
+        return {model.output: results}
+    names = [model.output, *model.other_outputs]
+    return {name: [result[at] for result in results] for at, name in enumerate(names)}
 
 
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:

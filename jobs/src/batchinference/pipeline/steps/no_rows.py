@@ -12,6 +12,7 @@ from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.row_batch import without_rows
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Transform, TransformResult, class_of, load_step
+from batchinference.pipeline.steps.preparation import split_prepared
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import Step
@@ -39,7 +40,7 @@ def result_without_rows(
     unknown types are null. There are no columns if they are unknown.
 
     `transform` is called without rows, unless its result has no type without values."""
-    empty, facts = without_rows([table]), step.facts
+    (empty, _), facts = split_prepared(without_rows([table])), step.facts
     if transform is not None and not class_of(step).NEEDS_VALUES:
         with suppress(Exception):
             result = transform(empty)

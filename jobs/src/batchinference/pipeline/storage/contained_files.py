@@ -7,7 +7,9 @@ and they cannot, such as a mounted Secret. The rows of that file would be in the
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Any, BinaryIO, NoReturn
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -51,17 +53,9 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         """Open a file. Its path is checked after it was opened, because others may replace it
         with a link at any time."""
         with local_files.opened(path, root="") as file:
+            _check_place(path, file, self._places)
             descriptor = f"/proc/self/fd/{file.fileno()}"
             here = os.path.exists(descriptor)  # only Linux has it
-            real = os.path.realpath(descriptor if here else os_path(path))
-            places = (os.path.realpath(os_path(place)) for place in self._places)
-            if not any(
-                real == place or real.startswith(f"{place.rstrip('/')}/") for place in places
-            ):
-                raise OSError(
-                    f"'{path}' is read through a symbolic link, and the file is outside of "
-                    "read.paths. Add a directory that holds both to read.paths"
-                )
             return open_(descriptor if here else os_path(path))
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -75,3 +69,40 @@ def contained(places: tuple[str, ...]) -> pafs.FileSystem:
     """Return a local file system that opens only these files and the files in these directories.
     Opening another file, also through a link, raises an OSError without errno."""
     return pafs.PyFileSystem(_Handler(places))
+
+
+def read(path: str, places: tuple[str, ...], limit: int | None = None) -> bytes:
+    """Return the content of a regular file in these files and directories, or its first `limit`
+    bytes. Another file raises the same error as in `contained`."""
+    with local_files.opened(path, root="") as file:
+        _check_place(path, file, places)
+        return local_files.content_of(file, limit)
+
+
+def _check_place(path: str, file: BinaryIO, places: tuple[str, ...]) -> None:
+    """Raise OSError if the real path of an opened file is not in `places`."""
+    try:
+        real = os.readlink(f"/proc/self/fd/{file.fileno()}")
+    except OSError:  # only Linux has it
+        real = os.path.realpath(os_path(path))
+    named = _paths(places)
+    # a link to an input directory is rare, and slow to resolve
+    if not (_is_in(real, named) or _is_in(real, {os.path.realpath(place) for place in named})):
+        raise OSError(
+            f"'{path}' is read through a symbolic link, and the file is outside of "
+            "read.paths. Add a directory that holds both to read.paths"
+        )
+
+
+@lru_cache(maxsize=8)
+def _paths(places: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(os_path, places))
+
+
+def _is_in(path: str, places: Collection[str]) -> bool:
+    """Return whether a path, or a directory above it, is one of these."""
+    while path not in places:
+        path, below = os.path.dirname(path), path
+        if path == below:
+            return False
+    return True

@@ -39,8 +39,13 @@ def read(path: str, root: str, limit: int | None = None) -> bytes:
 
     Anything else, such as a named pipe, could block forever and raises an OSError."""
     with opened(path, root) as file:
-        size = os.fstat(file.fileno()).st_size
-        return file.read(size if limit is None else min(limit, size))
+        return content_of(file, limit)
+
+
+def content_of(file: BinaryIO, limit: int | None) -> bytes:
+    """Return the content of an opened file, or its first `limit` bytes."""
+    size = os.fstat(file.fileno()).st_size
+    return file.read(size if limit is None else min(limit, size))
 
 
 def opened(path: str, root: str) -> BinaryIO:

@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.file_names import escaped, os_path
-from batchinference.pipeline.storage import local_files, local_listing
+from batchinference.pipeline.storage import contained_files, local_files, local_listing
 from batchinference.pipeline.storage.conditional_put import Change, update_object
-from batchinference.pipeline.storage.contained_files import contained
 from batchinference.pipeline.storage.gzip_stream import GzipStream
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
@@ -53,7 +52,7 @@ class Location:
     @property
     def filesystem(self) -> pafs.FileSystem:
         if self.local and (self.places or "\\x" in self.path):  # pyarrow knows no such names
-            return contained(self.places or ("/",))
+            return contained_files.contained(self.places or ("/",))
         if self.local:
             return pafs.LocalFileSystem()
         return object_store(self.scheme, self.path.split("/", 1)[0], self.storage)
@@ -127,7 +126,9 @@ class Location:
 
     def read(self, limit: int | None = None) -> bytes:
         """Return the content, or its first `limit` bytes. Compressed files are not decompressed."""
-        if self.local and not self.places:
+        if self.local and self.places:
+            return with_retries(lambda: contained_files.read(self.path, self.places, limit))
+        if self.local:
             return with_retries(lambda: local_files.read(self.path, self.root, limit))
         return with_retries(lambda: self._read(limit))
 

@@ -50,16 +50,14 @@ class ArrayHeader:
         return self.shape[0] if self.shape else 1
 
 
-def array_headers(
-    source: io.BufferedReader, most: int, limit: str = "max_row_bytes"
-) -> dict[str, ArrayHeader]:
+def array_headers(source: io.BufferedReader, most: int) -> dict[str, ArrayHeader]:
     """Return the headers of the arrays of a file by column name. Raises ValueError or BadZipFile
-    for arrays that cannot be read, or that have more than `most` bytes together. `limit` is the
-    name of `most` in the message. Warns about members that are no arrays."""
+    for arrays that cannot be read, or that have more than `most` bytes (`max_row_bytes`) together.
+    Warns about members that are no arrays."""
     if not source.peek(len(ZIP)).startswith(ZIP):
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
-        _check_size(size, most, limit)
+        _check_size(size, most)
         return {COLUMN: _header(source, size)}
     with zipfile.ZipFile(source) as archive:
         stored = [info for info in archive.infolist() if not info.is_dir()]
@@ -73,7 +71,7 @@ def array_headers(
         if unusual := [info for info in members if info.compress_type not in _PACKINGS]:
             raise ValueError(f"'{unusual[0].filename}' is not packed as NumPy packs arrays")
         # zipfile decompresses at most `file_size` bytes of a member
-        _check_size(sum(info.file_size for info in members), most, limit)
+        _check_size(sum(info.file_size for info in members), most)
         headers = {}
         for info in members:
             with archive.open(info) as member:
@@ -87,9 +85,9 @@ def array_headers(
     return headers
 
 
-def _check_size(size: int, most: int, limit: str) -> None:
+def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise ValueError(f"the arrays have {size} bytes, more than {limit} ({most})")
+        raise ValueError(f"the arrays have {size} bytes, more than max_row_bytes ({most})")
 
 
 def _header(source: BinaryIO, size: int) -> ArrayHeader:

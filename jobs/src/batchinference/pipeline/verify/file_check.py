@@ -26,12 +26,10 @@ from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
-from batchinference.spec.read import NumpyOptions
 from batchinference.spec.write import (
     Write,
     WriteCsv,
     WriteJson,
-    WriteNumpy,
     WriteParquet,
     WriteTable,
 )
@@ -152,8 +150,6 @@ def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None
     match write:
         case _ if isinstance(write, WriteParquet | WriteTable):
             return footer_rows, None
-        case WriteNumpy():
-            return _header_rows, None
         case WriteJson():
             return None, partial(_unpacked, _lines, write.compression)
         case WriteCsv():
@@ -167,12 +163,6 @@ def footer_rows(file: Location) -> int:
     """Return the number of rows of a Parquet file."""
     with file.open_input_file() as source:
         return int(parquet_metadata(source).num_rows)
-
-
-def _header_rows(file: Location) -> int:
-    from batchinference.pipeline.input.readers.numpy import NumpyReader
-
-    return NumpyReader(NumpyOptions(max_row_bytes=1 << 40)).rows_in(file, 0)
 
 
 def _unpacked(count: StreamCounter, compression: str, source: BinaryIO) -> int:

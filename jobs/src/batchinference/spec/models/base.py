@@ -78,7 +78,7 @@ class RuntimeModel(SpecModel):
         runtime, task, *others = names
         return StepFacts(
             reads=set(inputs.values()),
-            adds={output: self.output_type},
+            adds={output: self.output_type, **self.other_outputs},
             result=output,
             summary=", ".join(filter(None, [runtime, task, source or factory, *others])),
             in_actors=True,
@@ -93,6 +93,12 @@ class RuntimeModel(SpecModel):
     def output_type(self) -> ColumnType | None:
         """Return the type of the output; None if it depends on the files of the model."""
         return None
+
+    @property
+    def other_outputs(self) -> dict[str, ColumnType]:
+        """Return the columns with more about each result, and their types. With them, the runtime
+        returns a tuple for each row: the result, and the value of each of these columns."""
+        return {}
 
     @property
     def uses_texts(self) -> bool:
@@ -140,6 +146,12 @@ class RuntimeModel(SpecModel):
 
         Empty for a model that generates text: its time depends mainly on the generated text.
         """
+        return ()
+
+    @property
+    def tokenized_inputs(self) -> tuple[str, ...]:
+        """Return the inputs whose texts tasks on CPUs convert to tokens before a replica of a pool
+        gets them. Empty if the replica converts its inputs itself."""
         return ()
 
     @property

@@ -193,7 +193,9 @@ class HttpModel(TextModel):
     """The type of the result for json. `numbers` are nested lists of the same shape in all rows.
     For `text`, a result that is not a string is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent requests of each replica."""
+    """Maximum number of concurrent requests of each replica. It starts with at most 16, sends more
+    as long as answers do not become slower, and halves them when the endpoint is overloaded: status
+    429, 503 or 504, or a timeout."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000)] | None = None
     """Maximum number of requests that each replica starts per second. Unlimited by default."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 300
@@ -240,8 +242,15 @@ class HttpModel(TextModel):
 
     @property
     def default_batch_size(self) -> int:
-        """Return several rows per concurrent request, because a batch waits for its slowest row."""
-        return 8 * self.concurrency
+        """Return few rows, because all batches in flight are computed to their end when a job is
+        stopped."""
+        return 16
+
+    @property
+    def concurrent_batches(self) -> int:
+        """Return as many batches as requests, so that each request has a row even if every batch
+        waits for its last row."""
+        return self.concurrency
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise PydanticCustomError if the step requests devices."""

@@ -1,5 +1,5 @@
 """Checks of `sampling` before a model is loaded: its names, types, and results that a row cannot
-hold."""
+hold. Numbers may be values of the row."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
+
+from batchinference.spec.models.prompts import placeholders
 
 
 class Kind(NamedTuple):
@@ -38,7 +40,7 @@ GENERATE: dict[str, Kind] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), _NUMBER),
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), _NUMBER),
     **dict.fromkeys(("max_tokens", "min_tokens", "top_k", "seed"), _WHOLE),
-    "thinking_token_budget": _WHOLE,
+    **dict.fromkeys(("n", "logprobs", "thinking_token_budget"), _WHOLE),
     **dict.fromkeys(("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"), _FLAG),
     **dict.fromkeys(("spaces_between_special_tokens", "skip_reading_prefix_cache"), _FLAG),
     "stop": _TEXT_OR_LIST,
@@ -49,6 +51,9 @@ GENERATE: dict[str, Kind] = {
 """The SamplingParams of vLLM 0.29 that a job can set."""
 EMBED: dict[str, Kind] = {"dimensions": _WHOLE, "use_activation": _FLAG}
 """The PoolingParams of vLLM that embeddings have."""
+CLASSIFY: dict[str, Kind] = {"use_activation": _FLAG}
+"""The PoolingParams of vLLM that classes and scores have."""
+_OF_TASK = {"generate": GENERATE, "embed": EMBED, "classify": CLASSIFY, "score": CLASSIFY}
 CONSTRAINTS: dict[str, Kind] = {
     **dict.fromkeys(("regex", "grammar", "structural_tag"), _TEXT),
     "json": _SCHEMA,
@@ -61,6 +66,7 @@ WITHOUT_EFFECT = ("disable_any_whitespace", "disable_additional_properties", "wh
 NULLABLE = {
     *("max_tokens", "seed", "stop", "stop_token_ids", "bad_words", "allowed_token_ids"),
     *("structured_outputs", "extra_args", "thinking_token_budget", "skip_reading_prefix_cache"),
+    "logprobs",
     *EMBED,
 }
 _ONE_TEXT = "a row has one text, and the others would be lost"
@@ -68,8 +74,7 @@ _ONLY_TEXT = "the output is a text, and other results would be lost"
 _NO_EFFECT = "it has no effect on the text of a row"
 _NEEDS_OBJECTS = "vLLM takes values that a job's file cannot hold"
 LOST: dict[str, tuple[Any, str]] = {
-    "n": (1, _ONE_TEXT),
-    **dict.fromkeys(("logprobs", "prompt_logprobs", "logprob_token_ids"), (None, _ONLY_TEXT)),
+    **dict.fromkeys(("prompt_logprobs", "logprob_token_ids"), (None, _ONLY_TEXT)),
     "flat_logprobs": (False, _ONLY_TEXT),
     "routed_experts_prompt_start": (0, _ONLY_TEXT),
     "detokenize": (True, "without it, the text of a row is empty"),
@@ -91,12 +96,13 @@ _INSTEAD = {
     "guided_decoding": "structured_outputs",
     "eos_token_id": "stop_token_ids",
     "bad_words_ids": "bad_words",
+    "num_return_sequences": "n",
     "do_sample": "temperature (0 for the most likely tokens)",
     "chat_template_kwargs": "the model's field chatTemplateArgs",
 }
 """Parameters of other libraries or versions, and what vLLM has instead."""
-_INSTEAD_OF_EMBED = {**_CUT, "normalize": "use_activation"}
-_SEVERAL_TEXTS = ("best_of", "num_return_sequences", "num_beams", "use_beam_search")
+_INSTEAD_OF_POOLING = {**_CUT, "normalize": "use_activation"}
+_NOTHING_INSTEAD = ("best_of", "num_beams", "use_beam_search")
 _WITH_TEXTS = (
     *("return_dict_in_generate", "output_scores", "output_logits", "output_attentions"),
     "output_hidden_states",
@@ -114,17 +120,38 @@ _HTTP_LOST = {
 def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
     """Raise PydanticCustomError for a parameter that vLLM does not have, whose value has a wrong
     type, or whose results a row cannot hold. Values may be secrets, and are not shown."""
-    known, lost = (EMBED, {}) if task == "embed" else (GENERATE, LOST)
+    known, lost = _OF_TASK[task], LOST if task == "generate" else {}
     _check_lost(sampling, lost)
+    of_rows = row_parameters(sampling)
     for name, value in sampling.items():
         if name in lost:
             continue
         if name not in known:
-            raise _unknown(name, known, embeds=task == "embed")
-        if value is not None or name not in NULLABLE:
-            _check_kind(name, value, known[name])
+            raise _unknown(name, task)
+        if name not in of_rows and (value is not None or name not in NULLABLE):
+            check_kind(name, value, known[name])
     if sampling.get("structured_outputs") is not None:
         _check_constraints(sampling["structured_outputs"])
+
+
+def row_parameters(sampling: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters of vLLM that are values of the row, with the input of each: `{input}`.
+    Only numbers can be, and only those that change neither the type of the result nor its count."""
+    return {
+        name: value[1:-1]
+        for name, value in sampling.items()
+        if GENERATE.get(name) in (_NUMBER, _WHOLE)
+        and name not in ("n", "logprobs")
+        and isinstance(value, str)
+        and _is_input(value)
+    }
+
+
+def _is_input(value: str) -> bool:
+    try:
+        return [f"{{{name}}}" for name in placeholders(value)] == [value]
+    except ValueError:
+        return False
 
 
 def check_transformers(sampling: Mapping[str, Any]) -> None:
@@ -144,13 +171,14 @@ def _check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]]
             raise _error(f"sampling.{name}: {reason}. Remove it")
 
 
-def _check_kind(name: str, value: Any, kind: Kind) -> None:
+def check_kind(name: str, value: Any, kind: Kind) -> None:
+    """Raise PydanticCustomError if a parameter does not take a value, without showing it."""
     if kind.fits(value):
         return
     from batchinference.spec.problems import type_name  # only for errors
 
     row = isinstance(value, str) and "{" in value
-    fix = ". All rows have the same parameters: write a value, not an input" if row else ""
+    fix = ". Write a value: only a number can be an input of the row, as {input}" if row else ""
     raise _error(f"sampling.{name}: expected {kind.expected}, got {type_name(value)}{fix}")
 
 
@@ -164,19 +192,20 @@ def _check_constraints(given: Mapping[str, Any]) -> None:
             )
         if name not in CONSTRAINTS:
             raise _error(f"{where}: vLLM has no constraint '{name}'{_near(name, CONSTRAINTS)}")
-        _check_kind(f"structured_outputs.{name}", value, CONSTRAINTS[name])
+        check_kind(f"structured_outputs.{name}", value, CONSTRAINTS[name])
     if len(given) != 1:
         raise _error(f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(given)} of them")
 
 
-def _unknown(name: str, known: Collection[str], *, embeds: bool) -> PydanticCustomError:
+def _unknown(name: str, task: str) -> PydanticCustomError:
     problem = f"sampling: vLLM has no parameter '{name}'"
-    if name in _SEVERAL_TEXTS and not embeds:
-        return _error(f"{problem} ({_ONE_TEXT}). Remove it")
-    if embeds and name in GENERATE:
-        return _error(f"{problem} for task embed. Remove it")
-    instead = (_INSTEAD_OF_EMBED if embeds else _INSTEAD).get(name)
-    return _error(f"{problem}. Use {instead}" if instead else f"{problem}{_near(name, known)}")
+    if task != "generate" and name in GENERATE:
+        return _error(f"{problem} for task {task}. Remove it")
+    if name in _NOTHING_INSTEAD:
+        return _error(f"{problem}. Remove it")
+    instead = (_INSTEAD if task == "generate" else _INSTEAD_OF_POOLING).get(name)
+    fix = f". Use {instead}" if instead else _near(name, _OF_TASK[task])
+    return _error(problem + fix)
 
 
 def _near(name: str, known: Collection[str]) -> str:

@@ -78,6 +78,10 @@ class SentenceTransformersModel(WindowedModel):
     def padded_texts(self) -> tuple[str, ...]:
         return tuple(self.inputs[name] for name in ("text",) if name in self.inputs)
 
+    @property
+    def tokenized_inputs(self) -> tuple[str, ...]:
+        return ("text",) if "text" in self.inputs and self.too_long != "windows" else ()
+
     def fields_to_embed(self, kind: str) -> dict[str, str]:
         return {}
 

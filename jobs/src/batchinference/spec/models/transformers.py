@@ -38,6 +38,7 @@ from batchinference.spec.models.transformers_tasks import (
     GENERATION,
     INPUTS,
     PADDED_TEXTS,
+    TOKENIZED,
     WINDOWED,
     ZERO_SHOT,
     Task,
@@ -171,6 +172,12 @@ class TransformersModel(WindowedModel):
     @property
     def padded_texts(self) -> tuple[str, ...]:
         return tuple(self.inputs.values()) if self.task in PADDED_TEXTS else ()
+
+    @property
+    def tokenized_inputs(self) -> tuple[str, ...]:
+        if self.task not in TOKENIZED or self.too_long == "windows":
+            return ()
+        return tuple(name for name in ("text", "text_pair") if name in self.inputs)
 
     @property
     def uses_texts(self) -> bool:

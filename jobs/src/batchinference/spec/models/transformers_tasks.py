@@ -116,6 +116,8 @@ _ZERO_SHOT_CLASSIFICATION = (
 CLASSIFICATION = (*_CLASSIFICATION, *_ZERO_SHOT_CLASSIFICATION)
 ZERO_SHOT = (*_ZERO_SHOT_CLASSIFICATION, "zero-shot-object-detection")
 PADDED_TEXTS = ("feature-extraction", "text-classification", "fill-mask", "token-classification")
+TOKENIZED = ("feature-extraction", "text-classification")
+"""Tasks whose texts can be converted to tokens before the model is there."""
 WINDOWED = (
     *("feature-extraction", "text-classification", "token-classification"),
     "zero-shot-classification",

@@ -19,6 +19,7 @@ from batchinference.spec.models.base import (
     OutputName,
     Revision,
     Source,
+    TopK,
     check_revision,
 )
 from batchinference.spec.models.prompts import (
@@ -27,8 +28,9 @@ from batchinference.spec.models.prompts import (
     Messages,
     Template,
     check_prompt,
+    placeholders,
 )
-from batchinference.spec.models.sampling import check_vllm
+from batchinference.spec.models.sampling import check_vllm, row_parameters
 from batchinference.spec.models.texts import NO_WINDOWS_RULE, TextModel
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -58,8 +60,16 @@ class Parallelism(SpecModel):
     CPUs and memory in the resources of the step."""
 
 
+_TASK = "(has(self.task) ? self.task : 'generate')"
+_PAIR = ("query", "document")
+_PAIR_INPUTS = "task score takes inputs: {query: COLUMN, document: COLUMN}"
+_NO_PROMPT = "task score takes a query and a document: remove 'prompt' and 'chat'"
+_PAIR_FIXED = "tooLong: the pairs of task score are not cut. Use fail"
+_TOP_K = "topK is for task classify only"
+_DETAILS = "details is for task generate only"
+_SAME_COLUMN = "details: this column is the output. Name another one"
 _IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
-_IS_CHAT = "(has(self.chat) ? self.chat : !has(self.task) || self.task == 'generate')"
+_IS_CHAT = f"(has(self.chat) ? self.chat : {_TASK} == 'generate')"
 _LORA_ADAPTERS = "(has(self.loraAdapters) && size(self.loraAdapters) > 0)"
 _RULES = (
     *(
@@ -104,16 +114,31 @@ _RULES = (
         "size(self.images) == 0",
         _IMAGES_FIXED,
     ),
+    (
+        f"{_TASK} != 'score' || (size(self.inputs) == 2 && "
+        f"self.inputs.all(name, name in {list(_PAIR)}))",
+        _PAIR_INPUTS,
+    ),
+    (
+        f"{_TASK} != 'score' || !(has(self.prompt) || (has(self.chat) && self.chat))",
+        _NO_PROMPT,
+    ),
+    (f"{_TASK} != 'score' || !has(self.tooLong) || self.tooLong == 'fail'", _PAIR_FIXED),
+    (f"!has(self.topK) || {_TASK} == 'classify'", _TOP_K),
+    (f"!has(self.details) || {_TASK} == 'generate'", _DETAILS),
+    ("!has(self.details) || self.details != self.output", _SAME_COLUMN),
     IMAGES_RULE,
     REVISION_RULE,
 )
 
 
-_NEEDED = " * ".join(
+_TENSOR, _PIPELINE = (
     f"(has(self.model.parallelism) && has(self.model.parallelism.{name}) ? "
     f"self.model.parallelism.{name} : 1)"
     for name in ("tensor", "pipeline")
 )
+_NEEDED = f"{_TENSOR} * {_PIPELINE}"
+_WITHOUT_GPUS = "(has(self.resources) && has(self.resources.gpu) && self.resources.gpu == 0)"
 
 
 class VllmModel(TextModel):
@@ -126,8 +151,9 @@ class VllmModel(TextModel):
     IN_PROCESS: ClassVar[bool] = False
     STEP_RULES = (
         (
-            f"{GPUS} == {_NEEDED}",
-            "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this",
+            f"{GPUS} == {_NEEDED} || ({_WITHOUT_GPUS} && {_PIPELINE} == 1)",
+            "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this, "
+            "or to 0 for vLLM's build for CPUs",
         ),
         (f"!{CUSTOM}", "vllm takes GPUs: leave out resources.custom"),
         (
@@ -139,8 +165,10 @@ class VllmModel(TextModel):
 
     runtime: Literal["vllm"]
     """The library that runs the model."""
-    task: Literal["generate", "embed"] = "generate"
-    """Whether the model generates a text or an embedding."""
+    task: Literal["generate", "embed", "classify", "score"] = "generate"
+    """What the model makes of a row. `generate`: a text. `embed`: an embedding. `classify`: the
+    most likely label. `score`: how well the input `document` answers the input `query`, by a
+    cross-encoder."""
     source: Source
     """A model id of the Hub, the path of a folder, or an object store prefix."""
     revision: Revision | None = None
@@ -150,7 +178,15 @@ class VllmModel(TextModel):
     inputs: Inputs
     """Names for columns. Templates, `images` and `adapter` use these names."""
     output: ColumnName
-    """The column for the text or the embedding."""
+    """The column for the text, with `sampling.n` above 1 the list of texts, the embedding, the
+    struct of `label` and `score`, or the score."""
+    details: ColumnName | None = None
+    """A column for a struct about each text: `prompt_tokens`, `completion_tokens`, `finish_reason`
+    (`length` if the text was cut), and with `sampling.logprobs` the `logprobs` of its tokens. With
+    `sampling.n` above 1, a list has the value of each text. For generate."""
+    top_k: TopK | None = None
+    """Return a list of at most this many of the most likely labels, the most likely first. For
+    classify. By default, only the most likely label."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. Without
     it, the only input that no other field uses is the prompt: a text, or for a chat a list of
@@ -175,8 +211,9 @@ class VllmModel(TextModel):
     """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
     """The SamplingParams of vLLM, such as `max_tokens` (16 by default), `temperature`, `top_p`,
-    `seed`, `stop` or `structured_outputs`, for all rows. Parameters whose results are more than one
-    text are refused, such as `n` and `logprobs`. For embed, the PoolingParams of vLLM."""
+    `seed`, `stop`, `n` or `structured_outputs`. A number may be a value of the row, such as
+    `max_tokens: "{limit}"` with an input `limit`; if it is null, the default of vLLM applies.
+    `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
     `enable_prefix_caching` or `limit_mm_per_prompt`."""
@@ -198,7 +235,37 @@ class VllmModel(TextModel):
 
     @property
     def output_type(self) -> ColumnType:
-        return ["float32"] if self.task == "embed" else "string"
+        label: ColumnType = {"label": "string", "score": "float32"}
+        types: dict[str, ColumnType] = {
+            "generate": ["string"] if self.has_several_texts else "string",
+            "embed": ["float32"],
+            "classify": [label] if self.top_k else label,
+            "score": "float32",
+        }
+        return types[self.task]
+
+    @property
+    def has_several_texts(self) -> bool:
+        """Return whether a row has a list of texts."""
+        return bool(self.sampling.get("n", 1) != 1)
+
+    @property
+    def other_outputs(self) -> dict[str, ColumnType]:
+        if self.details is None:
+            return {}
+        top: ColumnType = {"token": "string", "logprob": "float32"}
+        token: ColumnType = {"token": "string", "logprob": "float32", "top_logprobs": [top]}
+        of_text: dict[str, ColumnType] = {"completion_tokens": "int64", "finish_reason": "string"}
+        if self.sampling.get("logprobs") is not None:
+            of_text["logprobs"] = [token]
+        if self.has_several_texts:
+            of_text = {name: [kind] for name, kind in of_text.items()}
+        return {self.details: {"prompt_tokens": "int64", **of_text}}
+
+    @property
+    def row_parameters(self) -> dict[str, str]:
+        """Return the parameters of `sampling` that are values of the row, with their inputs."""
+        return row_parameters(self.sampling)
 
     @property
     def uses_texts(self) -> bool:
@@ -211,7 +278,15 @@ class VllmModel(TextModel):
 
     @property
     def parameter_inputs(self) -> tuple[str, ...]:
-        return () if self.adapter is None else (self.adapter,)
+        templates = [self.prompt, self.system, *(message.content for message in self.messages)]
+        in_prompt = {name for text in templates for name in placeholders(text or "")}
+        return tuple(name for name in self._selecting if name not in in_prompt)
+
+    @property
+    def _selecting(self) -> list[str]:
+        """Return the inputs that are the adapter or a parameter of a row."""
+        adapter = [] if self.adapter is None else [self.adapter]
+        return [*dict.fromkeys([*adapter, *self.row_parameters.values()])]
 
     @property
     def needs_finite(self) -> bool:
@@ -234,12 +309,14 @@ class VllmModel(TextModel):
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise PydanticCustomError if the resources or the batch size do not fit the model."""
         needed = self.parallelism.tensor * self.parallelism.pipeline
-        if resources.gpu != needed:
+        on_cpus = "gpu" in resources.model_fields_set and self.parallelism.pipeline == 1
+        if resources.gpu != needed and (resources.gpu or not on_cpus):
             message = (
                 f"vllm takes parallelism.tensor x parallelism.pipeline GPUs, here {needed}: set "
                 f"resources.gpu to {needed}, not {resources.gpu}"
             )
-            raise _error(message)
+            build = ", or write gpu: 0 for vLLM's build for CPUs"
+            raise _error(message + (build if self.parallelism.pipeline == 1 else ""))
         if resources.custom:
             raise _error("vllm takes GPUs: leave out resources.custom")
         if batch_size == "auto":
@@ -250,6 +327,7 @@ class VllmModel(TextModel):
         for name in sorted(self.engine.keys() & _ENGINE_FIELDS.keys()):
             raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
         check_vllm(self.task, self.sampling)
+        self._check_results()
         check_revision(self.source, self.revision)
         self.check_no_windows()
         if self.images and self.too_long not in (None, "fail"):
@@ -258,9 +336,33 @@ class VllmModel(TextModel):
             self._check_no_chat()
         if self.allow and not self.images:
             raise _error("'allow' needs 'images': it is about their addresses")
-        check_prompt(self, [] if self.adapter is None else [self.adapter])
+        if self.task == "score":
+            self._check_pair()
+        else:
+            check_prompt(self, self._selecting)
         self._check_adapters()
         return self
+
+    def _check_results(self) -> None:
+        if self.top_k is not None and self.task != "classify":
+            raise _error(_TOP_K)
+        if self.details is not None and self.task != "generate":
+            raise _error(_DETAILS)
+        if self.details == self.output:
+            raise _error(_SAME_COLUMN)
+        if self.details is None and self.sampling.get("logprobs") is not None:
+            raise _error(
+                "sampling.logprobs: the output is a text, and the log probabilities would be lost. "
+                "Add 'details' with the name of a column for them"
+            )
+
+    def _check_pair(self) -> None:
+        if set(self.inputs) != set(_PAIR):
+            raise _error(_PAIR_INPUTS)
+        if self.prompt is not None or self.is_chat:
+            raise _error(_NO_PROMPT)
+        if self.too_long not in (None, "fail"):
+            raise _error(_PAIR_FIXED)
 
     def _check_adapters(self) -> None:
         given = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}

@@ -17,13 +17,12 @@ from batchinference.spec.write.files import (
     WriteCsv,
     WriteImages,
     WriteJson,
-    WriteNumpy,
-    WriteOrdered,
+    WriteNumbered,
     WriteParquet,
     WriteWebdataset,
 )
 from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLance, WriteSql
 
-WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteNumpy | WriteWebdataset | WriteImages
+WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteWebdataset | WriteImages
 WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql
 Write = Annotated[WriteFiles | WriteTable, Field(discriminator="format")]

@@ -30,11 +30,11 @@ class WriteModel(SpecModel):
     """The format of the output."""
     path: Uri
     """The directory or s3://, gs:// or az:// prefix of the output. No other job may use it."""
-    mode: Literal["error", "append", "overwrite", "ignore"] = "error"
+    mode: Literal["error", "append", "overwrite"] = "error"
     """What to do if the path or the table is not empty. error: fail. append: add rows. overwrite:
-    replace the content. ignore: do nothing. If a job runs again on its own complete output, append
-    reads only new files, overwrite starts over, and the other modes do nothing. A BatchInference on
-    a cluster runs once: if a complete one is applied again, nothing happens in any mode."""
+    replace the content. If a job runs again on its own complete output, append reads only new
+    files, overwrite starts over, and error does nothing. A BatchInference on a cluster runs once:
+    if a complete one is applied again, nothing happens in any mode."""
 
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output and of the error records."""

@@ -10,7 +10,6 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, rules
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
-_NO_ROW_NUMBER = "order: 'input' needs a column of row numbers: set rowNumber to its name"
 _HIDDEN_PREFIXES = ("_", ".")
 """Readers skip files and directories whose names have these prefixes."""
 _HIDDEN_RULES = tuple(
@@ -49,28 +48,22 @@ class WriteDirectories(WritePartitioned):
         return self
 
 
-class WriteOrdered(WriteRows, WriteDirectories):
-    """Files whose rows can be put in the order of the input."""
+class WriteNumbered(WriteRows, WriteDirectories):
+    """Files whose rows can be numbered."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
             *_HIDDEN_RULES,
             *_ROW_NUMBER_RULES,
-            ("!has(self.order) || has(self.rowNumber)", _NO_ROW_NUMBER),
         )
     )
 
     row_number: ColumnName | None = None
     """The name of a new first column with the number of the input row of each row: the number of
     the row in its file, from 0, plus 1000000000000 times the number of the file."""
-    order: Literal["input"] | None = None
-    """`input` sorts the rows in the order of the input, within files and across the sorted file
-    names. It requires `rowNumber`, and rewrites the whole output at the end of the job."""
 
     @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.order and not self.row_number:
-            raise PydanticCustomError("order", _NO_ROW_NUMBER, {})
+    def _check_row_number(self) -> Self:
         for field, columns in self.column_fields.items():
             if self.row_number in columns:
                 raise PydanticCustomError(
@@ -82,7 +75,7 @@ class WriteOrdered(WriteRows, WriteDirectories):
         return self
 
 
-class WriteParquet(WriteOrdered):
+class WriteParquet(WriteNumbered):
     """Parquet files. Tensors are written as lists."""
 
     READ_IN_PARTS = True
@@ -92,7 +85,7 @@ class WriteParquet(WriteOrdered):
     """Compression of the files."""
 
 
-class WriteJson(WriteOrdered):
+class WriteJson(WriteNumbered):
     """JSON Lines files."""
 
     STORES_COLUMNS = False
@@ -102,7 +95,7 @@ class WriteJson(WriteOrdered):
     """Compression of the files."""
 
 
-class WriteCsv(WriteOrdered):
+class WriteCsv(WriteNumbered):
     """Files of delimiter-separated values with a header line. Lists and tensors become JSON."""
 
     format: Literal["csv"]
@@ -110,13 +103,6 @@ class WriteCsv(WriteOrdered):
     """Compression of the files."""
     delimiter: Annotated[str, Field(pattern=WRITTEN_DELIMITER, max_length=1)] = ","
     """The character between two fields: a tab, or punctuation that is not in numbers or dates."""
-
-
-class WriteNumpy(WriteRows, WriteDirectories):
-    """NumPy arrays whose first axis is the row: `.npy` files for a single column, `.npz` files for
-    several columns."""
-
-    format: Literal["numpy"]
 
 
 class WriteWebdataset(WriteRows, WriteDirectories):

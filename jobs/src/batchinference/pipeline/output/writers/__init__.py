@@ -78,7 +78,6 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "parquet": ("ParquetWriter", ("compression",)),
     "json": ("JsonWriter", ("compression",)),
     "csv": ("CsvWriter", ("compression", "delimiter")),
-    "numpy": ("NumpyWriter", ()),
     "webdataset": ("WebdatasetWriter", ("key_column",)),
     "images": ("ImageWriter", ("column", "file_format", "name_column")),
 }

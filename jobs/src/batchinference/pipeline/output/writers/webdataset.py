@@ -21,7 +21,6 @@ from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.output.writers import naming
-from batchinference.pipeline.output.writers.numpy import npy
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
@@ -34,11 +33,17 @@ def _text(value: Any) -> bytes:
     return str(value).encode()
 
 
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
 _ENCODERS: dict[str, Encode] = {
     "txt": _text,
     "cls": _text,
     "json": lambda value: to_json(_plain(value)).encode(),
-    "npy": lambda value: npy(np.asarray(value)),
+    "npy": lambda value: _npy(np.asarray(value)),
     "jpg": partial(encode, file_format="jpeg"),
     "jpeg": partial(encode, file_format="jpeg"),
     "png": partial(encode, file_format="png"),

@@ -16,6 +16,7 @@ from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.flat_tokens import Prepared
 from batchinference.pipeline.runtimes.text_limits import Windows
 from batchinference.pipeline.runtimes.transformers.inputs import (
     AudioInput,
@@ -41,7 +42,7 @@ _SIGLIP_TOKENS = {"padding": "max_length", "max_length": 64}
 """SigLIP was trained on texts padded to this length, and has no attention mask."""
 _WINDOWS_AT_ONCE = 1024
 """Windows of long texts whose tokens are in memory together."""
-Prepare = Callable[[Batch], Iterator[tuple[np.ndarray, Any]]]
+Prepare = Callable[..., Iterator[tuple[np.ndarray, Any]]]
 
 
 class EncoderRuntime:
@@ -54,12 +55,13 @@ class EncoderRuntime:
         texts = self._prepare if isinstance(self._prepare, TextInput) else None
         self._marks_padding = texts is not None and texts.marks_padding
 
-    def __call__(self, inputs: Batch) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or classes as in `labels`."""
+    def __call__(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray | pa.Array:
+        """Return embeddings (rows x width, float32), or classes as in `labels`. `prepared` may have
+        the tokens of texts."""
         windows = None
         if isinstance(self._prepare, TextInput):
             inputs, windows = self._prepare.divided(inputs)
-        results = torch.from_numpy(self._results(inputs, windows))
+        results = torch.from_numpy(self._results(inputs, windows, prepared))
         if self._spec.task not in EMBEDDING:
             results = _scores(results, self._model.config)
         if windows is not None:
@@ -70,12 +72,14 @@ class EncoderRuntime:
             results = torch.nn.functional.normalize(results, dim=1)
         return results.numpy()
 
-    def _results(self, inputs: Batch, windows: Windows | None) -> np.ndarray:
+    def _results(
+        self, inputs: Batch, windows: Windows | None, prepared: Prepared | None
+    ) -> np.ndarray:
         """Return the results of the rows, or of the windows of their texts, of which only some are
         computed at a time."""
         count = len(next(iter(inputs.values())))
         if windows is None:
-            return self._results_of(inputs)
+            return self._results_of(inputs, prepared)
         budget = self._spec.max_tokens_per_batch
         size = len(set(windows.owners.tolist())) if budget is None else _WINDOWS_AT_ONCE
         results = []
@@ -88,13 +92,14 @@ class EncoderRuntime:
                 warn(warning.name, row=row, amount=warning.amount)
         return np.concatenate(results)
 
-    def _results_of(self, inputs: Batch) -> np.ndarray:
+    def _results_of(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray:
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
+        known = {"prepared": prepared} if prepared else {}
         # the configuration of the model names the padding of the batch that it computes
         with computing() if self._marks_padding else nullcontext():
-            for rows, prepared in self._prepare(inputs):
-                part = self._computed(to_model(prepared, self._model))
+            for rows, tensors in self._prepare(inputs, **known):
+                part = self._computed(to_model(tensors, self._model))
                 if results is None:
                     results = np.empty((count, part.shape[1]), np.float32)
                 results[rows] = part

@@ -26,6 +26,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from batchinference.pipeline.errors import RUNTIMES_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.runtimes.device import Device, torch_device
+from batchinference.pipeline.runtimes.flat_tokens import is_plain
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
@@ -198,11 +199,7 @@ def check_options(options: Mapping[str, Any], known: set[str] | None) -> None:
 
 
 def tokenizer_options(tokenizer: Any) -> set[str] | None:
-    base = PreTrainedTokenizerFast
-    kind = type(tokenizer)
-    if kind.__call__ is not base.__call__ or kind._encode_plus is not base._encode_plus:
-        return None
-    return _names(base.__call__)
+    return _names(PreTrainedTokenizerFast.__call__) if is_plain(tokenizer) else None
 
 
 def image_processor_options(processor: Any) -> set[str]:

@@ -25,7 +25,6 @@ from batchinference.pipeline.runtimes.prompts import (
     parts_of,
     with_messages,
 )
-from batchinference.pipeline.runtimes.template_limits import limited
 from batchinference.pipeline.runtimes.text_limits import position_tables
 from batchinference.pipeline.runtimes.transformers.inputs import pillow_images
 from batchinference.pipeline.runtimes.transformers.loading import (
@@ -143,7 +142,7 @@ class TextPrompts:
         for chat, group in _grouped(chats):
             texts = [self._text(row, rows[row], special=not chat) for row in group.tolist()]
             # a chat template adds the special tokens itself
-            special = {"add_special_tokens": False} if chat else {}
+            special: dict[str, Any] = {"add_special_tokens": False} if chat else {}
             batches = self._tokens.batches(texts, row_numbers=group.tolist(), **special)
             for numbers, tensors in batches:
                 yield PromptBatch(group[numbers], tensors, [texts[number] for number in numbers])
@@ -253,7 +252,7 @@ class ChatTemplate:
             return prompt
         if not self.exists:
             raise JobFailure(f"a list of messages was given, but {self._missing()}")
-        text: str = limited(self._processor.apply_chat_template)(
+        text: str = self._processor.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True
         )
         return text

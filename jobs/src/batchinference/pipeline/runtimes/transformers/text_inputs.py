@@ -17,6 +17,13 @@ from transformers import BatchEncoding
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes import Batch
+from batchinference.pipeline.runtimes.flat_tokens import (
+    MASK,
+    FlatTokenizer,
+    FlatTokens,
+    Prepared,
+    pad,
+)
 from batchinference.pipeline.runtimes.text_limits import (
     NO_LIMIT,
     TextLimit,
@@ -38,6 +45,8 @@ from batchinference.spec.warnings import WarningName
 _MIN_VOCABULARY_SHARE = 0.1
 """Minimum share of the model's tokens that its tokenizer must have. The tokenizer
 of the model has nearly all of them."""
+_FROM_THE_ONLY_TEXT = (True, "longest_first", "only_first")
+"""The values of the option `truncation` that cut a text without a second one."""
 
 
 def padded(length: int, multiple: int | None, limit: int) -> int:
@@ -48,7 +57,7 @@ def padded(length: int, multiple: int | None, limit: int) -> int:
 
 
 def buckets(
-    lengths: Sequence[int], most_tokens: int | None, multiple: int | None, limit: int
+    lengths: Sequence[int] | np.ndarray, most_tokens: int | None, multiple: int | None, limit: int
 ) -> list[np.ndarray]:
     """Return groups of row numbers, sorted by length.
 
@@ -69,11 +78,9 @@ def buckets(
     return groups
 
 
-def _of_equal_length(rows: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
-    groups: dict[int, list[int]] = {}
-    for row in rows.tolist():
-        groups.setdefault(lengths[row], []).append(row)
-    return [np.array(group) for group in groups.values()]
+def _of_equal_length(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    found = lengths[rows]
+    return [rows[found == length] for length in dict.fromkeys(found.tolist())]
 
 
 def fit(tokenizer: Any, network: Any, source: str) -> None:
@@ -127,57 +134,76 @@ class Tokens:
             check_length(chosen, network, model.source)
         policy: TooLong = "truncate" if self.truncation else "fail"
         self.limit = limit_of(tokenizer, model, chosen, policy)
+        self._flat = FlatTokenizer.of(tokenizer, self._options)
         self._most_tokens = model.max_tokens_per_batch
         self._multiple = model.pad_to_multiple_of
 
     def batches(
-        self, *texts: Sequence[str], row_numbers: Sequence[int] | None = None, **more: Any
+        self,
+        *texts: Sequence[str],
+        row_numbers: Sequence[int] | None = None,
+        prepared: Prepared | None = None,
+        **more: Any,
     ) -> Iterator[tuple[np.ndarray, Any]]:
         """Yield groups of indexes of texts with their tensors of rows x tokens. A second list of
         texts holds the second text of each pair. `row_numbers` are the rows of the texts in their
-        batch, for warnings; by default, their indexes."""
-        lists = tuple(map(list, texts))
+        batch, for warnings; by default, their indexes. `prepared` may have their tokens."""
         options = {**self._options, **more}
-        encoded = dict(self._tokenizer(*lists, truncation=False, verbose=False, **options))
-        for text, cut in self._cut(encoded, lists, options):
-            row = text if row_numbers is None else row_numbers[text]
-            warn(WarningName.TEXT_CUT, row=row, amount=cut)
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        limit = self.limit.tokens or max(lengths)
+        flat = FlatTokenizer.of(self._tokenizer, options) if more else self._flat
+        if flat is not None:
+            tokens, has_mask = flat.tokens(prepared or {}, *texts), flat.has_mask
+        else:
+            tokens = self._of_library(texts, truncation=False, verbose=False, **options)
+            has_mask = MASK in tokens.features
+        if long := self.limit.check(tokens.lengths.tolist()):
+            whole, tokens = tokens, self._cut(tokens, np.array(long), texts, options)
+            for text in long:
+                row = text if row_numbers is None else row_numbers[text]
+                cut = whole.lengths[text] - tokens.lengths[text]
+                warn(WarningName.TEXT_CUT, row=row, amount=int(cut))
+        yield from self._groups(tokens, has_mask=has_mask)
+
+    def _groups(
+        self, tokens: FlatTokens, *, has_mask: bool
+    ) -> Iterator[tuple[np.ndarray, BatchEncoding]]:
+        """Yield groups of texts, padded to the longest text of the group."""
+        lengths = tokens.lengths
+        limit = self.limit.tokens or int(lengths.max())
         if self._pad_to_max:
-            lengths = [limit] * len(lengths)
+            lengths = np.full_like(lengths, limit)
         groups = buckets(lengths, self._most_tokens, self._multiple, limit)
-        if "attention_mask" not in encoded:  # the model would read the padding
+        if not has_mask:  # the model would read the padding
             groups = [part for group in groups for part in _of_equal_length(group, lengths)]
+        has_mask |= MASK in self._tokenizer.model_input_names
         for rows in groups:
-            width = padded(max(lengths[row] for row in rows), self._multiple, limit)
-            chosen = {name: [values[row] for row in rows] for name, values in encoded.items()}
-            padding = self._tokenizer.pad(chosen, padding="max_length", max_length=width)
-            yield rows, _tensors(padding)
+            width = padded(int(lengths[rows].max()), self._multiple, limit)
+            arrays = pad(self._tokenizer, tokens, rows, width, has_mask=has_mask)
+            yield rows, _tensors(arrays)
 
     def _cut(
-        self, encoded: dict[str, Any], texts: tuple[list[str], ...], options: dict[str, Any]
-    ) -> list[tuple[int, int]]:
-        """Replace the tokens of texts that are too long. Return the index of each of these texts,
-        and the number of tokens that were cut."""
-        ids = encoded["input_ids"]
-        long = self.limit.check([len(tokens) for tokens in ids])
-        if not long:
-            return []
-        parts = ([column[row] for row in long] for column in texts)
+        self,
+        tokens: FlatTokens,
+        long: np.ndarray,
+        texts: tuple[Sequence[str], ...],
+        options: dict[str, Any],
+    ) -> FlatTokens:
+        """Return the tokens of texts, of which the `long` ones are cut."""
+        is_simple = len(texts) == 1 and self.truncation in _FROM_THE_ONLY_TEXT
+        flat = FlatTokenizer.of(self._tokenizer, options) if is_simple else None
+        limit = self.limit.tokens or 0
+        if flat is not None and (cut := flat.cut(tokens, limit)) is not None:
+            return cut
+        parts = tuple([column[row] for row in long] for column in texts)
         truncation = self.truncation or True
         with truncation_explained(
             f"options.truncation: {truncation} does not cut the other text, which is too long. "
             "Leave the option out, so that both are cut, or shorten that text"
         ):
-            shorter = self._tokenizer(
-                *parts, truncation=truncation, max_length=self.limit.tokens, **options
-            )
-        cuts = [(row, len(ids[row]) - len(shorter["input_ids"][at])) for at, row in enumerate(long)]
-        for name, values in encoded.items():
-            for at, row in enumerate(long):
-                values[row] = shorter[name][at]
-        return cuts
+            cut = self._of_library(parts, truncation=truncation, max_length=limit, **options)
+        return tokens.with_rows(long, cut)
+
+    def _of_library(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:
+        return FlatTokens.of_lists(self._tokenizer(*map(list, texts), **options))
 
 
 def limit_of(
@@ -197,10 +223,7 @@ def limit_of(
     return limit
 
 
-def _tensors(lists: Mapping[str, Any]) -> BatchEncoding:
-    """Return lists of equal length as tensors of integers. With `return_tensors`, the library would
-    first copy all tokens into one more list, which takes longer than the tokenizer itself."""
-    arrays = {name: np.array(rows, dtype=np.int64) for name, rows in lists.items()}
+def _tensors(arrays: Mapping[str, np.ndarray]) -> BatchEncoding:
     return BatchEncoding({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
@@ -237,9 +260,11 @@ class TextInput:
         token: str | None = self._tokenizer.convert_ids_to_tokens(pad)
         return token
 
-    def __call__(self, inputs: Batch) -> Iterator[tuple[np.ndarray, Any]]:
+    def __call__(
+        self, inputs: Batch, prepared: Prepared | None = None
+    ) -> Iterator[tuple[np.ndarray, Any]]:
         columns = (texts(inputs[name]) for name in self._names)
-        for rows, tensors in self._tokens.batches(*columns):
+        for rows, tensors in self._tokens.batches(*columns, prepared=prepared):
             if self.marks_padding:
                 self._mark_padding(tensors)
             yield rows, tensors

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
@@ -24,6 +24,10 @@ from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel
 
 NO_DEVICES = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
+_NO_BASE_ROWS = (
+    "the adapter is null, and vLLM's build for CPUs gives such a row the adapter of another row. "
+    "Compute these rows in a job without 'adapter'"
+)
 Prompt = dict[str, Any]
 """The text of a prompt, and its images."""
 _Result = TypeVar("_Result")
@@ -46,38 +50,73 @@ def engine_of(document: str, *, has_devices: bool) -> Engine:
 
 
 class Engine:
-    """vLLM's engine on an event loop, which runs in a thread of its own."""
+    """vLLM's engine."""
 
     def __init__(self, model: VllmModel) -> None:
-        parameters = parameters_of(model)  # before the weights are downloaded
+        self.parameters = parameters_of(model)  # before the weights are downloaded
         self.processor = _processor(model) if model.is_chat else None
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
         self._adapters = _LoraRequests(model)
         self._numbers = itertools.count()
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._loop = _event_loop()
         self._llm = self._run(_started(model))
-        ask = (
-            partial(self._llm.encode, pooling_params=parameters)
-            if model.task == "embed"
-            else partial(self._llm.generate, sampling_params=parameters)
-        )
+        if model.task == "score" and len(labels := self.labels()) != 1:
+            raise ModelLoad(
+                f"task: '{model.source}' has {len(labels)} labels, and a model for task score has "
+                "one. Use classify"
+            )
+        self._ask = self._llm.generate if model.task == "generate" else self._llm.encode
         # a chat template writes the special tokens itself
-        self._ask = partial(ask, tokenization_kwargs={"add_special_tokens": not model.is_chat})
+        self._tokenization = {"add_special_tokens": not model.is_chat}
         weakref.finalize(self, self._llm.shutdown)
 
-    def submit(self, prompt: Prompt, adapter: Any) -> Future[Any]:
+    def submit(self, prompt: Prompt, parameters: Any, adapter: Any) -> Future[Any]:
         """Let the engine answer a prompt, with its base model or with an adapter from `adapter`."""
-        return asyncio.run_coroutine_threadsafe(self._answer(prompt, adapter), self._loop)
+        answer = self._answer(prompt, parameters, adapter)
+        return asyncio.run_coroutine_threadsafe(answer, self._loop)
 
-    async def _answer(self, prompt: Prompt, adapter: Any) -> Any:
-        outputs = self._ask(prompt, request_id=str(next(self._numbers)), lora_request=adapter)
+    async def _answer(self, prompt: Prompt, parameters: Any, adapter: Any) -> Any:
+        outputs = self._ask(
+            prompt,
+            parameters,
+            request_id=str(next(self._numbers)),
+            lora_request=adapter,
+            tokenization_kwargs=self._tokenization,
+        )
         return [output async for output in outputs][-1]
+
+    def labels(self) -> dict[int, str]:
+        """Return the labels of a model that classifies, by their number."""
+        return dict(self._llm.model_config.hf_config.id2label)
+
+    def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
+        """Return the prompt of a cross-encoder, and the parameters that say where the document
+        begins in it."""
+        from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
+
+        _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})
+        parameters = self.parameters.clone()
+        if (types := prompt.pop("token_type_ids", None)) is not None:
+            parameters.extra_kwargs = {"compressed_token_type_ids": compress_token_type_ids(types)}
+        return prompt, parameters
+
+    @cached_property
+    def _pairs(self) -> Any:
+        from vllm.entrypoints.chat_utils import ChatTemplateConfig
+        from vllm.entrypoints.pooling.scoring.io_processor import CrossEncoderIOProcessor
+
+        return CrossEncoderIOProcessor(
+            self._llm.vllm_config, self._llm.renderer, ChatTemplateConfig()
+        )
 
     def adapter(self, name: Any) -> Any:
         """Return vLLM's request for an adapter; None if the name is None. Raises NoAdapter."""
-        return None if name is None else self._adapters.named(name)
+        if name is not None:
+            return self._adapters.named(name)
+        if _is_built_for_cpus():
+            raise NoAdapter(_NO_BASE_ROWS)
+        return None
 
     def without_images(self, messages: list[Any]) -> tuple[list[Any], Prompt]:
         """Return messages with a text in the place of each image, and the fields of a prompt with
@@ -91,6 +130,21 @@ class Engine:
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+@lru_cache(maxsize=1)
+def _is_built_for_cpus() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+@lru_cache(maxsize=1)
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of the engines, which runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
 
 
 async def _started(model: VllmModel) -> Any:
@@ -107,13 +161,13 @@ async def _started(model: VllmModel) -> Any:
 def arguments_of(model: VllmModel) -> dict[str, Any]:
     """Return the arguments of vLLM's engine. Without a backend, vLLM distributes a model over the
     GPUs of this pod, or over the placement group that this process is in."""
-    embeds = {"runner": "pooling", "convert": "embed"}
+    pooling = {"runner": "pooling", "convert": "embed" if model.task == "embed" else "classify"}
     arguments: dict[str, Any] = {
         "model": files_of(model),
         "tensor_parallel_size": model.parallelism.tensor,
         "pipeline_parallel_size": model.parallelism.pipeline,
         "disable_log_stats": True,
-        **(embeds if model.task == "embed" else {"runner": "generate"}),
+        **({"runner": "generate"} if model.task == "generate" else pooling),
     }
     if model.revision is not None:
         arguments |= {"revision": model.revision, "tokenizer_revision": model.revision}

@@ -6,6 +6,7 @@ The engine itself would only cut the beginning of the whole prompt, with its ins
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -28,13 +29,28 @@ def fitted(model: VllmModel, row: Row) -> tuple[Row, int]:
     Raises TextTooLong if the template alone is too long."""
     if model.too_long not in ("truncate", "truncateLeft"):
         return row, 0
-    limit = _limit(model.model_dump_json(by_alias=True))
-    given = {name: value for name, value in row.items() if name not in model.parameter_inputs}
+    limit = _limit_of_row(model, row)
+    given = texts_of_row(model, row)
     given = with_messages(model, given) if model.is_chat else given
     values, _, cut = limit.fitted(
         given, lambda part: _prompt(model, limit.tokenizer, part), special=not model.is_chat
     )
     return ({**row, **values}, cut) if cut else (row, 0)
+
+
+def texts_of_row(model: VllmModel, row: Mapping[str, Any]) -> Row:
+    """Return the inputs of a row that belong to its prompt."""
+    others = model.parameter_inputs
+    return {name: value for name, value in row.items() if name not in others}
+
+
+def _limit_of_row(model: VllmModel, row: Row) -> PromptLimit:
+    limit = _limit(model.model_dump_json(by_alias=True))
+    column = model.row_parameters.get("max_tokens")
+    if column is None:
+        return limit
+    new = _MAX_TOKENS if row[column] is None else row[column]
+    return replace(limit, tokens=limit.tokens - new)
 
 
 def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:
@@ -58,7 +74,8 @@ def _limit(document: str) -> PromptLimit:
         raise ModelLoad(
             f"tooLong: '{model.source}' states no length. Set engine.max_model_len to a number"
         )
-    new = model.sampling.get("max_tokens", _MAX_TOKENS) if model.task == "generate" else 0
+    of_row = model.task != "generate" or "max_tokens" in model.row_parameters
+    new = 0 if of_row else model.sampling.get("max_tokens", _MAX_TOKENS)
     if length <= (new or 0):
         raise ModelLoad(
             f"sampling.max_tokens: {new} tokens leave no room for a prompt, because "

@@ -7,30 +7,29 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import EngineDied
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
-from batchinference.pipeline.runtimes.vllm.checks import apply_template
+from batchinference.pipeline.runtimes.vllm.checks import apply_template, parameters_of_row
 from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
-from batchinference.pipeline.runtimes.vllm.prompts import fitted
+from batchinference.pipeline.runtimes.vllm.prompts import fitted, texts_of_row
+from batchinference.pipeline.runtimes.vllm.results import labels_of, texts_of, vector_of
 from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
 
 Row = Mapping[str, Any]
 _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens")
-_NO_ANSWER = ("abort", "error")
-"""Reasons for which vLLM ends a request without its whole text."""
 
 
 class Request(NamedTuple):
-    """The prompt of a row, its adapter, and the number of tokens that were cut from its texts."""
+    """The prompt of a row, vLLM's parameters, its adapter, and the number of tokens that were cut
+    from its texts."""
 
     prompt: Prompt
+    parameters: Any
     adapter: Any
     cut: int
 
@@ -56,7 +55,7 @@ class VllmRuntime:
                 if isinstance(request, Exception):
                     answers.append(request)
                     continue
-                answers.append(self._engine.submit(request.prompt, request.adapter))
+                answers.append(self._engine.submit(*request[:3]))
                 if request.cut:
                     warn(WarningName.TEXT_CUT, row=row, amount=request.cut)
             return [self._result(answer) for answer in answers]
@@ -69,15 +68,22 @@ class VllmRuntime:
     def _request(self, row: dict[str, Any]) -> Request | Exception:
         """Return the request of a row, or the row's error."""
         try:
-            row, cut = fitted(self._model, row)
+            if self._model.task == "score":
+                return Request(*self._engine.prompt_of_pair(*_pair(row)), None, 0)
+            parameters = self._parameters(row)
             name = self._model.adapter
             adapter = self._engine.adapter(plain(row[name])) if name else None
-            texts = {key: value for key, value in row.items() if key != name}
-            return Request(self._prompt(texts), adapter, cut)
+            row, cut = fitted(self._model, row)
+            return Request(self._prompt(texts_of_row(self._model, row)), parameters, adapter, cut)
         except Exception as error:
             if not is_about_the_row(error):
                 raise
             return error
+
+    def _parameters(self, row: Row) -> Any:
+        if not self._model.row_parameters:
+            return self._engine.parameters
+        return parameters_of_row(self._model, row)
 
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
@@ -97,13 +103,13 @@ class VllmRuntime:
         except Exception as error:  # noqa: BLE001 - the engine raises many types
             return self._explained(_row_error(error))
 
-    def _value(self, output: Any) -> str | np.ndarray:
-        if self._model.task == "embed":
-            return np.asarray(output.outputs.data.float().cpu().numpy())
-        (completion,) = output.outputs
-        if completion.finish_reason in _NO_ANSWER:
-            raise RuntimeError(f"vLLM ended the request with '{completion.finish_reason}'")
-        return str(completion.text)
+    def _value(self, output: Any) -> Any:
+        if self._model.task == "generate":
+            return texts_of(self._model, output)
+        numbers = vector_of(output)
+        if self._model.task == "classify":
+            return labels_of(self._model, numbers, self._engine.labels())
+        return numbers if self._model.task == "embed" else numbers.reshape(())[()]
 
     def _explained(self, error: Exception) -> Exception:
         """Return a clear error if the prompt was too long. vLLM does not say which length it is
@@ -112,9 +118,13 @@ class VllmRuntime:
         if found is None:
             return error
         together = (
-            "" if self._model.task == "embed" else " for the prompt and the new text together"
+            "" if self._model.task != "generate" else " for the prompt and the new text together"
         )
-        fix = "" if self._model.images else ", or set the model's field tooLong to truncate"
+        fix = (
+            ""
+            if self._model.images or self._model.task == "score"
+            else ", or set the model's field tooLong to truncate"
+        )
         return PromptTooLong(
             f"the prompt is too long: the model takes {found[1]} tokens{together}. "
             f"Shorten the prompt{fix}"
@@ -123,6 +133,14 @@ class VllmRuntime:
 
 class PromptTooLong(ValueError):
     """A prompt has more tokens than the model takes."""
+
+
+def _pair(row: Row) -> tuple[str, str]:
+    """Return the texts of a query and a document. Raises TypeError for other values."""
+    for name in ("query", "document"):
+        if not isinstance(row[name], str):
+            raise TypeError(f"expected text in input '{name}', got {type(row[name]).__name__}")
+    return row["query"], row["document"]
 
 
 def _not_empty(prompt: str) -> str:

@@ -1,4 +1,4 @@
-"""Computes how many fused tasks an attempt has, and how often they commit."""
+"""Computes how many tasks a single segment has, and how often they commit."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ MIN_CPU_TASKS = 4
 time. There are fewer if the input has too few rows or cannot be divided."""
 LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
 """Rows of a large task, and the minimum number of large tasks per task that the CPUs can run."""
+FULL_FILES = 4
+"""The minimum number of files with `rowsPerFile` rows that a task writes. Its last file has fewer
+rows."""
 SMALL_COMMIT_SECONDS, SMALL_COMMIT_UNMERGED_SECONDS = 60.0, 600.0
 """Seconds after which a task commits the rows that it has, even if they are few. The second number
 applies if small output files are not merged at the end of the job."""
 
 
 @dataclass(frozen=True)
-class FusedSizing:
+class TaskSizing:
     """Computes the number of tasks. `at_once` is the number of tasks that the CPUs can run. `parts`
     is the maximum number of parts of the input; None if it can be divided at any row.
     `prefer_large` says whether each task should have many rows, and `merged` whether small output
-    files are merged at the end of the job."""
+    files are merged at the end of the job. `rows_per_file` is the wanted number, if any."""
 
     at_once: float
     parts: int | None
     prefer_large: bool
     merged: bool
+    rows_per_file: int | None = None
 
     def tasks(self, blocks: int, rows: float) -> int:
         """Return the number of tasks for `rows` input rows that are planned as `blocks` blocks.
@@ -36,8 +40,8 @@ class FusedSizing:
         tasks = max(blocks, self._for_cpus(rows))
         if not self.prefer_large:
             return tasks
-        least = max(rows / LARGE_TASK_ROWS, MIN_LARGE_TASKS * self.at_once)
-        return min(tasks, math.ceil(least))
+        large = max(LARGE_TASK_ROWS, FULL_FILES * (self.rows_per_file or 0))
+        return min(tasks, math.ceil(max(rows / large, MIN_LARGE_TASKS * self.at_once)))
 
     def _for_cpus(self, rows: float) -> int:
         """Return the number of tasks that keep the CPUs busy, without tasks of very few rows."""

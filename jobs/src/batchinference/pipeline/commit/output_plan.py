@@ -1,6 +1,6 @@
 """Looks at the output of a job, decides what the job does about it, and begins its first attempt.
 
-An output whose driver died at its very end is finished when it is looked at."""
+A replacement whose driver died at its very end is finished when it is looked at."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.attempt import Attempt
@@ -18,7 +17,6 @@ from batchinference.pipeline.commit.decision import (
     Action,
     AlreadyComplete,
     FinishReplacement,
-    FinishTableCommit,
     OutputState,
     Replace,
     Request,
@@ -39,12 +37,6 @@ from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.secrets import without_secrets
-
-if TYPE_CHECKING:
-    from batchinference.spec.report import Report
-
-FinalReport = Callable[[Layout, Snapshot], "Report"]
-"""Returns the report of an output that is complete except for its marker."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +68,15 @@ class OutputPlan:
 
 
 def look_at_output(
-    target: OutputTarget, request: Request, table: CommittedTable | None, report: FinalReport
+    target: OutputTarget, request: Request, table: CommittedTable | None
 ) -> OutputPlan:
     """Return what a job does about its output.
 
-    Raises OutputInUse if the job must not change the output, and BadOutput if another run is
+    Raises BadOutput if the job must not change the output, and BadOutput if another run is
     writing to it, or if its state is damaged."""
     reader, ended = target.reader, set[Lease | None]()
     while True:
-        state, action = _decide(target.layout, request, table, report, reader)
+        state, action = _decide(target.layout, request, table, reader)
         if isinstance(action, AlreadyComplete) and table is not None:
             _delete_staged(state)
         if not isinstance(action, Start | Resume | RetryFailed):
@@ -120,21 +112,14 @@ def _delete_staged(state: OutputState) -> None:
 
 
 def _decide(
-    layout: Layout,
-    request: Request,
-    table: CommittedTable | None,
-    report: FinalReport,
-    reader: OutputReader,
+    layout: Layout, request: Request, table: CommittedTable | None, reader: OutputReader
 ) -> tuple[OutputState, Action]:
     """Return the state of the output, and what the job does about it. Raises BadOutput like
     `decide`."""
     state = load_state(layout, request, table, reader)
     action = decide(state, request)
     with storage_errors_as_bad_output(request.write):
-        if isinstance(action, FinishTableCommit) and state.lease is not None:
-            end = Snapshot.read(layout.end, layout.key)
-            Attempt(layout, state.lease).complete(end, report(layout, end))
-        elif isinstance(action, FinishReplacement):
+        if isinstance(action, FinishReplacement):
             publish(layout, request.job)
             request = replace(request, continues=True)
         elif isinstance(action, Replace):
@@ -142,7 +127,7 @@ def _decide(
             layout = layout.replacement
         else:
             return state, action
-    return _decide(layout, request, table, report, OutputReader())  # the output has changed
+    return _decide(layout, request, table, OutputReader())  # the output has changed
 
 
 def _has_waited(

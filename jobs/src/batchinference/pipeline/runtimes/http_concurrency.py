@@ -1,0 +1,128 @@
+"""Adapts the number of concurrent requests to what an endpoint can answer at once."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import deque
+
+FIRST = 16
+"""The limit at the beginning."""
+LEAST_ANSWERS = 4
+"""Minimum number of answers whose median is the latency."""
+FLAT = 1.8
+"""The latency is flat if it is at most this factor longer than with half of the limit. With a
+factor of 2, twice the requests would take twice the time: the endpoint only lets them wait."""
+SLOW_ROW = 4
+"""A request that takes this factor longer than others is slow because of its row."""
+PATIENCE, MAX_PATIENCE = 16, 256
+"""Rounds before the limit grows above one that was too high, at first and at most."""
+MAX_HELD = 64
+"""Rounds with longer latencies after which they are the new normal ones."""
+
+
+class ConcurrencyLimit:
+    """A limit from 1 to `most` of requests in flight. All times are seconds of one clock.
+
+    A round is as many answers as the limit. The limit doubles in each round with a flat latency. It
+    is halved when the endpoint is overloaded, and then approaches the limit that was too high in
+    halves of the distance. From there it grows by one, the more rarely the more often that fails.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.value = min(most, FIRST)
+        self._most = self._ceiling = most
+        self._doubles = True
+        self._patience, self._patient = PATIENCE, 0
+        self._latencies: list[float] = []
+        self._halved = float("-inf")
+        """When the limit was last halved."""
+        self._round_ended, self._latency = float("-inf"), 0.0
+        """When the last round ended, and its median latency."""
+        self._normal, self._held = (0, float("inf")), 0
+        """A limit, and the latency with it; and rounds with longer latencies since then."""
+
+    def record_answer(self, began: float, now: float) -> None:
+        """Record the answer to a request that began at `began`."""
+        if began <= self._halved:
+            return
+        self._latencies.append(now - began)
+        if len(self._latencies) >= max(self.value, LEAST_ANSWERS):
+            self._round_ended, self._latency = now, statistics.median(self._latencies)
+            self._latencies.clear()
+            if self._is_flat():
+                self._grow()
+
+    def record_overload(self, began: float, now: float) -> None:
+        """Record that the endpoint was overloaded when it got a request that began at `began`, or
+        gave no answer in time. Requests from before the limit was halved say nothing about the new
+        limit. Without a round since then, the endpoint answers nobody, which says nothing about the
+        limit that it takes otherwise."""
+        if began <= self._halved or self._is_slow_row(began, now):
+            return
+        if self._round_ended >= self._halved:
+            if self.value > self._ceiling:
+                self._patience = min(2 * self._patience, MAX_PATIENCE)
+            self._ceiling = max(1, self.value - 1)
+        self.value = max(1, self.value // 2)
+        self._doubles, self._patient, self._halved = False, 0, now
+        self._normal, self._held = (0, float("inf")), 0
+        self._latencies.clear()
+
+    def _is_slow_row(self, began: float, now: float) -> bool:
+        return self._round_ended > began and now - began > SLOW_ROW * self._latency
+
+    def _is_flat(self) -> bool:
+        limit, normal = self._normal
+        flat = self._latency <= FLAT * normal
+        self._held = 0 if flat else self._held + 1
+        if self._held == MAX_HELD or (flat and self.value >= 2 * limit):
+            self._normal, self._held = (self.value, self._latency), 0
+            return True
+        return flat
+
+    def _grow(self) -> None:
+        if self.value > self._ceiling:
+            self._ceiling, self._patience = self.value, max(1, min(self._patience, PATIENCE) // 2)
+        if self.value < self._ceiling:
+            step = self.value if self._doubles else (self._ceiling - self.value + 1) // 2
+            self.value = min(self.value + step, self._ceiling)
+            return
+        self._patient += 1
+        if self._patient >= self._patience:
+            self.value, self._patient = min(self.value + 1, self._most), 0
+
+
+class Slots:
+    """Lets at most as many requests be in flight as the limit says, in the order in which they
+    ask."""
+
+    def __init__(self, limit: ConcurrencyLimit) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def __aenter__(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        self._taken -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._taken < self._limit.value:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._taken += 1

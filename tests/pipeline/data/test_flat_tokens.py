@@ -1,0 +1,306 @@
+"""Tokens in flat arrays: they equal those of the library, and tasks prepare them for a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import transformers as hf
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from batchinference.pipeline.execution.block_codec import decode, encode
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.text_windows import longest_first
+from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
+from batchinference.pipeline.runtimes.flat_tokens import IDS, FlatTokenizer, FlatTokens, pad
+from batchinference.pipeline.runtimes.token_preparation import load_preparation
+from batchinference.pipeline.steps.preparation import Preparation, split_prepared
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan.stages import Stage, stages_of, with_preparations
+from batchinference.spec.reserved import PREPARED_PREFIX
+from batchinference.spec.steps import Step
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import steps_of
+from support.models.replicas import loaded, model_of
+from support.models.tiny_transformers import characters
+from support.outputs.row_warnings import warnings_of
+
+TEXTS = ["a b", "", "some Words, and more", "\N{GREEK SMALL LETTER ALPHA} x" * 9, "z " * 30]
+LIMIT = 12
+
+
+def with_types(**fields: Any) -> hf.PreTrainedTokenizerFast:
+    """Return a tokenizer of words with two special tokens before a text and one behind it, whose
+    types differ."""
+    words = ["<pad>", "<unk>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz"]
+    tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s>:2 <s>:2 $A:0 </s>:1",
+        pair="<s>:2 $A:0 </s>:0 $B:1 </s>:1",
+        special_tokens=[("<s>", 2), ("</s>", 3)],
+    )
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", model_input_names=names, **fields
+    )
+
+
+def bert(**fields: Any) -> hf.BertTokenizer:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters)]
+    return hf.BertTokenizer(vocab={word: n for n, word in enumerate(words)}, **fields)
+
+
+TOKENIZERS: dict[str, Callable[..., Any]] = {
+    "bert": bert,
+    "beginning": lambda **fields: characters(pad_token="<pad>", **fields),
+    "ends with types": with_types,
+    "padded with ones": lambda **fields: bert(pad_token_type_id=1, **fields),
+    "without a mask": lambda **fields: bert(model_input_names=["input_ids"], **fields),
+}
+
+
+def arrays_of(tokenizer: Any, tokens: FlatTokens, flat: FlatTokenizer) -> dict[str, np.ndarray]:
+    rows, width = np.arange(len(tokens.lengths)), int(tokens.lengths.max())
+    return pad(tokenizer, tokens, rows, width, has_mask=flat.has_mask)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("options", [{}, {"add_special_tokens": False}], ids=["special", "plain"])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokens_equal_those_of_the_library(name: str, options: dict[str, Any], side: str) -> None:
+    tokenizer = TOKENIZERS[name](padding_side=side, truncation_side=side)
+    flat = FlatTokenizer.of(tokenizer, options)
+    assert flat is not None
+    pairs = TEXTS[::-1]
+    for texts in ((TEXTS,), (TEXTS, pairs)):
+        tokens = flat.tokens({}, *texts)
+        assert_alike(arrays_of(tokenizer, tokens, flat), tokenizer(*texts, padding=True, **options))
+    cut = flat.cut(flat.tokens({}, TEXTS), LIMIT)
+    assert cut is not None
+    library = tokenizer(TEXTS, padding=True, truncation=True, max_length=LIMIT, **options)
+    assert_alike(arrays_of(tokenizer, cut, flat), library)
+
+
+def assert_alike(found: dict[str, np.ndarray], library: Any) -> None:
+    expected = {name: np.array(rows) for name, rows in library.items()}
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        assert array.dtype == np.int64
+        assert np.array_equal(array, expected[name]), name
+
+
+def test_limit_without_room_for_a_text_is_left_to_the_library() -> None:
+    flat = FlatTokenizer(with_types())
+    assert flat.cut(flat(TEXTS), 3) is None
+    assert flat.cut(flat(TEXTS), 4) is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (lambda kind: kind, {"stride": 2}),
+        (lambda kind: type("Own", (kind,), {"__call__": lambda *_, **__: {}}), {}),
+    ],
+    ids=["option", "own call"],
+)
+def test_other_tokenizers_are_left_to_the_library(
+    change: Callable[[type], type], options: dict[str, Any]
+) -> None:
+    tokenizer = bert()
+    tokenizer.__class__ = change(type(tokenizer))
+    assert FlatTokenizer.of(tokenizer, options) is None
+
+
+def test_tokens_of_some_texts_are_replaced() -> None:
+    tokens = FlatTokens.of_lists({IDS: [[1, 2], [], [3]], "token_type_ids": [[0, 1], [], [0]]})
+    found = tokens.with_rows(np.array([0, 1]), FlatTokens.of_lists(
+        {IDS: [[7], [8, 9]], "token_type_ids": [[1], [1, 0]]}))  # fmt: skip
+    assert found.features[IDS].tolist() == [7, 8, 9, 3]
+    assert found.features["token_type_ids"].tolist() == [1, 1, 0, 0]
+    assert found.lengths.tolist() == [1, 2, 1]
+
+
+def test_columns_may_be_slices_in_several_parts() -> None:
+    flat = FlatTokenizer(with_types())
+    tokens = flat(TEXTS)
+    lists = {
+        name: pa.concat_arrays([column[:1], column]) for name, column in tokens.columns().items()
+    }
+    parts = {name: pa.chunked_array([array[1:3], array[3:]]) for name, array in lists.items()}
+    found = FlatTokens.of_columns(parts)
+    assert found.lengths.tolist() == tokens.lengths.tolist()
+    for name in tokens.features:
+        assert np.array_equal(found.features[name], tokens.features[name]), name
+
+
+@pytest.fixture
+def no_tokenizing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after whose call no text can be converted to tokens."""
+
+    def forbid() -> None:
+        monkeypatch.setattr(FlatTokenizer, "__call__", None)
+
+    return forbid
+
+
+CASES: dict[str, tuple[str, str, tuple[str, ...], Document]] = {
+    "embeddings": ("transformers", "bert", ("text",), {"task": "feature-extraction"}),
+    "a budget": (
+        *("transformers", "bert", ("text",)),
+        {"task": "feature-extraction", "maxTokensPerBatch": 64, "tooLong": "truncateLeft"},
+    ),
+    "pairs": ("transformers", "bert", ("text", "text_pair"), {"task": "text-classification"}),
+    "options": (
+        *("transformers", "bert", ("text",)),
+        {
+            "task": "text-classification",
+            "options": {"max_length": 20, "add_special_tokens": False, "padding": "max_length"},
+        },
+    ),
+    "siglip": ("transformers", "siglip", ("text",), {"task": "feature-extraction"}),
+    "sentences": ("sentenceTransformers", "minilm", ("text",), {}),
+    "a prompt": ("sentenceTransformers", "minilm", ("text",), {"prompt": "find: "}),
+    "a named prompt": ("sentenceTransformers", "prompted", ("text",), {"promptName": "query"}),
+    "a default prompt": ("sentenceTransformers", "prompted", ("text",), {"normalize": True}),
+}
+LONG = ["a b", " ".join("abcdefgh" * 40), "c"]
+
+
+@pytest.fixture(scope="session")
+def prompted(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the folder of MiniLM with prompts, the second of which is the default."""
+    from sentence_transformers import SentenceTransformer
+
+    folder = tmp_path_factory.mktemp("prompted")
+    prompts = {"query": "search ", "passage": "text: "}
+    model = SentenceTransformer(
+        minilm, device="cpu", prompts=prompts, default_prompt_name="passage"
+    )
+    model.save(str(folder))
+    return str(folder)
+
+
+@pytest.fixture
+def source(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    def folder(name: str) -> str:
+        if name in ("bert", "minilm", "prompted"):
+            return str(request.getfixturevalue(name))
+        return str(request.getfixturevalue("tiny")(name))
+
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replica_uses_the_tokens_of_tasks(
+    case: str, source: Callable[[str], str], no_tokenizing: Callable[[], None]
+) -> None:
+    runtime, name, inputs, fields = CASES[case]
+    settings = {"source": source(name), **fields}
+    model, run = model_of(runtime, inputs, **settings), loaded(runtime, inputs, **settings)
+    texts = LONG if len(inputs) == 1 else LONG[::2]  # only the library cuts pairs
+    columns = {name: np.array(texts, object) for name in inputs}
+    expected = run(columns)
+    preparation = load_preparation(model)
+    assert preparation is not None
+    prepared = preparation.prepare(*[texts] * len(inputs))
+    no_tokenizing()
+    found = run(columns, {name: pa.chunked_array([values]) for name, values in prepared.items()})
+    assert (
+        found.equals(expected) if isinstance(found, pa.Array) else np.array_equal(found, expected)
+    )
+
+
+def test_other_tokens_are_not_used(bert: str) -> None:
+    flat = FlatTokenizer(hf.AutoTokenizer.from_pretrained(bert))
+    expected = flat(["a b"])
+    others = FlatTokenizer(hf.AutoTokenizer.from_pretrained(bert), prefix="x ")
+    absent = {name: pa.nulls(1, column.type) for name, column in flat.prepare(["a b"]).items()}
+    for prepared in (others.prepare(["a b"]), absent):
+        columns = {name: pa.chunked_array([column]) for name, column in prepared.items()}
+        found = flat.tokens(columns, ["a b"])
+        assert found.features[IDS].tolist() == expected.features[IDS].tolist()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"source": "/nowhere"}, {"options": {"stride": 1}}],
+    ids=["no files", "option"],
+)
+def test_replica_tokenizes_if_tasks_cannot(bert: str, fields: Document) -> None:
+    settings = {"task": "feature-extraction", "source": bert, **fields}
+    assert load_preparation(model_of("transformers", ("text",), **settings)) is None
+
+
+def step_of(source: str, **fields: Any) -> Step:
+    model = {**model_step()["model"], "source": source, **fields}
+    (step,) = steps_of({**model_step(), "model": model, "batchSize": 4, "replicas": {}})
+    return step
+
+
+def test_only_texts_of_computed_rows_have_tokens(bert: str) -> None:
+    step = step_of(bert)
+    assert step.model is not None
+    preparation = Preparation("embed", step.model)
+    batch = pa.table({"text": ["a", None, "b c", "  "], "n": [1, 2, 3, 4]})
+    table, prepared = split_prepared(preparation(batch))
+    assert table.equals(batch)
+    assert [column.is_valid().to_pylist() for column in prepared.values()] == [[True, False] * 2]
+    for values in ([1, 2], [None, " "], []):
+        numbers = pa.table({"text": values})
+        assert preparation(numbers) is numbers
+
+
+def test_tokens_are_lengths_of_texts() -> None:
+    lists = pa.array([[1], [1, 2, 3], None, [1, 2]], pa.list_(pa.int32()))
+    table = pa.table({"text": ["aaaaaa", "b", "c", "d"], PREPARED_PREFIX + "x": lists})
+    batch = RowBatch.read(table, consecutive_ids(0, 0, 4))
+    assert longest_first(batch, ("text",)).table["text"].to_pylist() == ["b", "d", "aaaaaa", "c"]
+
+
+def run_stages(stages: list[Stage], batch: RowBatch, *, failing: tuple[str, ...] = ()) -> RowBatch:
+    """Return the rows after stages that run in separate processes."""
+    errors = ErrorHandling(tolerant=True, input=Location("/in"), values=True, failing=failing)
+    for stage in stages:
+        segment = Segment.of([stage], errors)
+        results: Iterator[RowBatch] = segment.of_block(decode(encode(batch)), Event())
+        batch = merged(results)
+    return batch
+
+
+POLICIES: dict[str, tuple[Document, tuple[str, ...]]] = {
+    "cut": ({}, ()),
+    "failing": ({"tooLong": "fail", "nullInput": "fail"}, ()),
+    "failing warnings": ({}, ("TextCut",)),
+    "windows": ({"tooLong": "windows"}, ()),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_rows_of_a_pool_are_those_of_one_process(policy: str, bert: str) -> None:
+    fields, failing = POLICIES[policy]
+    table = pa.table({"text": [*LONG, None, "", "a b c"] * 3, "n": range(18)})
+    batch = RowBatch.read(table, consecutive_ids(0, 0, 18))
+    pool = stages_of([step_of(bert, **fields)])
+    prepared = list(with_preparations(pool))
+    assert [stage.prepares for stage in prepared] == [True, False][policy == "windows" :]
+    expected = run_stages(pool, batch, failing=failing)
+    found = run_stages(prepared, batch, failing=failing)
+    assert found.table.column_names == expected.table.column_names == ["text", "n", "embedding"]
+    assert found.ids.tolist() == expected.ids.tolist()
+    vectors = [np.stack(one.table["embedding"].to_numpy().tolist()[0]) for one in (found, expected)]
+    assert np.abs(vectors[0] - vectors[1]).max() < 1e-5
+    assert warnings_of(found) == warnings_of(expected)
+    assert sorted_errors(found) == sorted_errors(expected)
+
+
+def sorted_errors(batch: RowBatch) -> list[dict[str, Any]]:
+    names = ["id", "step", "error", "values"]
+    return sorted(batch.errors.select(names).to_pylist(), key=lambda error: error["id"])

@@ -1,0 +1,283 @@
+"""The number of concurrent HTTP requests: batches share it, and it adapts to the endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from aiohttp import web
+
+from batchinference.pipeline.execution.concurrent_batches import concurrent_or_single
+from batchinference.pipeline.runtimes import load_runtime
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.http_api import adapter_for
+from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
+from batchinference.pipeline.runtimes.http_concurrency import MAX_HELD, ConcurrencyLimit, Slots
+from batchinference.pipeline.runtimes.http_retry_policy import (
+    NoResponse,
+    Overloaded,
+    RateLimited,
+    RequestFailed,
+)
+from batchinference.pipeline.steps import load_step
+from batchinference.plan.stages import stages_of
+from batchinference.spec.models import HttpModel
+from support.documents.http_models import chat
+from support.documents.minimal import model_step
+from support.documents.parsed import steps_of
+from support.operator.virtual_time import clock, in_virtual_time
+from support.servers.scripted_http import served
+
+SECONDS = 30
+Latency = Callable[[int], float]
+
+
+def limits_over_time(
+    limit: ConcurrencyLimit,
+    rounds: int,
+    *,
+    start: float = 0,
+    capacity: int = 1 << 20,
+    latency: Latency = lambda _: 1,
+) -> list[int]:
+    """Return the limit in each of some rounds, in which as many requests are in flight. Those above
+    the capacity are rejected, and the latency depends on the number of the others."""
+    now, found = start, list[int]()
+    for _ in range(rounds):
+        began, sent = now, limit.value
+        found.append(sent)
+        if sent > capacity:
+            limit.record_overload(began, now := began + 0.001)
+        now = began + latency(min(sent, capacity))
+        for _ in range(min(sent, capacity)):
+            limit.record_answer(began, now)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("most", "capacity"), [(16, 8), (64, 8), (64, 1), (16, 15), (200, 33), (1024, 500)]
+)
+def test_limit_settles_at_what_the_endpoint_takes_at_once(most: int, capacity: int) -> None:
+    found = limits_over_time(ConcurrencyLimit(most), 1000, capacity=capacity)[50:]
+    assert statistics.median(found) == capacity
+    assert max(found) <= capacity + 1
+    assert sum(value > capacity for value in found) <= 0.02 * len(found)
+
+
+@pytest.mark.parametrize("most", [1, 5, 16, 17, 100, 1024])
+def test_limit_grows_to_the_maximum_while_latency_is_flat(most: int) -> None:
+    found = limits_over_time(ConcurrencyLimit(most), 10)
+    assert found[0] == min(most, 16)
+    assert found[-1] == most
+
+
+@pytest.mark.parametrize(
+    ("latency", "expected"),
+    [
+        (lambda sent: max(1, sent / 8), 32),  # 8 requests at once, the others wait
+        (lambda sent: max(1, sent / 100), 256),
+        (lambda sent: 1 + sent / 200, 1024),  # more requests are slower, but not in proportion
+        (lambda sent: 5 if sent == 16 else 1, 1024),
+    ],
+    ids=["8 workers", "100 workers", "batches", "slow start"],
+)
+def test_limit_stops_growing_when_requests_only_wait(latency: Latency, expected: int) -> None:
+    assert limits_over_time(ConcurrencyLimit(1024), MAX_HELD, latency=latency)[-1] == expected
+
+
+def test_longer_latency_that_persists_is_normal() -> None:
+    limit = ConcurrencyLimit(64)
+    limits_over_time(limit, 1)
+    assert limits_over_time(limit, MAX_HELD, latency=lambda _: 10)[-1] == 32
+    assert limits_over_time(limit, 10, latency=lambda _: 10)[-1] == 64
+
+
+def test_limit_is_halved_once_for_all_requests_of_that_time() -> None:
+    limit = ConcurrencyLimit(16)
+    for began in range(10):
+        limit.record_overload(began, 10.0)
+    assert limit.value == 8
+    limit.record_overload(10.5, 11.0)
+    assert limit.value == 4
+
+
+def test_limit_follows_a_changed_capacity() -> None:
+    limit = ConcurrencyLimit(64)
+    for start, capacity in ((0, 8), (1000, 40), (2000, 4)):
+        found = limits_over_time(limit, 400, start=start, capacity=capacity)
+        assert abs(found[-1] - capacity) <= 1
+
+
+@pytest.mark.parametrize(("answers", "expected"), [(16, 16), (0, 8)])
+def test_timeout_of_a_row_is_no_overload_if_others_are_answered(
+    answers: int, expected: int
+) -> None:
+    limit = ConcurrencyLimit(16)
+    for _ in range(answers):
+        limit.record_answer(10.0, 11.0)
+    limit.record_overload(0.0, 60.0)
+    assert limit.value == expected
+
+
+def test_limit_recovers_soon_after_the_endpoint_answered_nobody() -> None:
+    limit = ConcurrencyLimit(16)
+    for second in range(10):
+        limit.record_overload(second, second + 0.5)
+    assert limit.value == 1
+    assert limits_over_time(limit, 10, start=20)[-1] == 15
+
+
+@in_virtual_time
+async def test_slots_are_given_in_order_and_not_to_cancelled_requests() -> None:
+    limit = ConcurrencyLimit(1)
+    slots, ended = Slots(limit), list[int]()
+
+    async def use(number: int) -> None:
+        async with slots:
+            await asyncio.sleep(1)
+            ended.append(number)
+
+    tasks = [asyncio.create_task(use(number)) for number in range(5)]
+    await asyncio.sleep(0.5)
+    tasks[1].cancel()
+    await asyncio.sleep(1)
+    assert ended == [0]
+    tasks[2].cancel()  # it has a slot
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert ended == [0, 3, 4]
+
+
+class Busy:
+    """An endpoint that answers some requests at a time, each within a second, and rejects others.
+    `began` has the time of each request."""
+
+    def __init__(self, at_once: int, rejection: Exception) -> None:
+        self._at_once, self._rejection = at_once, rejection
+        self._now = 0
+        self.began: list[float] = []
+        self.rejected: list[float] = []
+
+    async def answer(self, body: bytes) -> Any:
+        self.began.append(clock())
+        if self._now == self._at_once:
+            self.rejected.append(clock())
+            raise self._rejection
+        self._now += 1
+        await asyncio.sleep(1)
+        self._now -= 1
+        return body
+
+
+@asynccontextmanager
+async def opened(busy: Busy, **fields: Any) -> AsyncIterator[Endpoint]:
+    model = HttpModel.model_validate(chat(**fields))
+    endpoint = Endpoint(model, Credentials(model), adapter_for(model))
+    endpoint._post = busy.answer  # type: ignore[method-assign]
+    try:
+        yield endpoint
+    finally:
+        await endpoint.close()
+
+
+@pytest.mark.parametrize("rejection", [RateLimited("429", 0.5), Overloaded("503")], ids=repr)
+@pytest.mark.parametrize(("at_once", "concurrency"), [(1, 4), (3, 16), (20, 64)])
+def test_busy_endpoint_answers_every_row(
+    rejection: Exception, at_once: int, concurrency: int
+) -> None:
+    rows = [b"%d" % number for number in range(60 * at_once)]
+
+    @in_virtual_time
+    async def run() -> None:
+        busy = Busy(at_once, rejection)
+        async with opened(busy, concurrency=concurrency) as endpoint:
+            assert await asyncio.gather(*map(endpoint.ask, rows)) == rows
+        late = [began for began in busy.rejected if began > 20]
+        assert len(late) <= 0.05 * len(rows), "requests above the capacity are rare"
+        assert clock() < 1.5 * 60 + 20, "the endpoint is busy most of the time"
+
+    run()
+
+
+@in_virtual_time
+async def test_no_request_begins_before_retry_after() -> None:
+    busy = Busy(4, RateLimited("429", 30))
+    async with opened(busy, concurrency=8) as endpoint:
+        await asyncio.gather(*(endpoint.ask(b"") for _ in range(40)))
+    first, *_ = busy.rejected
+    assert all(began < 1 or began >= first + 30 for began in busy.began[: 8 + 1])
+
+
+@in_virtual_time
+async def test_few_rows_are_asked_at_once() -> None:
+    busy = Busy(10, RateLimited("429", 0))
+    async with opened(busy) as endpoint:
+        await asyncio.gather(*(endpoint.ask(b"") for _ in range(10)))
+    assert busy.began == [0.0] * 10
+
+
+@pytest.mark.parametrize("error", [NoResponse("refused"), RequestFailed("400")], ids=repr)
+def test_other_errors_do_not_change_the_limit(error: Exception) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        busy = Busy(0, error)
+        async with opened(busy, retries=0) as endpoint:
+            for count in (1, 2):
+                made = [endpoint.ask(b"") for _ in range(16)]
+                await asyncio.gather(*made, return_exceptions=True)
+                assert len(set(busy.began)) == count, "all requests begin at once"
+                await asyncio.sleep(1)
+
+    run()
+
+
+async def test_rows_of_other_batches_do_not_wait_for_slow_answers() -> None:
+    left, rest_done, in_vain = set(range(60)) - {0, 20, 40}, asyncio.Event(), list[int]()
+
+    async def answer(request: web.Request) -> web.Response:
+        row = int(json.loads(await request.text())["messages"][0]["content"])
+        left.discard(row)
+        if not left:
+            rest_done.set()
+        if row % 20 == 0:
+            try:
+                await asyncio.wait_for(rest_done.wait(), SECONDS)
+            except TimeoutError:
+                in_vain.append(row)
+        return web.json_response({"choices": [{"message": {"content": str(row)}}]})
+
+    async with served(answer) as server:
+        assert await asyncio.to_thread(answers, server.url, 60) == [str(n) for n in range(60)]
+    assert in_vain == []
+
+
+def test_runtimes_of_a_process_share_the_endpoint_of_a_model() -> None:
+    runtimes = [
+        load_runtime(HttpModel.model_validate(chat(concurrency=most)), Device())
+        for most in (4, 4, 5)
+    ]
+    first, same, other = (runtime._shared for runtime in runtimes)  # type: ignore[attr-defined]
+    assert first is same
+    assert first is not other
+
+
+def answers(url: str, rows: int) -> list[str]:
+    """Return the answers to the rows of a block, as in an actor with 4 requests at once."""
+    (step,) = steps_of(model_step(model=chat(url=url, concurrency=4)))
+    (stage,) = stages_of([step])
+
+    def make() -> Callable[[pa.Table], Any]:
+        transform = load_step(step, Device())
+        return lambda batch: iter([transform(batch)])
+
+    run = concurrent_or_single(stage, make, Event())
+    block = pa.table({"text": [str(row) for row in range(rows)]})
+    size = rows if stage.concurrent_batches > 1 else stage.batch_size or rows
+    parts = (run(block.slice(start, size)) for start in range(0, rows, size))
+    return [text for part in parts for table in part for text in table["answer"].to_pylist()]

@@ -1,0 +1,328 @@
+"""The runtime `vllm` with the real engine, in an environment of its own (docs/testing.md)."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import transformers as hf
+import yaml
+from PIL import Image
+
+from support.documents.minimal import Document
+from support.documents.vllm_models import vllm
+from support.jobs.command import Command, wait_until
+from support.jobs.held import committed_rows
+from support.jobs.on_ray import job_document, write_lines
+from support.models import vllm_models
+from support.outputs.checks import OutputFaults
+from support.outputs.rows import rows_of
+from support.vllm_engine import EngineProcess, environment, vllm_python
+
+pytestmark = [
+    pytest.mark.long("vllm-engine"),
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("vllm-engine"),
+]
+
+ENGINE = {"max_model_len": 256, "enforce_eager": True}
+OBJECT = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    process = EngineProcess(tmp_path_factory.mktemp("engine") / "log")
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("chat", "untemplated", "classifier", "cross_encoder", "vision"):
+        vllm_models.write(name, folder / name)
+    for seed, name in enumerate(("shout", "whisper")):
+        (folder / "adapters" / name).mkdir(parents=True)
+        vllm_models.adapter(folder / "adapters" / name, seed)
+    return folder
+
+
+def model(models: Path, name: str = "chat", **fields: Any) -> Document:
+    sampling = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    of_task = sampling if fields.get("task", "generate") == "generate" else {}
+    return vllm(source=str(models / name), **{"engine": ENGINE, "sampling": of_task, **fields})
+
+
+def square(color: str) -> str:
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 40), color).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def answers(rows: list[Any]) -> list[Any]:
+    return [row.get("error") or row["answer"] for row in rows]
+
+
+class TestTexts:
+    def test_chat_is_the_completion_of_its_template(
+        self, engine: EngineProcess, models: Path
+    ) -> None:
+        texts = ["hello", "what is {this}?", "{{ x }}", "[user]"]
+        chats = answers(engine.rows(model(models, system="Hm."), text=texts))
+        prompts = [f"[system]Hm.[user]{text}[assistant]" for text in texts]
+        completions = engine.rows(model(models, chat=False), text=prompts)
+        assert chats == answers(completions)
+        assert len(set(chats)) == len(texts)
+
+    def test_rows_that_cannot_be_computed_fail_alone(
+        self, engine: EngineProcess, models: Path
+    ) -> None:
+        (alone,) = answers(engine.rows(model(models, chat=False), text=["ab"]))
+        spec = model(models, chat=False, emptyInput="compute")
+        found = engine.rows(spec, text=["ab", None, "", "x" * 300, "ab"])
+        assert found[1] == {"answer": None}
+        found[1] = found[0]
+        first, _, empty, long, last = answers(found)
+        assert (first, last) == (alone, alone)
+        assert empty == "ValueError: the prompt is empty. Set the model's field emptyInput to null"
+        assert long.startswith("PromptTooLong: the prompt is too long: the model takes 256 tokens")
+
+    def test_long_prompt_is_cut(self, engine: EngineProcess, models: Path) -> None:
+        spec = model(models, tooLong="truncate")
+        long, short = answers(engine.rows(spec, text=["x" * 300, "x"]))
+        assert len(long) >= len(short)
+
+    def test_conversations_of_rows(self, engine: EngineProcess, models: Path) -> None:
+        turns = [{"role": "user", "content": "hello"}]
+        found = answers(engine.rows(model(models), text=[json.dumps(turns), "hello", "[]"]))
+        assert found[0] == found[1] != found[2]
+
+    @pytest.mark.parametrize(
+        ("constraint", "pattern"),
+        [
+            ({"choice": ["yes", "no", "maybe"]}, "yes|no|maybe"),
+            ({"regex": "[0-9]{3}"}, "[0-9]{3}"),
+            ({"json": OBJECT}, r"\s*\{\s*\"ok\"\s*:\s*(true|false)\s*\}\s*"),
+        ],
+        ids=["choice", "regex", "json"],
+    )
+    def test_structured_output(
+        self, engine: EngineProcess, models: Path, constraint: Document, pattern: str
+    ) -> None:
+        sampling = {
+            "max_tokens": 200,
+            "temperature": 1,
+            "seed": 3,
+            "structured_outputs": constraint,
+        }
+        for answer in answers(engine.rows(model(models, sampling=sampling), text=[*"abcd"])):
+            assert re.fullmatch(pattern, answer)
+
+    def test_several_texts(self, engine: EngineProcess, models: Path) -> None:
+        sampling = {"max_tokens": 8, "temperature": 1, "seed": 7, "n": 3}
+        spec = model(models, sampling=sampling)
+        first, second = (answers(engine.rows(spec, text=["ab", "cd"])) for _ in range(2))
+        assert first == second
+        assert [len(set(texts)) for texts in first] == [3, 3]
+
+    def test_details(self, engine: EngineProcess, models: Path) -> None:
+        sampling = {"max_tokens": 4, "temperature": 0, "ignore_eos": True, "logprobs": 2}
+        (row,) = engine.rows(model(models, sampling=sampling, details="about"), text=["ab"])
+        about = row["about"]
+        tokens = about.pop("logprobs")
+        prompt = len("[user]ab[assistant]") + 1
+        assert about == {
+            "prompt_tokens": prompt,
+            "completion_tokens": 4,
+            "finish_reason": "length",
+        }
+        assert "".join(token["token"] for token in tokens) == row["answer"]
+        for token in tokens:
+            top = token["top_logprobs"]
+            assert (len(top), top[0]) == (2, {name: token[name] for name in ("token", "logprob")})
+            assert 0 > top[0]["logprob"] >= top[1]["logprob"]
+
+    def test_details_of_several_texts(self, engine: EngineProcess, models: Path) -> None:
+        choice = {"structured_outputs": {"choice": ["yes", "no"]}}
+        sampling = {"max_tokens": 8, "n": 2, "logprobs": 0, **choice}
+        (row,) = engine.rows(model(models, sampling=sampling, details="about"), text=["ab"])
+        assert row["about"]["finish_reason"] == ["stop", "stop"]
+        assert [len(tokens) for tokens in row["about"]["logprobs"]] == row["about"][
+            "completion_tokens"
+        ]
+
+    def test_parameters_of_rows(self, engine: EngineProcess, models: Path) -> None:
+        sampling = {"max_tokens": "{limit}", "temperature": 0, "ignore_eos": True}
+        inputs = {"question": "text", "limit": "limit"}
+        spec = model(models, inputs=inputs, sampling=sampling, details="about")
+        found = engine.rows(spec, text=[*"abcd"], limit=[2, 5, None, -1])
+        counts = [row["about"]["completion_tokens"] for row in found[:3]]
+        assert counts == [2, 5, 16]
+        assert "max_tokens must be at least 1, got -1" in found[3]["error"]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("name", "fields", "message"),
+        [
+            ("untemplated", {}, "has no chat template. Set 'chat' to false"),
+            ("chat", {"engine": {"max_model_length": 256}}, "did you mean 'max_model_len'?"),
+            ("chat", {"sampling": {"temperature": -1}}, "temperature must be non-negative, got -1"),
+        ],
+        ids=["template", "engine", "sampling"],
+    )
+    def test_model_is_refused(
+        self, engine: EngineProcess, models: Path, name: str, fields: Document, message: str
+    ) -> None:
+        assert message in engine.answer(model(models, name, **fields), text=["a"])["failure"]
+
+
+class TestOtherTasks:
+    def test_adapters_of_rows(self, engine: EngineProcess, models: Path) -> None:
+        inputs = {"question": "text", "style": "style"}
+        adapters = {"adapter": "style", "loraPath": str(models / "adapters")}
+        spec = model(models, inputs=inputs, prompt="{question}", **adapters)
+        styles = ["shout", "whisper", "nobody", None, "shout"]
+        shout, whisper, missing, base, last = answers(
+            engine.rows(spec, text=["ab"] * 5, style=styles)
+        )
+        assert shout == last != whisper
+        assert missing.startswith("NoAdapter: there is no ")
+        assert base.startswith("NoAdapter: the adapter is null, and vLLM's build for CPUs")
+        (alone,) = answers(engine.rows(spec, text=["ab"], style=["whisper"]))
+        assert alone == whisper
+
+    def test_images_in_prompts(self, engine: EngineProcess, models: Path) -> None:
+        fields = {"inputs": {"photo": "photo"}, "images": ["photo"], "prompt": "What is {photo}?"}
+        one_image = {**ENGINE, "limit_mm_per_prompt": {"image": 1, "video": 0}}
+        spec = model(models, "vision", engine=one_image, **fields)
+        red, blue, again, broken = answers(
+            engine.rows(spec, photo=[*map(square, ("red", "blue", "red")), "data:;base64,AAAA"])
+        )
+        assert red == again != blue
+        assert broken.startswith("UnidentifiedImageError: ")
+
+    def test_embeddings(self, engine: EngineProcess, models: Path) -> None:
+        found = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])
+        *vectors, long, last = [row.get("answer") for row in found]
+        assert (long, "PromptTooLong" in found[2]["error"]) == (None, True)
+        assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1], abs=0.01)
+        assert np.shape(vectors) == (2, 64)
+        assert last == vectors[0] != vectors[1]
+
+    def test_labels_are_those_of_transformers(self, engine: EngineProcess, models: Path) -> None:
+        texts = ["ab", "hello", "x"]
+        spec = model(models, "classifier", task="classify", topK=3, engine=EXACT)
+        found = answers(engine.rows(spec, text=texts))
+        pair = {"query": "text", "document": "text"}
+        spec = model(models, "classifier", task="score", inputs=pair, engine=EXACT)
+        failure = engine.answer(spec, text=["a"])["failure"]
+        assert "has 3 labels, and a model for task score has one" in failure
+        expected = [
+            {model.config.id2label[number]: float(score) for number, score in enumerate(scores)}
+            for model, scores in scores_of(models / "classifier", [(text,) for text in texts])
+        ]
+        for labels, of_label in zip(found, expected, strict=True):
+            scores = [label["score"] for label in labels]
+            assert scores == sorted(scores, reverse=True)
+            assert {label["label"]: label["score"] for label in labels} == pytest.approx(
+                of_label, abs=0.01
+            )
+
+    def test_scores_are_those_of_transformers(self, engine: EngineProcess, models: Path) -> None:
+        queries, documents = ["ab", "abc", "a", "a"], ["cd", "xyz", "", "b " * 100]
+        inputs = {"query": "query", "document": "document"}
+        spec = model(models, "cross_encoder", task="score", inputs=inputs,
+                     engine={**EXACT, "max_model_len": 64})  # fmt: skip
+        found = answers(engine.rows(spec, query=queries, document=documents))
+        pairs = list(zip(queries[:3], documents[:3], strict=True))
+        expected = [float(scores[0]) for _, scores in scores_of(models / "cross_encoder", pairs)]
+        assert found[:3] == pytest.approx(expected, abs=0.01)
+        assert found[3].startswith("PromptTooLong: the prompt is too long: the model takes 64 ")
+
+
+@contextmanager
+def running(job: Document, directory: Path) -> Iterator[tuple[Command, subprocess.Popen[str]]]:
+    """Start `batchinference run` with the engine, and kill all of its processes in the end."""
+    (directory / "job.yaml").write_text(yaml.safe_dump(job))
+    program = f"exec {vllm_python()} -m batchinference run job.yaml >>log 2>&1"
+    ends_soon = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    shell = Path("/bin/bash")
+    command = Command(["-c", program], directory, {**environment(), **ends_soon}, shell)
+    process = command.start()
+    try:
+        yield command, process
+    finally:
+        command.kill()
+        process.communicate()
+
+
+def next_engine(job: Document, command: Command, dead: int = 0) -> int:
+    """Wait until another engine has computed rows that are committed. Return its process id."""
+    before = committed_rows(job)
+    engines: list[int] = []
+
+    def computes() -> bool:
+        engines[:] = [one for one in command.processes(b"VLLM::EngineCore") if one != dead]
+        return bool(engines) and committed_rows(job) > before
+
+    wait_until(computes, "an engine to compute rows", 280)
+    return engines[0]
+
+
+def test_every_row_once_after_the_engine_the_actor_and_the_driver_were_killed(
+    tmp_path: Path, models: Path
+) -> None:
+    texts = [f"question number {number}" for number in range(2000)]
+    files = {f"{number}.txt": texts[number::20] for number in range(20)}
+    source = write_lines(tmp_path / "in", files)
+    sampling = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
+    asked = model(models, sampling=sampling, details="about")
+    step = {"name": "ask", "model": asked, "resources": {"gpu": 0}}
+    output = tmp_path / "out"
+    job = job_document("ask", source, output, steps=[step], write={"format": "parquet"})
+    with running(job, tmp_path) as (command, driver):
+        engine = next_engine(job, command)
+        os.kill(engine, signal.SIGKILL)
+        engine = next_engine(job, command, engine)
+        os.kill(psutil.Process(engine).ppid(), signal.SIGKILL)
+        next_engine(job, command, engine)
+        os.kill(driver.pid, signal.SIGKILL)
+    assert committed_rows(job) < len(texts)
+    with running(job, tmp_path) as (_, driver):
+        assert driver.wait(280) == 0, (tmp_path / "log").read_text()[-3000:]
+    rows = rows_of(output)
+    assert sorted(row["text"] for row in rows) == sorted(texts)
+    assert {row["about"]["completion_tokens"] for row in rows} == {100}
+    assert list(OutputFaults(output).wrong_files()) == []
+
+
+EXACT = {**ENGINE, "dtype": "float32"}
+
+
+def scores_of(folder: Path, texts: list[tuple[str, ...]]) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Yield the model and the probabilities of its labels, as transformers computes them."""
+    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
+    loaded = hf.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    for text in texts:
+        with torch.no_grad():
+            logits = loaded(**tokenizer(*text, return_tensors="pt")).logits[0]
+        yield loaded, logits.softmax(0) if len(logits) > 1 else logits.sigmoid()

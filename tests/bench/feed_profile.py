@@ -33,6 +33,7 @@ import ray
 from ray.data._internal.batcher import Batcher
 
 from batchinference.pipeline import job
+from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.execution import dataset
 from batchinference.pipeline.execution.chunk_commits import ChunkCommits
 from batchinference.pipeline.execution.dataset import BlockCalls, BlockReader, DatasetExecution
@@ -123,7 +124,7 @@ class OneProcess(Executor):
         for stage in between:
             segment = target._segment([stage])
             calls = BlockCalls(stage.name, segment, Event())
-            blocks = _called(calls, _cut(_stored(blocks), stage.batch_size))
+            blocks = _called(calls, _stored(blocks), stage.batch_size)
         return _stored(blocks)
 
     def _write(self, target: DatasetExecution, blocks: Iterator[pa.Table]) -> None:
@@ -136,10 +137,13 @@ class OneProcess(Executor):
         sink.write(waiting, SimpleNamespace(task_idx=task))
 
 
-def _called(calls: BlockCalls, batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the blocks that an actor returns for batches."""
-    for batch in batches:
-        yield from calls(batch)
+def _called(calls: BlockCalls, blocks: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
+    """Yield the block that an actor returns for each block, after a call for each batch of it."""
+    for block in blocks:
+        done = [result for batch in _cut(block, rows) for result in calls(batch)]
+        with TIMES.part("copy in"):
+            merged = concat(done)
+        yield merged
 
 
 def _stored(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -152,15 +156,14 @@ def _stored(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield found
 
 
-def _cut(blocks: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
-    """Yield batches of blocks, cut as Ray Data does it."""
+def _cut(block: pa.Table, rows: int | None) -> Iterator[pa.Table]:
+    """Yield the batches of a block, cut as Ray Data does it."""
     batcher = Batcher(rows, ensure_copy=False)
-    for block in blocks:
-        batcher.add(block)
-        while batcher.has_batch():
-            with TIMES.part("copy out"):
-                batch = batcher.next_batch()
-            yield batch
+    batcher.add(block)
+    while batcher.has_batch():
+        with TIMES.part("copy out"):
+            batch = batcher.next_batch()
+        yield batch
     batcher.done_adding()
     while batcher.has_any():
         yield batcher.next_batch()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from batchinference.plan import Plan, cpus_needed, plan_for_machine, ray_cpus
+from batchinference.plan.stages import WRITE_CPUS
+from batchinference.plan.writing import writers
 from batchinference.spec import SpecError
 from support.documents.http_models import chat
 from support.documents.minimal import Document, model_step, python_step
@@ -125,6 +129,17 @@ def test_tasks_have_the_cpus_of_the_widest_step(cpu: float, task: float, ray: in
     made = plan(filter_step(), model_step("a", resources={"cpu": cpu}), model_step("b"))
     assert made.task_cpus == task
     assert ray_cpus(made, 2) == ray
+
+
+@pytest.mark.parametrize("machine", [2, 7, 8, 15, 64])
+@pytest.mark.parametrize(("cpu", "replicas", "used"), [(0.1, 1, 0), (0.6, 1, 0), (0.7, 3, 2)])
+def test_part_of_a_cpu_of_a_pool_takes_no_cpu_from_the_tasks_that_read(
+    machine: int, cpu: float, replicas: int, used: int
+) -> None:
+    step = python_step(resources={"cpu": cpu}, replicas={"max": replicas})
+    ray = ray_cpus(plan(step), machine)
+    left = ray - cpu * replicas - writers(ray) * WRITE_CPUS
+    assert math.floor(left) >= machine - used
 
 
 def test_missing_column_is_refused_on_a_machine() -> None:

@@ -189,6 +189,8 @@ class RowBatch:
 
     def in_order_of(self, ids: np.ndarray) -> RowBatch:
         """Return the batch with its rows in the order of these ids of input rows (int64)."""
+        if np.array_equal(self.ids, ids) and self.has_unique_ids:
+            return self
         by_id = np.argsort(ids)
         places = by_id[np.searchsorted(ids, self.ids, sorter=by_id)]
         if (np.diff(places) >= 0).all():

@@ -94,7 +94,18 @@ def ray_cpus(plan: Plan, machine: int) -> int:
     """Return the number of CPUs with which to start Ray on a machine with `machine` CPUs."""
     if plan.single_segment:
         return max(machine, math.ceil(plan.task_cpus))
-    return max(cpus_with_writers(machine), math.ceil(cpus_needed(plan)))
+    return max(cpus_with_writers(machine, _part_of_cpu(plan)), math.ceil(cpus_needed(plan)))
+
+
+def _part_of_cpu(plan: Plan) -> float:
+    """Return by how much the CPUs of pools exceed a whole number. A replica that needs a part of a
+    CPU must not take a whole CPU from the tasks that feed it."""
+    pools = sum(
+        stage.cpus * stage.replicas.max
+        for stage in plan.stages
+        if stage.replicas and stage.needs_pool and not stage.resources
+    )
+    return round(pools, 4) % 1
 
 
 def cpus_needed(plan: Plan) -> float:

@@ -19,6 +19,8 @@ def writers(cpus: float) -> int:
     return max(MIN_WRITERS, int(cpus / CPUS_PER_WRITER))
 
 
-def cpus_with_writers(cpus: int) -> int:
-    """Return the number of CPUs with which Ray has `cpus` CPUs left after the write tasks."""
-    return next(total for total in count(cpus) if total - writers(total) * WRITE_CPUS >= cpus)
+def cpus_with_writers(cpus: int, others: float = 0.0) -> int:
+    """Return the number of CPUs with which Ray has `cpus` CPUs left after the write tasks and
+    `others`, a part of a CPU."""
+    used = (total - writers(total) * WRITE_CPUS - others for total in count(cpus))
+    return next(cpus + more for more, left in enumerate(used) if left >= cpus)

@@ -67,6 +67,8 @@ def decode(block: pa.Table) -> RowBatch:
     """Return the rows of a block, or of several blocks that were concatenated."""
     rows, sidecars = _split(block)
     ids = rows.column(ID).to_numpy() if rows.num_rows else NO_IDS
+    if not sidecars and SHARE not in rows.column_names:
+        return RowBatch.read(_user_columns(rows), ids)
     parts = [Sidecar.parse(content) for content in sidecars]
     errors = pa.concat_tables([ERRORS.empty_table(), *(part.errors for part in parts)])
     outcomes = np.concatenate([ids, errors.column("id").to_numpy(), *(p.lost for p in parts)])
@@ -98,9 +100,9 @@ def has_data(block: pa.Table) -> np.ndarray:
 
 def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
     """Return the rows with data, and the values of the sidecar rows."""
-    data = has_data(block)
-    if data.all():
+    if not block.num_rows or (ID in block.column_names and not block.column(ID).null_count):
         return block, []
+    data = has_data(block)
     sidecars = block.column(SIDECAR).drop_null().to_pylist()
     edges = np.flatnonzero(np.diff(data, prepend=False, append=False)).tolist()
     # slices do not copy the data; there is one sidecar row for each block of an earlier stage

@@ -287,17 +287,18 @@ class Segment:
         STOP_SECONDS are left out."""
         ordered = longest_first(prepared.rows, self.texts)
         left = len(ordered.ids)
-        done: list[RowBatch] = []
+        done, size = list[RowBatch](), 0
         since = time.monotonic() - prepared.seconds
         for batch, inputs in rows.cut_prepared(ordered):
             began, waited = time.monotonic(), 0.0
             results = UntilError(run(batch, stopping))
             for result in results:
                 done.append(result)
-                if sum(part.nbytes for part in done) >= FILE_BYTES:
+                size += result.nbytes
+                if size >= FILE_BYTES:
                     paused = time.monotonic()
                     yield merged(done)
-                    done = []
+                    done, size = [], 0
                     waited += time.monotonic() - paused  # perhaps for the previous commit
             if results.error is not None:
                 yield from [merged(done)] if done else []
@@ -307,7 +308,7 @@ class Segment:
             rows.record_batch(inputs, seconds + prepared.seconds_of(batch))
             if stopping.is_set() or now - since >= WINDOW_SECONDS:
                 yield from [merged(done)] if done else []
-                done, since = [], now
+                done, size, since = [], 0, now
                 if stopping.is_set() and left * seconds > STOP_SECONDS * len(batch.ids):
                     return
         if done:

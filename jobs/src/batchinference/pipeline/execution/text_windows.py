@@ -47,8 +47,8 @@ def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
     it is too large for a copy.
 
     Rows of the same input row stay together and in their order."""
-    lengths = None if batch.nbytes > WINDOW_BYTES else text_lengths(batch.table, columns)
-    if lengths is None:
+    lengths = text_lengths(batch.table, columns)
+    if lengths is None or batch.nbytes > WINDOW_BYTES:
         return batch
     unique, inputs = np.unique(batch.ids, return_inverse=True)
     longest = np.zeros(len(unique), dtype=np.int64)

@@ -118,14 +118,14 @@ class MapBatches(_UserFunction):
         changed = {name: values for name, values in result.items() if name not in untouched}
         given = batch.select([name for name in changed if name in inputs])
         made, misfits = self.result_columns.of(changed, given_columns(given, _as_array))
-        fit = np.array([row for row in range(batch.num_rows) if row not in misfits], np.int64)
-        if misfits and len(fit) == 0:
+        fit = np.setdiff1d(np.arange(batch.num_rows), [*misfits]) if misfits else None
+        if fit is not None and len(fit) == 0:
             return TransformResult(pa.table({}), fit, misfits)  # no rows, so no types
-        rest = batch.take(fit) if misfits else batch
+        rest = batch if fit is None else batch.take(fit)
         table = pa.table(
             {name: rest.column(name) if name in untouched else made[name] for name in result}
         )
-        return TransformResult(table, fit, misfits) if misfits else table
+        return table if fit is None else TransformResult(table, fit, misfits)
 
 
 class MapRows(_UserFunction):

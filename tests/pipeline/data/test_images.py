@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Barrier, local
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input.scan import GROUP_FILES
+from batchinference.pipeline.input.readers.images import ImageReader
+from batchinference.pipeline.input.scan import FETCH_THREADS, GROUP_FILES
+from batchinference.pipeline.storage.location import Location
 from support.inputs.packages import folder_of
 from support.inputs.read_files import open_input, read_files
 
@@ -57,6 +60,24 @@ def test_size_is_height_and_width(path: Path) -> None:
         assert np.abs(pixels.astype(int) - expected).mean() < 2
     else:
         assert np.array_equal(pixels, expected)
+
+
+@pytest.mark.parametrize(
+    ("times", "mean", "most"),
+    [(1.3, 0, 0), (3.9, 0, 0), (4, 1, 20), (7.9, 1, 20), (8, 1, 20), (15.9, 2, 40)],
+)
+def test_jpeg_is_decoded_smaller_if_it_is_much_larger(
+    tmp_path: Path, times: float, mean: float, most: int
+) -> None:
+    """Up to 4 times the size, all pixels are decoded. Above that, the differences are small."""
+    photograph = Image.open(SKIMAGE / "rocket.jpg").crop((0, 0, 427, 427))
+    side = int(64 * times)
+    photograph.resize((2 * side, side)).save(tmp_path / "a.jpg", quality=92)
+    (pixels,) = read_files("images", tmp_path, size=[48, 64]).column("image")
+    difference = np.abs(pixels.astype(int) - pillow(tmp_path / "a.jpg", "RGB", (48, 64)))
+    assert difference.mean() <= mean
+    assert difference.max() <= most
+    assert difference.any() == (times >= 4)
 
 
 @pytest.mark.parametrize("size", [None, [8, 16]], ids=["sizes kept", "one size"])
@@ -129,6 +150,23 @@ def test_order_is_kept_over_groups_of_files(tmp_path: Path) -> None:
     ]
 
 
+def test_files_of_a_group_are_fetched_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(GROUP_FILES):
+        picture(tmp_path / f"{number:02d}.png", side=1)
+    all_threads = Barrier(FETCH_THREADS)
+    waited = local()
+
+    def fetch(_: ImageReader, file: Location) -> bytes:
+        if not hasattr(waited, "once"):
+            waited.once = all_threads.wait(timeout=30)
+        return file.read()
+
+    monkeypatch.setattr(ImageReader, "fetch", fetch)
+    assert len(read_files("images", tmp_path).good) == GROUP_FILES
+
+
 def test_usual_file_extensions_are_read(tmp_path: Path) -> None:
     for ending in ("jpg", "JPEG", "png", "webp", "bmp", "gif", "tif", "tiff"):
         picture(tmp_path / f"image.{ending}")
@@ -154,6 +192,5 @@ def test_out_of_memory_in_a_decoder_is_a_failed_row(
 
     Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
     monkeypatch.setattr(Image, "open", full)
-    assert read_files("images", tmp_path).bad == {
-        (0, 0): "MemoryError: (test_images.py:153 in full)"
-    }
+    (error,) = read_files("images", tmp_path).bad.values()
+    assert error.startswith("MemoryError: (test_images.py:")

@@ -71,7 +71,10 @@ def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.Mo
         assert signal.getsignal(signal.SIGTERM) is handler
         assert len(started) == 1
     settings = {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False}
-    system = {"enable_metrics_collection": False}
+    system = {
+        "enable_metrics_collection": False,
+        "idle_worker_killing_time_threshold_ms": cluster.IDLE_SECONDS * 1000,
+    }
     assert started == [{**settings, "_system_config": system, "_temp_dir": f"{files.path}/r"}, {}]
     assert os.environ["RAY_AUTH_TOKEN"] == "shared by all runs"
     assert cluster.auto_init_hook.enable_auto_connect is False

@@ -38,6 +38,13 @@ Resources = dict[str, float]
 CheckStop = Callable[[], None]
 """Raises Interrupted if the user has stopped the job."""
 CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 60
+"""How long a process of Ray on this machine waits for its next task. By default Ray ends it after a
+second, and starts others, each of which imports everything again."""
+_SYSTEM_CONFIG = {
+    "enable_metrics_collection": False,  # it listens everywhere
+    "idle_worker_killing_time_threshold_ms": IDLE_SECONDS * 1000,
+}
 _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """Environment variables with which a user gives Ray a token."""
 _BASE = 28
@@ -114,7 +121,7 @@ def local_ray(
         with on_loopback(), without_monitors(log_to_driver=not quiet):
             _init(
                 check_stop,
-                _system_config={"enable_metrics_collection": False},  # it listens everywhere
+                _system_config=_SYSTEM_CONFIG,
                 _temp_dir=files.ray_directory,
                 num_cpus=cpus,
                 include_dashboard=False,

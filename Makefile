@@ -290,6 +290,12 @@ $(VENV)/.daft: $(VENV)/.test
 throughput: $(VENV)/.daft ## Measure rows per second against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
 
+# FEED_OPTIONS=--profile shows where the time goes. A name, such as texts, runs one case.
+FEED_OPTIONS ?=
+.PHONY: feed
+feed: $(VENV)/.test ## Measure how fast an actor pool is fed, against handwritten programs, on this machine
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/feed.py $(FEED_OPTIONS)
+
 # TRAPS_OPTIONS=--write writes the table of docs/comparison.md.
 TRAPS_OPTIONS ?=
 .PHONY: traps

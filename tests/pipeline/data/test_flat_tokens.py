@@ -301,6 +301,14 @@ def test_rows_of_a_pool_are_those_of_one_process(policy: str, bert: str) -> None
     assert sorted_errors(found) == sorted_errors(expected)
 
 
+def test_time_of_a_preparation_is_reported_separately(bert: str) -> None:
+    stages = list(with_preparations(stages_of([step_of(bert)])))
+    batch = RowBatch.read(pa.table({"text": ["a"]}), consecutive_ids(0, 0, 1))
+    notes = run_stages(stages, batch).notes
+    measured = [step for step, note in notes if "cpu_seconds" in note]
+    assert measured == ["embed (preparation)", "embed"]
+
+
 def sorted_errors(batch: RowBatch) -> list[dict[str, Any]]:
     names = ["id", "step", "error", "values"]
     return sorted(batch.errors.select(names).to_pylist(), key=lambda error: error["id"])

@@ -177,8 +177,11 @@ def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
 
 def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     """Return the runner of the preparation of a model step. Its time is measured separately."""
+    began = time.perf_counter()
     preparation = Preparation.load(step.name, step.model, device)
-    return StepRunner(step, preparation, errors, preparation_of(step.name))
+    runner = StepRunner(step, preparation, errors, preparation_of(step.name))
+    runner.add_load(time.perf_counter() - began)
+    return runner
 
 
 def _failure(step: str, error: Exception) -> JobFailure:

@@ -241,6 +241,7 @@ def asking(**fields: Any) -> list[Document]:
     return [vllm_step(**fields)]
 
 
+PAIR = {"query": "text", "document": "page"}
 IMAGE, ADAPTER = {"image": "image"}, {"question": "text", "style": "class"}
 FOR_A_CHAT = "is for a chat: set 'chat' to true"
 OF_STEPS = [
@@ -277,6 +278,13 @@ OF_STEPS = [
      "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows may name"),
     (asking(gpu=2), "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu"
      " to this"),
+    ([{**vllm_step(), "resources": {"cpu": 2}}], "or to 0 for vLLM's build for CPUs"),
+    (asking(topK=2), "topK is for task classify only"),
+    (asking(task="embed", details="about"), "details is for task generate only"),
+    (asking(details="answer"), "details: this column is the output"),
+    (asking(task="score"), "task score takes inputs: {query: COLUMN, document: COLUMN}"),
+    (asking(task="score", inputs=PAIR, prompt="a"), "task score takes a query and a document"),
+    (asking(task="score", inputs=PAIR, tooLong="truncate"), "tooLong: the pairs of task score"),
     ([model_step(model=chat(), resources={"gpu": 1})],
      "the endpoint computes elsewhere: leave out resources.gpu and custom"),
     ([model_step(model=chat(name=None))], "name is required for api chat"),

@@ -144,6 +144,7 @@ def test_groups_of_the_repository_guard_paths_that_exist() -> None:
 COLLECTED = {
     "long-e2e": {"e2e"},
     "long-monitoring": {"apiserver", "chart"},
+    "long-vllm-engine": {"pipeline"},
     "long-tests": {"apiserver", "chart", "docs", "pipeline", "unit"},
 }
 """The suites that each command of `tests/long.toml` collects."""

@@ -34,7 +34,6 @@ from batchinference.pipeline.storage.arrow_files import (
     UnsafeColumn,
     checked,
     open_parquet,
-    parquet_schema,
     read_stream,
     read_table,
     schema_of,
@@ -128,7 +127,6 @@ def test_each_way_to_read_refuses_pickles(tmp_path: Path) -> None:
     ways: dict[str, Callable[[], Any]] = {
         "read_table": lambda: read_table(pa.OSFile(str(file))),
         "open_parquet": lambda: open_parquet(file),
-        "parquet_schema": lambda: parquet_schema(file),
         "schema_of": lambda: schema_of(table.schema.serialize().to_pybytes()),
         "read_stream": lambda: read_stream(stream(table)),
     }

@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.query import of_row
 from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
 from batchinference.pipeline.search.search import RowFilter, search
-from batchinference.pipeline.storage import memory_limit
 from batchinference.pipeline.storage.location import Location
 from support.outputs.builders import embedded, finished_output, vectors
 
@@ -186,21 +184,6 @@ def test_damaged_file_error_names_output_and_file(tmp_path: Path) -> None:
     (out / "part-0001.parquet").write_bytes(b"PAR1 nonsense PAR1")
     with pytest.raises(JobFailure, match=r"out' cannot be read: .*part-0001"):
         search(index, ROWS[:1], 1)
-
-
-def test_rows_that_expand_to_much_more_memory_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 64 << 20)
-    text = pa.DictionaryArray.from_arrays(pa.array([0] * 256), pa.array(["x" * (1 << 20)]))
-    lists = pa.array([[1.0, 2.0]] * 256, pa.list_(pa.float32()))
-    out = Path(finished_output(tmp_path / "out", pa.table({"embedding": lists})))
-    table = pa.table({"embedding": lists, "text": text})
-    pq.write_table(table, out / "part-0000.parquet", compression="zstd", store_schema=False)
-    index = index_of(out)
-    found = search(index, np.ones((1, 2)), 1)
-    with pytest.raises(JobFailure, match=r"out' cannot be read: .*(memory|malloc)"):
-        index.take(found.rows[0], ["text"])
 
 
 def test_files_behind_links_are_not_searched(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +14,6 @@ from batchinference.pipeline.output.contents import table_of
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.steps.returned_batch import columns_of
-from batchinference.pipeline.storage import memory_limit
 from batchinference.spec.write import WriteParquet
 from support.documents.parsed_write import write_of
 
@@ -57,54 +54,6 @@ def test_rows_behind_links_are_not_part_of_an_output(output: Path) -> None:
     write = WriteParquet(format="parquet", path=str(output))
     assert table_of(write).column("a").to_pylist() == [0]
     assert [row["a"] for row in first_rows(write, 9)] == [0]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
-@pytest.mark.parametrize("groups", [1, 8])
-def test_parquet_output_that_expands_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int
-) -> None:
-    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 128 << 20)
-    text = pa.DictionaryArray.from_arrays(pa.array([0] * 512), pa.array(["x" * (1 << 20)]))
-    options = {"compression": "zstd", "store_schema": False, "row_group_size": 512 // groups}
-    pq.write_table(pa.table({"a": text}), tmp_path / "part.parquet", **options)
-    with pytest.raises(BadOutput, match=r"^write\.path: the rows of the output take more memory"):
-        table_of(WriteParquet(format="parquet", path=str(tmp_path)))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
-def test_rows_of_json_that_expand_as_python_values_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = b'{"a": [' + b"0.5," * 100_000 + b"0]}\n"
-    # 50 MB of text and 400 MB of numbers, which do not fit into free parts of the heap
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line * 125))
-    write = write_of("json", tmp_path)
-    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 64 << 20)
-    with pytest.raises(BadOutput, match=r"^write\.path: the rows of the output take more memory"):
-        table_of(write)
-
-
-MIB = 1 << 20
-EXPANDING = {
-    "csv": ("a.csv.gz", lambda size: gzip.compress(b"a\n" + b"1\n" * (size // 2))),
-    "json": ("a.jsonl.gz", lambda size: gzip.compress(b'{"a": 1}\n' * (size // 9))),
-}
-
-
-@pytest.mark.parametrize("format_", EXPANDING)
-def test_output_file_that_expands_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
-) -> None:
-    name, content = EXPANDING[format_]
-    write = write_of(format_, tmp_path)
-    (tmp_path / name).write_bytes(content(MIB))
-    assert len(first_rows(write, 2)) == 2
-    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", MIB)
-    (tmp_path / name).write_bytes(content(8 * MIB))
-    for read in (lambda: first_rows(write, 2), lambda: table_of(write)):
-        with pytest.raises(BadOutput, match=rf"^write\.path: '.*/{name}' cannot be read \(.* than"):
-            read()
 
 
 DAMAGED_FILES = [

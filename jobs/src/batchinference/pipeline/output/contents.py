@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.arrow import tensors_to_lists
@@ -21,8 +20,7 @@ from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers.csv import CsvWriter
 from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
-from batchinference.pipeline.storage.parquet_dataset import files_of, fragments_of, parquet_dataset
+from batchinference.pipeline.storage.parquet_dataset import files_of, parquet_dataset
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteFiles, WriteParquet, WriteTable
@@ -39,7 +37,7 @@ def table_of(write: Write) -> pa.Table:
             return _csv(write)
         case _ if isinstance(write, WriteTable):
             return _of_rows(table_for(write).first_rows(sys.maxsize))
-    return _rows_within_limit(write)
+    return _of_rows(list(_rows_of_files(write, parts_of(write))))
 
 
 def columns_of(spec: BatchInferenceSpec) -> pa.Table:
@@ -49,25 +47,6 @@ def columns_of(spec: BatchInferenceSpec) -> pa.Table:
         for text in Snapshot.read(layout.end, layout.key).empty_schemas:
             return tensors_to_lists(schema_in(text).empty_table())
     return pa.table({})
-
-
-def _rows_within_limit(write: WriteFiles) -> pa.Table:
-    """Return the rows of files that are read as Python values, which may take much more memory than
-    the bytes of their files. Raises BadOutput if they do."""
-    files = parts_of(write)
-    limit = rows_limit(sum(info.size for info in files))
-    try:
-        with memory_limit(limit):
-            return _of_rows(list(_rows_of_files(write, files)))
-    except MemoryError:
-        raise _too_large(limit) from None
-
-
-def _too_large(limit: int) -> BadOutput:
-    return BadOutput(
-        f"write.path: the rows of the output take more memory than the limit ({limit} bytes). "
-        "Read the files with another library"
-    )
 
 
 def _rows_of_files(write: WriteFiles, files: Sequence[pafs.FileInfo]) -> Iterator[Row]:
@@ -127,34 +106,15 @@ def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
 
 
 def _parquet(write: WriteParquet) -> pa.Table:
-    """Return the rows of Parquet files, with the columns of all files and partition columns. Raises
-    BadOutput if they take much more memory than the files have bytes."""
+    """Return the rows of Parquet files, with the columns of all files and partition columns."""
     output = Location(write.path, write.storage)
     files = files_of(output)
     if not files:
         return pa.table({})
-    limit = rows_limit(sum(info.size for info in files))
     try:
-        dataset = parquet_dataset(output, files)
-        return pa.concat_tables([dataset.schema.empty_table(), *_row_groups(dataset, limit)])
+        return parquet_dataset(output, files).to_table()
     except pa.ArrowTypeError as error:
         raise BadOutput(
             f"output: a column has types without a common type ({error}). Read the files with "
             "another library"
         ) from None
-    except MemoryError:
-        raise _too_large(limit) from None
-
-
-def _row_groups(dataset: pads.FileSystemDataset, limit: int) -> Iterator[pa.Table]:
-    """Yield the rows of a dataset. Raises MemoryError if they take more than `limit` bytes."""
-    for file in fragments_of(dataset):
-        with memory_limit(limit):
-            groups = file.split_by_row_group()
-        for group in groups:
-            with memory_limit(limit):  # one thread, because it includes the stacks of threads
-                table = group.to_table(schema=dataset.schema, use_threads=False)
-            limit -= table.nbytes
-            if limit <= 0:
-                raise MemoryError
-            yield table

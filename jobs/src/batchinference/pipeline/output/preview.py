@@ -35,7 +35,7 @@ def parts_of(write: Write) -> list[pafs.FileInfo]:
 
 def rows_of_file(part: Location, write: WriteFiles) -> Iterator[Row]:
     """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
-    BadOutput if it is damaged, or if they take much more memory than the file has bytes."""
+    BadOutput if it is damaged."""
     try:
         yield from writer_for(write).rows(part)
     except DAMAGE as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -15,14 +14,11 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import rows_limit
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 16
 """Rows of a table that are converted at a time. A Python value may take eight times the
 memory of an Arrow value."""
-BLOCK_BYTES = 1 << 20
-"""Bytes that are decompressed at a time."""
 DAMAGE = (
     *(ValueError, TypeError, RuntimeError, EOFError, IndexError),
     *(gzip.BadGzipFile, tarfile.TarError, zlib.error),
@@ -31,18 +27,9 @@ DAMAGE = (
 
 
 def unpacked(part: Location) -> bytes:
-    """Return the content of a file, decompressed if it is gzip. Raises BadOutput if it has much
-    more bytes than in storage."""
+    """Return the content of a file, decompressed if it is gzip."""
     content = part.read()
-    if not part.path.endswith(".gz"):
-        return content
-    limit, result = rows_limit(len(content)), bytearray()
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as source:
-        while block := source.read(BLOCK_BYTES):
-            result += block
-            if len(result) > limit:
-                raise unreadable(part, f"it has more than {limit} bytes after decompression")
-    return bytes(result)
+    return gzip.decompress(content) if part.path.endswith(".gz") else content
 
 
 def unreadable(part: Location, problem: object) -> BadOutput:

@@ -21,7 +21,6 @@ from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.schema import is_list
 from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
 from batchinference.pipeline.storage.parquet_dataset import files_of, fragments_of, parquet_dataset
 from batchinference.spec.job import BatchInferenceSpec
 
@@ -81,9 +80,8 @@ class Index:
         for number, file in enumerate(fragments_of(self.dataset)):
             inside = pa.array(wanted[files == number] - self.starts[number])
             if len(inside):
-                with self._reading(file):
+                with self._reading():
                     scan = {"columns": columns, "batch_size": TAKEN_ROWS, "batch_readahead": 1}
-                    scan["use_threads"] = False  # the limit includes the stacks of threads
                     parts.append(file.scanner(schema=self.schema, **scan).take(inside))
         return pa.concat_tables(parts).take(pa.array(places))
 
@@ -101,20 +99,14 @@ class Index:
             yield from (table.result() for table in coming)
 
     def _read(self, columns: list[str], group: pads.ParquetFileFragment) -> pa.Table:
-        with self._reading(group):
+        with self._reading():
             return group.to_table(schema=self.schema, columns=columns, use_threads=False)
 
     @contextmanager
-    def _reading(self, file: pads.ParquetFileFragment | None = None) -> Iterator[None]:
-        """Raise JobFailure if rows cannot be read, or if the rows of `file` need much more memory
-        than the file has bytes."""
+    def _reading(self) -> Iterator[None]:
+        """Raise JobFailure if rows cannot be read."""
         try:
-            if file is None:
-                yield
-            else:
-                size = self.output.at(file.path).info().size
-                with memory_limit(rows_limit(size)):
-                    yield
+            yield
         except (OSError, pa.ArrowException, MemoryError) as error:
             raise JobFailure(f"'{self.output.uri}' cannot be read: {error}") from error
 

@@ -210,11 +210,6 @@ def parquet_footer(file: Location, size: int) -> pq.FileMetaData:
     return parquet.make_fragment(file.path, file.filesystem, file_size=size).metadata
 
 
-def parquet_schema(source: Any) -> pa.Schema:
-    """Return the Arrow schema of a Parquet file. Raises UnsafeColumn."""
-    return checked(pq.read_schema(source))
-
-
 def schema_of(content: bytes) -> pa.Schema:
     """Return the Arrow schema in serialized bytes. Raises UnsafeColumn."""
     return checked(pa.ipc.read_schema(pa.py_buffer(content)))

@@ -24,8 +24,6 @@ from typing import TypeVar
 import pyarrow as pa
 
 Result = TypeVar("Result")
-OUTPUT_BYTES, OUTPUT_GROWTH = 1 << 30, 64
-"""Limit for the rows of files of an output: a constant plus a multiple of the size of the files."""
 
 
 class _State(Enum):
@@ -50,11 +48,6 @@ _outside: tuple[tuple[int, int], int, pa.MemoryPool]
 """The limit and the memory of the process, and Arrow's pool, before the first of these threads."""
 _NO_THREAD = re.compile("can't start new thread|(Unknown error: )?Failed to launch worker thread")
 """Matches the errors of Python and of Arrow if there is no memory for the stack of a thread."""
-
-
-def rows_limit(size: int) -> int:
-    """Return the maximum bytes of memory for the rows of output files of `size` bytes."""
-    return OUTPUT_BYTES + OUTPUT_GROWTH * size
 
 
 @contextmanager

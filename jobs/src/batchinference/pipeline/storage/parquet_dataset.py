@@ -10,7 +10,6 @@ import pyarrow.fs as pafs
 
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
 
 
 def files_of(output: Location) -> list[pafs.FileInfo]:
@@ -25,7 +24,7 @@ def parquet_dataset(
     """Return files of an output as a dataset, with their columns and partition columns.
 
     If `inspected` is given, the types of that many files are read first, and those of all files
-    only if a column still has no type. Raises UnsafeColumn, and MemoryError for huge footers."""
+    only if a column still has no type. Raises UnsafeColumn."""
     factory = pads.FileSystemDatasetFactory(
         output.filesystem,
         [info.path for info in files],
@@ -34,9 +33,9 @@ def parquet_dataset(
             partition_base_dir=output.path, partitioning=pads.HivePartitioning.discover()
         ),
     )
-    schema = _schema_of(factory, inspected)
+    schema = factory.inspect(promote_options="permissive", fragments=inspected)
     if inspected is not None and any(pa.types.is_null(field.type) for field in schema):
-        schema = _schema_of(factory, None)  # the column is empty in some files
+        schema = factory.inspect(promote_options="permissive")  # the column is empty in some files
     return factory.finish(checked(schema))
 
 
@@ -45,8 +44,3 @@ def fragments_of(dataset: pads.FileSystemDataset) -> Iterator[pads.ParquetFileFr
     dataset keeps its own fragments."""
     for file in dataset.get_fragments():
         yield dataset.format.make_fragment(file.path, dataset.filesystem, file.partition_expression)
-
-
-def _schema_of(factory: pads.FileSystemDatasetFactory, files: int | None) -> pa.Schema:
-    with memory_limit(rows_limit(0)):
-        return factory.inspect(promote_options="permissive", fragments=files)

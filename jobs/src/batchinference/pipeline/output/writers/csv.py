@@ -18,7 +18,6 @@ from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.stored_rows import (
-    BLOCK_BYTES,
     DAMAGE,
     ROWS_AT_ONCE,
     Row,
@@ -35,6 +34,8 @@ from batchinference.pipeline.output.writers.json import (
 from batchinference.pipeline.storage.csv_columns import check_columns
 from batchinference.pipeline.storage.location import Location
 
+_HEADER_BYTES = 1 << 20
+"""The beginning of a file in which its header is looked for."""
 _LARGEST_BLOCK = (1 << 31) - 1
 
 
@@ -70,7 +71,7 @@ class CsvWriter:
         )
         try:
             content = unpacked(part)
-            check_columns(content[:BLOCK_BYTES], self.delimiter.encode())
+            check_columns(content[:_HEADER_BYTES], self.delimiter.encode())
             # one block: at the beginning of a block, pyarrow drops the second byte of a CRLF in a
             # text; one thread: another one could free the content while the interpreter exits,
             # which aborts

@@ -107,8 +107,7 @@ _REMEDIES = {
     "`retry.outOfMemory`. A smaller `batchSize` also reduces the memory of a pod.",
     Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
-    "failed rows in `errors`: in most jobs without actor pools, the job then searches for the row, "
-    "and the row becomes a failed row.",
+    "failed rows in `errors`: the job then searches for the row, and the row becomes a failed row.",
     Cause.DEVICE_FAILED: "The message names the node, or its pod, and the error. Restart or drain "
     "the node. A cluster retries the job, which resumes. On your machine, run the job again.",
     Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "

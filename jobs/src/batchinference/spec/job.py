@@ -117,7 +117,7 @@ class BatchInferenceSpec(SpecModel):
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
-    or, in most jobs without actor pools, that repeatedly end their process."""
+    or that repeatedly end their process."""
     parameters: Annotated[
         list[Parameter],
         Field(

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from batchinference.cli import exits
-from batchinference.pipeline.commit import look
+from batchinference.pipeline.commit import output_plan
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.code_hashes import parse_code
 from batchinference.pipeline.errors import BadOutput
@@ -149,7 +149,7 @@ def test_new_code_is_refused_if_an_earlier_run_commits_before_it_ends(
     earlier = begin_job(job.document()).attempt
     job.change("2")
     monkeypatch.setattr(
-        look, "ensure_not_running", lambda *_: commit_rows(earlier, good(0, 0, [1]))
+        output_plan, "ensure_not_running", lambda *_: commit_rows(earlier, good(0, 0, [1]))
     )
     with pytest.raises(BadOutput, match=r"changing\.py changed"):
         begin_job(job.document())

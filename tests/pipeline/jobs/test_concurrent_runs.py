@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline import job as pipeline_job
 from batchinference.pipeline.commit import lease as leases
-from batchinference.pipeline.commit import look
+from batchinference.pipeline.commit import output_plan
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
@@ -204,7 +204,7 @@ def test_rows_of_a_running_append_are_not_deleted(
     if begun == "before the replacement":
         alive()
     else:  # it began between the two checks, at the same moment
-        monkeypatch.setattr(look, "_has_waited", lambda *_: False)
+        monkeypatch.setattr(output_plan, "_has_waited", lambda *_: False)
         before(monkeypatch, pipeline_job, "run_monitored", alive)
     report = run_without_ray(overwrite)
     assert "is being written by append" in str(report.message)

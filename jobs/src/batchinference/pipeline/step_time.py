@@ -19,6 +19,12 @@ LEAST_LOAD_SECONDS = 0.01
 Batch = TypeVar("Batch")
 
 
+def preparation_of(step: str) -> str:
+    """Return the name under which the time is reported that tasks take to prepare the inputs of a
+    model step for its pool."""
+    return f"{step} (preparation)"
+
+
 class ThreadCpuTimes:
     """The CPU time of threads that are measured on their own, while they are measured."""
 

@@ -75,12 +75,6 @@ class Memory(SpecModel):
     """Bytes that Ray's object store wrote to disk because it was full."""
 
 
-def preparation_of(step: str) -> str:
-    """Return the name under which the time is reported that tasks take to prepare the inputs of a
-    model step for its pool."""
-    return f"{step} (preparation)"
-
-
 class StepTimes(SpecModel):
     """The time of a step, of reading or of writing: the sum over all processes. In an actor pool,
     the last rows of each replica are not measured: up to a tenth of its time, or 0.1 seconds."""

@@ -49,7 +49,7 @@ from batchinference.pipeline.runtimes.device import (
     empty_caches,
     limit_this_thread,
 )
-from batchinference.pipeline.step_time import StepTime
+from batchinference.pipeline.step_time import StepTime, preparation_of
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
     Transform,
@@ -62,7 +62,6 @@ from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
-from batchinference.spec.report import preparation_of
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12

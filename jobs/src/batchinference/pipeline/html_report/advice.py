@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
+from batchinference.pipeline.step_time import preparation_of
 from batchinference.spec.durations import duration_text
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.report import JobState, Report, StepTimes, preparation_of
+from batchinference.spec.report import JobState, Report, StepTimes
 from batchinference.spec.steps import TUNABLE, Step
 from batchinference.text import counted
 

@@ -125,8 +125,10 @@ class SentenceTransformersRuntime:
             return None, {}  # the prompt is not cut
         samples = ["a", "a b c", "a " * (limit.tokens or _SAMPLE_WORDS)]
         flat = FlatTokenizer.of(limit.tokenizer, prefix=prompt)
-        cut = flat and flat.cut(flat.tokens({}, samples), limit.tokens or NO_LIMIT)
-        if flat is None or cut is None:
+        if flat is None:
+            return None, {}
+        cut = flat.cut(flat.tokens({}, samples), limit.tokens or NO_LIMIT)
+        if cut is None:
             return None, {}
         expected = self._model.preprocess(samples, prompt=prompt or None)
         settings = {name: expected.pop(name) for name in list(expected) if name not in FEATURES}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -58,7 +61,20 @@ def bert(**fields: Any) -> hf.BertTokenizer:
     return hf.BertTokenizer(vocab={word: n for n, word in enumerate(words)}, **fields)
 
 
+def unknown_is_special(**fields: Any) -> hf.PreTrainedTokenizerFast:
+    """Return a tokenizer of words, whose token for unknown words also begins and ends a text."""
+    tokenizer = Tokenizer(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "z": 3}, "</s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="</s> <s> $A </s>",
+        pair="</s> $A </s> $B </s>",
+        special_tokens=[("<s>", 1), ("</s>", 2)],
+    )
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", **fields)
+
+
 TOKENIZERS: dict[str, Callable[..., Any]] = {
+    "unknown is special": unknown_is_special,
     "bert": bert,
     "beginning": lambda **fields: characters(pad_token="<pad>", **fields),
     "ends with types": with_types,
@@ -101,6 +117,15 @@ def test_limit_without_room_for_a_text_is_left_to_the_library() -> None:
     flat = FlatTokenizer(with_types())
     assert flat.cut(flat(TEXTS), 3) is None
     assert flat.cut(flat(TEXTS), 4) is not None
+
+
+def test_cut_is_left_to_the_library_without_letters_of_the_sample() -> None:
+    tokenizer = Tokenizer(models.BPE({"<s>": 0, "\N{CYRILLIC SMALL LETTER BE}": 1}, []))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    flat = FlatTokenizer(hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    assert flat.cut(flat(["\N{CYRILLIC SMALL LETTER BE}" * 9]), 4) is None
 
 
 @pytest.mark.parametrize(
@@ -229,6 +254,24 @@ def test_other_tokens_are_not_used(bert: str) -> None:
         assert found.features[IDS].tolist() == expected.features[IDS].tolist()
 
 
+@pytest.mark.parametrize("bucket", ["text", "common"])
+def test_options_of_the_library_for_its_tokenizer_are_respected(
+    bucket: str, minilm: str, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = shutil.copytree(minilm, tmp_path / "model")
+    settings = folder / "sentence_bert_config.json"
+    known = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**known, "processing_kwargs": {bucket: {"max_length": 6}}}))
+    texts = ["a", "a b c d e f g h i"]
+    expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    found = loaded("sentenceTransformers", ("text",), source=str(folder))(
+        {"text": np.array(texts, object)}
+    )
+    assert np.abs(found - expected).max() < 1e-5
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"source": "/nowhere"}, {"options": {"stride": 1}}],
@@ -302,8 +345,8 @@ def test_rows_of_a_pool_are_those_of_one_process(policy: str, bert: str) -> None
 
 
 def test_time_of_a_preparation_is_reported_separately(bert: str) -> None:
-    # no other test has this step, whose small times would be noted later
-    stages = list(with_preparations(stages_of([step_of(bert, normalize=True)])))
+    # stages that no other test has loaded
+    stages = list(with_preparations(stages_of([step_of(bert, pooling="cls")])))
     batch = RowBatch.read(pa.table({"text": ["a"]}), consecutive_ids(0, 0, 1))
     notes = run_stages(stages, batch).notes
     measured = [step for step, note in notes if "cpu_seconds" in note]

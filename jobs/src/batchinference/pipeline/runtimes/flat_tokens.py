@@ -163,14 +163,16 @@ class FlatTokenizer:
 
     def cut(self, tokens: FlatTokens, limit: int) -> FlatTokens | None:
         """Return the tokens of single texts, of which at most `limit` are left on the side that the
-        library's tokenizer keeps. None if a text has special tokens in its middle, or if they leave
-        no room."""
+        library's tokenizer keeps. None if special tokens are in the middle of a text or leave no
+        room, or if the sample has no tokens that show their places."""
         self._reset()
         plain, whole = (self._sample(special=added) for added in (False, self._adds_special))
         size, added = len(plain.ids), len(whole.ids) - len(plain.ids)
-        before = whole.ids.index(plain.ids[0]) if plain.ids else 0
-        is_whole = whole.ids[before : before + size] == plain.ids
-        if not is_whole or sum(whole.special_tokens_mask) != added or added >= limit:
+        special = whole.special_tokens_mask
+        if not size or 0 not in special or added >= limit:
+            return None
+        before = special.index(0)
+        if sum(special) != added or any(special[before : before + size]):
             return None
         left = self.tokenizer.truncation_side == "left"
         return tokens.cut(limit, (before, added - before), left=left)

@@ -34,7 +34,8 @@ from batchinference.pipeline.runtimes.text_limits import (
 from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
 
-_SAMPLES = ["a", "a b c"]
+_SAMPLE_WORDS = 1000
+"""The words of a sample of a long text, if the model has no limit."""
 _MOST_WORDS = 1_000_000
 """The limit of models of words by default, which texts do not reach."""
 
@@ -120,14 +121,18 @@ class SentenceTransformersRuntime:
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}
-        flat = FlatTokenizer.of(limit.tokenizer, prefix=prompt)
-        if flat is None or flat.cut(flat([""]), limit.tokens or NO_LIMIT) is None:
-            return None, {}
         if self._spec.too_long == "truncateLeft" and prompt:
             return None, {}  # the prompt is not cut
-        expected = self._model.preprocess(_SAMPLES, prompt=prompt or None)
+        samples = ["a", "a b c", "a " * (limit.tokens or _SAMPLE_WORDS)]
+        flat = FlatTokenizer.of(limit.tokenizer, prefix=prompt)
+        if flat is None:
+            return None, {}
+        cut = flat.cut(flat.tokens({}, samples), limit.tokens or NO_LIMIT)
+        if cut is None:
+            return None, {}
+        expected = self._model.preprocess(samples, prompt=prompt or None)
         settings = {name: expected.pop(name) for name in list(expected) if name not in FEATURES}
-        found = _padded(flat, flat.tokens({}, _SAMPLES))
+        found = _padded(flat, cut)
         same = found.keys() == expected.keys() and all(
             torch.equal(found[name], expected[name]) for name in found
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import platform
+import re
 import time
 from dataclasses import replace
 from functools import partial
@@ -200,7 +201,12 @@ def test_connection_errors_are_retried(
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [("CUDA error: ECC error", DeviceFailed), ("CUDA error: device-side assert", EngineDied)],
+    [
+        ("CUDA error: ECC error", DeviceFailed),
+        ("CUDA error: device-side assert", EngineDied),
+        ("HIP error: an illegal memory access was encountered", EngineDied),
+        ("Triton Error [CUDA]: misaligned address", EngineDied),
+    ],
 )
 def test_fault_of_a_device_is_no_failed_row(
     monkeypatch: pytest.MonkeyPatch, text: str, kind: type[JobFailure]
@@ -211,7 +217,7 @@ def test_fault_of_a_device_is_no_failed_row(
     monkeypatch.setattr(step_runner, "node_of_this_process", lambda: "node-1")
     monkeypatch.setattr(platform, "node", lambda: "pod-1")
     step = {"name": "flaky", "python": {"callable": "user_code:flaky"}}
-    with pytest.raises(kind, match=rf"step 'flaky'.*{text}") as raised:
+    with pytest.raises(kind, match=rf"step 'flaky'.*{re.escape(text)}") as raised:
         runner(step)(batch("a", "b"))
     if isinstance(raised.value, DeviceFailed):
         assert "the node pod-1" in raised.value.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import platform
+import re
 import time
 from dataclasses import replace
 from functools import partial
@@ -31,7 +32,7 @@ from batchinference.pipeline.errors import (
     TooManyErrors,
     describe,
 )
-from batchinference.pipeline.execution import step_runner
+from batchinference.pipeline.execution import crash_notes, step_runner
 from batchinference.pipeline.execution.dataset import BlockReader
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import (
@@ -200,7 +201,12 @@ def test_connection_errors_are_retried(
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [("CUDA error: ECC error", DeviceFailed), ("CUDA error: device-side assert", EngineDied)],
+    [
+        ("CUDA error: ECC error", DeviceFailed),
+        ("CUDA error: device-side assert", EngineDied),
+        ("HIP error: an illegal memory access was encountered", EngineDied),
+        ("Triton Error [CUDA]: misaligned address", EngineDied),
+    ],
 )
 def test_fault_of_a_device_is_no_failed_row(
     monkeypatch: pytest.MonkeyPatch, text: str, kind: type[JobFailure]
@@ -211,11 +217,27 @@ def test_fault_of_a_device_is_no_failed_row(
     monkeypatch.setattr(step_runner, "node_of_this_process", lambda: "node-1")
     monkeypatch.setattr(platform, "node", lambda: "pod-1")
     step = {"name": "flaky", "python": {"callable": "user_code:flaky"}}
-    with pytest.raises(kind, match=rf"step 'flaky'.*{text}") as raised:
+    with pytest.raises(kind, match=rf"step 'flaky'.*{re.escape(text)}") as raised:
         runner(step)(batch("a", "b"))
     if isinstance(raised.value, DeviceFailed):
         assert "the node pod-1" in raised.value.message
         assert pickle.loads(pickle.dumps(raised.value)).node == "node-1"
+
+
+def test_note_remains_if_the_process_must_end_after_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that are computed then are suspects for the next process."""
+    import user_code
+
+    left: list[tuple[str, str]] = []
+    monkeypatch.setattr(crash_notes, "put_note", lambda *note: left.append(note))
+    monkeypatch.setattr(crash_notes, "remove_note", lambda _: left.clear())
+    fail = Mock(side_effect=[pa.table({"n": [1]}), RuntimeError("CUDA error: device-side assert")])
+    monkeypatch.setattr(user_code, "failing", fail, raising=False)
+    step = {"name": "own", "python": {"callable": "user_code:failing"}, "batchSize": 1}
+    run = runner(step)
+    with pytest.raises(EngineDied), crash_notes.noted("run"):
+        run(batch("a", "b"))
+    assert len(left) == 1
 
 
 def test_device_may_fail_while_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,9 +401,12 @@ def test_time_is_divided_among_batches_that_are_computed_at_the_same_time() -> N
     assert (first, second, third) == (1 + 3 / 2 + 2, 3 / 2, 1)
 
 
-def test_loading_is_noted_once() -> None:
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same thread", "other thread"])
+def test_loading_is_noted_once(*, elsewhere: bool) -> None:
     found = StepTime("embed")
     found.add_load(2.5)
+    if elsewhere:  # the thread that has loaded the model computes nothing
+        found = found.for_other_thread()
     notes = []
     for _ in range(2):
         with found.measured(lambda: 10):

@@ -10,8 +10,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from ray import ObjectRef
 from ray.data import DataContext
 from ray.data._internal.execution import streaming_executor_state
+from ray.data._internal.execution.bundle_queue import RebundleQueue
+from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
+from ray.data.block import BlockMetadata
 from ray.exceptions import RayTaskError, WorkerCrashedError
 
 from batchinference.pipeline import ray_compat
@@ -20,7 +24,6 @@ from batchinference.pipeline.execution import control as control_module
 from batchinference.pipeline.execution.control import ABORT_SECONDS, MAX_LOST, ExecutionControl
 from batchinference.pipeline.ray_compat import (
     MapOperator,
-    PendingBundleState,
     TimedBundling,
     errors_of_blocks,
     start_late_bundle,
@@ -144,22 +147,38 @@ def test_write_task_begins_with_enough_rows_or_in_time(
     assert found == expected
 
 
+def block_of(rows: int) -> RefBundle:
+    """Return a block of Ray Data with this number of rows."""
+    metadata = BlockMetadata(num_rows=rows, size_bytes=1, input_files=None, exec_stats=None)
+    return RefBundle([BlockEntry(ObjectRef(bytes(28)), metadata)], schema=None, owns_blocks=False)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([(0, 4), (59, 0), (61, 0), (130, 0)], [(61, 4)]),
+        ([(0, 4), (61, 0), (62, 5), (121, 0), (123, 0)], [(61, 4), (123, 5)]),
+        ([(0, 4), (1, None), (61, 0)], []),
+    ],
+    ids=["once", "again", "the input has ended"],
+)
 def test_write_task_begins_in_time_although_no_block_arrives(
     monkeypatch: pytest.MonkeyPatch,
+    events: list[tuple[float, int | None]],
+    expected: list[tuple[float, int]],
 ) -> None:
-    """The rows of a slow model do not wait for its next rows."""
-    now = 0.0
+    """The rows of a slow model do not wait for its next rows. Each event is the time in seconds and
+    the rows of a block that arrives; None if the input ends, with a task for all rows."""
+    now, started = 0.0, list[tuple[float, int | None]]()
     monkeypatch.setattr(ray_compat, "time", SimpleNamespace(monotonic=lambda: now))
-    bundling = TimedBundling(rows=10, seconds=60.0)
-    queue = Mock(_strategy=bundling, get_next_with_original=lambda: ("bundle", ["part"]))
+    queue = RebundleQueue(TimedBundling(rows=10, seconds=60.0))
     operator = Mock(spec=MapOperator, _block_ref_bundler=queue, _metrics=Mock())
-    started = []
-    for now, rows in ((0.0, 4), (59.0, 0), (61.0, 0), (62.0, 0)):
+    operator._try_schedule_task = lambda bundle, strict: started.append((now, bundle.num_rows()))
+    for now, rows in events:  # noqa: B007 - read by the clock
         if rows:
-            bundling.can_build_ready_bundle(PendingBundleState(rows, 1))
-        before = operator._try_schedule_task.call_count
+            queue.add(block_of(rows))
+        elif rows is None:
+            queue.finalize()
+            queue.get_next_with_original()
         start_late_bundle(operator)
-        if operator._try_schedule_task.call_count > before:
-            started.append(now)
-            bundling.can_build_ready_bundle(PendingBundleState(4, 1))  # as `finalize` does
-    assert started == [61.0]
+    assert started == expected

@@ -311,6 +311,27 @@ class TestChunks:
         with pytest.raises(JobFailure, match="rowNumber: there is a column 'n' already"):
             task_of(committer, read)(retried=False)
 
+    @pytest.mark.parametrize(
+        ("rows_per_file", "most", "expected"), [(0, 16, [8, 16]), (12, 16, [12]), (99, 16, [16])]
+    )
+    def test_file_of_a_wanted_number_of_rows_may_be_large(
+        self,
+        committer: Committer,
+        monkeypatch: pytest.MonkeyPatch,
+        rows_per_file: int,
+        most: int,
+        expected: list[int],
+    ) -> None:
+        """Files of eight rows are large; `most` is the number of rows of the largest files."""
+        monkeypatch.setattr(chunk_commits, "SIZED_FILE_BYTES", most * FOUR // 4)
+        ends: list[int] = []
+        monkeypatch.setattr(ChunkCommits, "flush", lambda commits: commits._start_chunk())
+        commits = ChunkCommits(committer, CommitRules(1, rows_per_file=rows_per_file), TASK)
+        for number, batch in enumerate(batches_of_four_rows()[:1] * 4, start=1):
+            commits.add(batch)
+            ends += [] if commits._batches else [4 * number]
+        assert ends == expected
+
     def test_chunk_is_dropped_after_its_commit(self, committer: Committer) -> None:
         chunks: list[weakref.ref[RowBatch]] = []
 

@@ -27,12 +27,16 @@ _NETWORK_ERRORS = frozenset(
 _RETRIES_EXHAUSTED = "EndpointDown"
 _DEVICE_ERROR = re.compile(
     r"(CUDA|HIP|NPU|NCCL|RCCL|HCCL)( driver| runtime| function)? (error|failure)|CUDA_ERROR_"
+    r"|Error \[(CUDA|HIP)\]"
     r"|device-side assert|uncorrectable ECC|no CUDA-capable device|No CUDA GPUs are available"
     r"|no NVIDIA driver"
 )
 """Matches messages of libraries about a device. All later calls in the process may fail, too."""
-_KERNEL_STOPPED = "device-side assert"
-"""The message if code on a device stopped because of a value that it computed."""
+_KERNEL_STOPPED = re.compile(
+    r"device-side assert|illegal (memory access|instruction)|misaligned address|ILLEGAL_ADDRESS"
+)
+"""Matches messages about code that stopped on a device, mostly because of a value such as an index.
+The device works."""
 _UNSUITABLE_CODE = re.compile(r"no kernel image|invalid (device function|configuration|argument)")
 """Matches messages about a device that works, but not with the code or its arguments."""
 _STORAGE_ERRNOS = frozenset(
@@ -109,7 +113,7 @@ def _is_of_native_code(error: BaseException) -> bool:
 def has_stopped_kernel(error: BaseException) -> bool:
     """Return whether code on a device stopped because of the values of rows. The process cannot use
     the device any more, but another process can."""
-    return _is_device_error(error) and _KERNEL_STOPPED in str(error)
+    return _is_device_error(error) and bool(_KERNEL_STOPPED.search(str(error)))
 
 
 def is_device_fault(error: BaseException) -> bool:

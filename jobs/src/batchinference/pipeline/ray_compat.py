@@ -346,8 +346,10 @@ def start_late_bundle(operator: PhysicalOperator) -> None:
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):
         return
-    if strategy.is_late:
-        queue.finalize()
+    if not strategy.is_late:
+        return
+    queue.finalize()
+    if queue.has_next():  # not if the input has ended: all blocks are in tasks then
         bundle, parts = queue.get_next_with_original()
         for part in parts:
             operator._metrics.on_input_dequeued(part, input_index=0)

@@ -152,9 +152,11 @@ class StepTime:
             yield found.pop()
 
     def for_other_thread(self) -> StepTime:
-        """Return a new measurement of the same step in this process."""
+        """Return a new measurement of the same step in this process. It takes over the time of
+        loading, as the thread that has loaded the step may compute no rows."""
         other = StepTime(self._step, of_thread=self._of_thread)
         other._more = self._more
+        other._load, self._load = self._load, 0.0
         return other
 
     def note_also(self, take_seconds: Callable[[], dict[str, float]]) -> None:

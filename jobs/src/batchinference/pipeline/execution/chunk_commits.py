@@ -21,6 +21,8 @@ from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
 
+SIZED_FILE_BYTES = 4 * FILE_BYTES
+"""A task commits as soon as it has so many bytes, although it has fewer than `rowsPerFile` rows."""
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
 SMALL_COMMIT_SHARE = 0.25
@@ -31,10 +33,12 @@ small commits."""
 @dataclass(frozen=True)
 class CommitRules:
     """When a task commits. `rows` is the number of input rows that are enough for a file. After
-    `small_commit_seconds`, a task commits fewer rows."""
+    `small_commit_seconds`, a task commits fewer rows. `rows_per_file` is the wanted number, if
+    any."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
+    rows_per_file: int = 0
 
 
 class ChunkCommits:
@@ -73,7 +77,8 @@ class ChunkCommits:
         self._batches.append(batch)
         self._rows += len(batch.source)
         self._bytes += batch.nbytes
-        if self._bytes >= FILE_BYTES or self._is_due():
+        is_short = self._rows < self._rules.rows_per_file
+        if self._bytes >= (SIZED_FILE_BYTES if is_short else FILE_BYTES) or self._is_due():
             self.flush()
 
     def _is_due(self) -> bool:

@@ -170,7 +170,8 @@ class Executor:
 
     @property
     def _rules(self) -> CommitRules:
-        return CommitRules(self._rows_per_write, small_commit_seconds(merged=self._merges))
+        seconds = small_commit_seconds(merged=self._merges)
+        return CommitRules(self._rows_per_write, seconds, self._layout.rows_per_file or 0)
 
     @property
     def _committer(self) -> Committer:

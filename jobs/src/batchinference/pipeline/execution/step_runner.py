@@ -196,8 +196,8 @@ def _failure(step: str, error: Exception) -> JobFailure:
 class StepRunner:
     """Runs one step over the rows of a batch."""
 
-    # what several threads share, and change
     _sharing = Lock()
+    """Held while a thread changes the batch size, which the threads of a process share."""
 
     def __init__(
         self,
@@ -235,7 +235,8 @@ class StepRunner:
             batch, rest = rest, None
             if results.rows < len(batch.ids):
                 batch, rest = batch.divided(results.rows)
-            sizes = ((self.name, note) for note in self._batch.take_notes())
+            with self._sharing:
+                sizes = [(self.name, note) for note in self._batch.take_notes()]
             notes = (*batch.notes, *sizes, *self._time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):
@@ -291,13 +292,15 @@ class StepRunner:
 
     def _results(self, batch: RowBatch) -> StepResults:
         """Return the results of the batch, or of its first rows if these are large or if the step
-        fails after them. Raises JobFailure if there are none."""
+        fails after them. Raises JobFailure if there are none, or if the process must end."""
         results = StepResults()
         with self._time.measured(lambda: results.rows), self._computing():
             while wanted := results.rows_wanted(batch.ids, self._batch.size):
                 part = batch.table.slice(results.rows, wanted)
                 try:
                     done = self._run(part, batch.ids, results)
+                except EngineDied:
+                    raise  # at once, so that the note of the rows remains: this process ends, too
                 except JobFailure as failure:
                     results = results.before(_complete_rows(batch.ids, results.rows))
                     if not results.rows:

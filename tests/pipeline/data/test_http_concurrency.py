@@ -21,6 +21,7 @@ from batchinference.pipeline.runtimes.http_api import adapter_for
 from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
 from batchinference.pipeline.runtimes.http_concurrency import MAX_HELD, ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
+    EndpointDown,
     NoResponse,
     Overloaded,
     RateLimited,
@@ -201,6 +202,33 @@ def test_busy_endpoint_answers_every_row(
         late = [began for began in busy.rejected if began > 20]
         assert len(late) <= 0.05 * len(rows), "requests above the capacity are rare"
         assert clock() < 1.5 * 60 + 20, "the endpoint is busy most of the time"
+
+    run()
+
+
+class DownAfter(Busy):
+    """An endpoint that answers some rows, and none after them."""
+
+    async def answer(self, body: bytes) -> Any:
+        self.began.append(clock())
+        answers = len(self.began) <= self._at_once
+        await asyncio.sleep(1)
+        if not answers:
+            raise self._rejection
+        return body
+
+
+@pytest.mark.parametrize("error", [NoResponse("refused"), Overloaded("503")], ids=repr)
+def test_rows_that_waited_while_others_were_answered_do_not_fail(error: Exception) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with opened(DownAfter(20, error), concurrency=4, retries=2) as endpoint:
+            found = await asyncio.gather(
+                *(endpoint.ask(b"") for _ in range(60)), return_exceptions=True
+            )
+        down = [result for result in found if isinstance(result, EndpointDown)]
+        assert found.count(b"") == 20
+        assert len(down) >= 40 - 4, "only rows that were in flight at the last answer may fail"
 
     run()
 

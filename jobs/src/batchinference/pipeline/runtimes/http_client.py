@@ -7,7 +7,8 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -80,20 +81,24 @@ class Endpoint:
         Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
         down, and JobFailure if the endpoint would reject every row.
         """
-        return await self._retries.ask(partial(self._request, body))
+        return await self._retries.ask(partial(self._request, body), self._turn)
 
-    async def _request(self, body: bytes) -> Any:
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
         async with self._slots:
             await self._pace.wait()
-            clock = asyncio.get_running_loop().time
-            began = clock()
-            try:
-                answer = await self._post(body)
-            except (RateLimited, Overloaded):
-                self._limit.record_overload(began, clock())
-                raise
-            self._limit.record_answer(began, clock())
-            return answer
+            yield
+
+    async def _request(self, body: bytes) -> Any:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            answer = await self._post(body)
+        except (RateLimited, Overloaded):
+            self._limit.record_overload(began, clock())
+            raise
+        self._limit.record_answer(began, clock())
+        return answer
 
     async def _post(self, body: bytes) -> Any:
         try:
@@ -124,7 +129,7 @@ class Endpoint:
                 )
             raise RateLimited(message, retry.HTTP.first_wait if wait is None else wait)
         if status in _OVERLOADED:
-            raise Overloaded(message, wait or 0.0)
+            raise Overloaded(message)
         if is_transient_status(status):
             no_response = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
             raise (NoResponse if no_response else BadAnswer)(message, wait or 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
@@ -81,17 +82,28 @@ class Retries:
         self._failed_rows = 0
         """The number of rows that failed since then."""
 
-    async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def ask(
+        self,
+        request: Callable[[], Awaitable[Answer]],
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> Answer:
         """Return the result of the request. Retries while it raises TryAgain and attempts are left.
+        Each attempt is made within `turn`, which waits until it may be sent.
 
         Raises RequestFailed if the row gets no response, and EndpointDown if the endpoint is
         down."""
-        began = _now()
+        sent: list[float] = []
+
+        async def send() -> Answer:
+            async with turn():
+                sent.append(_now())
+                return await request()
+
         retrying = tenacity.AsyncRetrying(**self._policy.arguments())
         try:
-            return await retrying(self._attempt, request)
+            return await retrying(self._attempt, send)
         except TryAgain as error:
-            raise self._final_error(error, began) from None
+            raise self._final_error(error, sent[0]) from None
 
     async def _attempt(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Make one attempt. A rate-limited request does not count as an attempt while other rows
@@ -111,13 +123,13 @@ class Retries:
                 self._answered, self._failed_rows = _now(), 0
                 return answer
 
-    def _final_error(self, error: TryAgain, began: float) -> Exception:
-        """Return the exception for a row whose retries are exhausted. `began` is the time of its
-        first attempt.
+    def _final_error(self, error: TryAgain, sent: float) -> Exception:
+        """Return the exception for a row whose retries are exhausted. `sent` is the time at which
+        its first attempt was sent: answers while it waited for its turn say nothing about it.
 
         RequestFailed fails only the row. EndpointDown ends the job, because continuing would write
         error records for valid rows, and a later attempt may find the endpoint healthy.
-        - NoResponse: RequestFailed if the endpoint answered other rows since `began`.
+        - NoResponse: RequestFailed if the endpoint answered other rows since `sent`.
         - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
         - RateLimited: always EndpointDown.
         """
@@ -125,7 +137,7 @@ class Retries:
         if isinstance(error, BadAnswer):
             only_this_row = self._failed_rows < DOWN_AFTER
         else:
-            only_this_row = not isinstance(error, RateLimited) and self._answered >= began
+            only_this_row = not isinstance(error, RateLimited) and self._answered >= sent
         return RequestFailed(str(error)) if only_this_row else EndpointDown(str(error))
 
 

@@ -137,9 +137,12 @@ class Times:
 
     @property
     def rate(self) -> float:
-        """The rows per second, without the start."""
+        """The rows per second, without the start. Ends the program if the run over all rows was not
+        slower than that over a part."""
         seconds = statistics.median(self.of_all) - statistics.median(self.of_part)
-        return (self.all_rows - self.part_rows) / seconds if seconds > 0 else float("inf")
+        if seconds <= 0:
+            raise SystemExit("BENCH_SIZE: too few rows for a rate. Use a larger size.")
+        return (self.all_rows - self.part_rows) / seconds
 
 
 def measure(name: str, work: Path, rounds: int) -> dict[str, Times]:

@@ -26,13 +26,20 @@ class Zeros:
 
 
 def write_tiny_encoder(directory: Path) -> None:
-    """Save an encoder without layers, which costs little, and the tokenizer of MiniLM."""
+    """Save an encoder without layers, which costs little, and the tokenizer of MiniLM. Of the
+    encoders that take the tokens of BERT, YOSO makes no mask of texts x tokens x tokens, which
+    would take longer than the tokenizer."""
     import torch
     import transformers
 
     shutil.copytree(MODEL, directory, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        hidden_size=4, num_hidden_layers=0, num_attention_heads=1, intermediate_size=4
+    config = transformers.YosoConfig(
+        hidden_size=4,
+        num_hidden_layers=0,
+        num_attention_heads=1,
+        intermediate_size=4,
+        vocab_size=len(transformers.AutoTokenizer.from_pretrained(MODEL)),
+        max_position_embeddings=512,
     )
-    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(directory)
+    transformers.YosoModel(config).save_pretrained(directory)

@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,9 +32,10 @@ from batchinference.pipeline.execution.isolation import (
     Isolation,
 )
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import RowBatch, merged, pack_id
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.steps import Step
 from support.outputs.batches import end, errors_of, good, outcomes
 from support.tiers import examples
 
@@ -207,6 +209,20 @@ def test_note_exists_while_its_rows_are_computed(notes: dict[str, str]) -> None:
         (text,) = notes.values()
         assert CrashNote.parse(text) == note(5, node="node")
     assert notes == {}
+
+
+def test_note_names_only_the_rows_of_the_current_batch_of_a_step(notes: dict[str, str]) -> None:
+    found = []
+
+    def compute(batch: pa.Table) -> pa.Table:
+        found.extend(CrashNote.parse(text) for text in notes.values())
+        return batch
+
+    step = Step.model_validate({"name": "own", "python": {"callable": "own:code"}, "batchSize": 4})
+    run = StepRunner(step, compute, ErrorHandling(tolerant=True, input=Location("/nowhere")))
+    with noted("run"):
+        list(run(good(0, 0, range(8))))
+    assert found == [note(0, 3, node="node"), note(4, 7, node="node")]
 
 
 @pytest.mark.parametrize(

@@ -230,8 +230,7 @@ class StepRunner:
                 known = rest.table.num_columns
                 yield replace(rest, table=self._no_rows(rest.table)) if known else rest
                 return
-            with noted_rows(self.name, rest.ids):
-                results = self._results(rest)
+            results = self._results(rest)
             batch, rest = rest, None
             if results.rows < len(batch.ids):
                 batch, rest = batch.divided(results.rows)
@@ -297,8 +296,10 @@ class StepRunner:
         with self._time.measured(lambda: results.rows), self._computing():
             while wanted := results.rows_wanted(batch.ids, self._batch.size):
                 part = batch.table.slice(results.rows, wanted)
+                noted = batch.ids[results.rows : results.rows + wanted]
                 try:
-                    done = self._run(part, batch.ids, results)
+                    with noted_rows(self.name, noted):
+                        done = self._run(part, batch.ids, results)
                 except EngineDied:
                     raise  # at once, so that the note of the rows remains: this process ends, too
                 except JobFailure as failure:

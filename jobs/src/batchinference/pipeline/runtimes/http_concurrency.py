@@ -15,6 +15,9 @@ FLAT = 1.8
 factor of 2, twice the requests would take twice the time: the endpoint only lets them wait."""
 SLOW_ROW = 4
 """A request that takes this factor longer than others is slow because of its row."""
+MIN_REJECTED = 3
+"""The number of rejected requests in a round from which the endpoint is overloaded. Some endpoints
+reject a few requests whatever their load is, such as with one bad server of twenty."""
 PATIENCE, MAX_PATIENCE = 16, 256
 """Rounds before the limit grows above one that was too high, at first and at most."""
 MAX_HELD = 64
@@ -35,6 +38,8 @@ class ConcurrencyLimit:
         self._doubles = True
         self._patience, self._patient = PATIENCE, 0
         self._latencies: list[float] = []
+        self._rejected = 0
+        """The number of rejected requests of this round."""
         self._halved = float("-inf")
         """When the limit was last halved."""
         self._round_ended, self._latency = float("-inf"), 0.0
@@ -50,6 +55,7 @@ class ConcurrencyLimit:
         if len(self._latencies) >= max(self.value, LEAST_ANSWERS):
             self._round_ended, self._latency = now, statistics.median(self._latencies)
             self._latencies.clear()
+            self._rejected = 0
             if self._is_flat():
                 self._grow()
 
@@ -60,6 +66,9 @@ class ConcurrencyLimit:
         limit that it takes otherwise."""
         if began <= self._halved or self._is_slow_row(began, now):
             return
+        self._rejected += 1
+        if self._rejected < min(self.value, MIN_REJECTED):
+            return
         if self._round_ended >= self._halved:
             if self.value > self._ceiling:
                 self._patience = min(2 * self._patience, MAX_PATIENCE)
@@ -68,6 +77,7 @@ class ConcurrencyLimit:
         self._doubles, self._patient, self._halved = False, 0, now
         self._normal, self._held = (0, float("inf")), 0
         self._latencies.clear()
+        self._rejected = 0
 
     def _is_slow_row(self, began: float, now: float) -> bool:
         return self._round_ended > began and now - began > SLOW_ROW * self._latency

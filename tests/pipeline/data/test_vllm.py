@@ -322,6 +322,19 @@ def test_runtimes_of_a_process_share_one_engine(
     assert len(started) == 1
 
 
+def test_engine_gets_the_rows_of_a_batch_in_one_call(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = model(source=folder, chat=False)
+    loaded = engine_of(spec.model_dump_json(by_alias=True), has_devices=False)
+    calls: list[int] = []
+    submit = loaded.submit
+    monkeypatch.setattr(loaded, "submit", lambda rows: calls.append(len(rows)) or submit(rows))
+    (first, failed, last) = asked(spec, text=["ab", "fail", "cd"])
+    assert (first, last, calls) == ("ba", "dc", [3])
+    assert "too odd" in failed
+
+
 def test_engine_gets_the_arguments_of_the_model(folder: str) -> None:
     parallelism = {"tensor": 2, "pipeline": 3}
     spec = model(source=folder, engine={"max_model_len": 512}, parallelism=parallelism)

@@ -71,10 +71,15 @@ class Engine:
         self._tokenization = {"add_special_tokens": not model.is_chat}
         weakref.finalize(self, self._llm.shutdown)
 
-    def submit(self, prompt: Prompt, parameters: Any, adapter: Any) -> Future[Any]:
-        """Let the engine answer a prompt, with its base model or with an adapter from `adapter`."""
-        answer = self._answer(prompt, parameters, adapter)
-        return asyncio.run_coroutine_threadsafe(answer, self._loop)
+    def submit(self, asked: list[tuple[Prompt, Any, Any]]) -> Future[list[Any]]:
+        """Let the engine answer prompts with their parameters and adapters; with its base model
+        where the adapter is None. The result has an exception in place of the answer of a prompt
+        that failed."""
+        # one call for all of them: a call per prompt costs more than small models compute
+        return asyncio.run_coroutine_threadsafe(self._answers(asked), self._loop)
+
+    async def _answers(self, asked: list[tuple[Prompt, Any, Any]]) -> list[Any]:
+        return await asyncio.gather(*(self._answer(*one) for one in asked), return_exceptions=True)
 
     async def _answer(self, prompt: Prompt, parameters: Any, adapter: Any) -> Any:
         outputs = self._ask(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from batchinference.pipeline.error_attribution import is_about_the_row
@@ -49,21 +48,16 @@ class VllmRuntime:
 
         Raises EngineDied if the engine has died, and errors that are not about a row."""
         each = self._engine.threads.map if self._model.images else map
-        answers: list[Future[Any] | Exception] = []
-        try:
-            for row, request in enumerate(each(self._request, rows_of(inputs))):
-                if isinstance(request, Exception):
-                    answers.append(request)
-                    continue
-                answers.append(self._engine.submit(*request[:3]))
-                if request.cut:
-                    warn(WarningName.TEXT_CUT, row=row, amount=request.cut)
-            return [self._result(answer) for answer in answers]
-        except BaseException:
-            for answer in answers:
-                if isinstance(answer, Future):
-                    answer.cancel()
-            raise
+        requests = list(each(self._request, rows_of(inputs)))
+        for row, request in enumerate(requests):
+            if isinstance(request, Request) and request.cut:
+                warn(WarningName.TEXT_CUT, row=row, amount=request.cut)
+        asked = [request[:3] for request in requests if isinstance(request, Request)]
+        answers = iter(self._engine.submit(asked).result())
+        return [
+            self._result(next(answers)) if isinstance(request, Request) else request
+            for request in requests
+        ]
 
     def _request(self, row: dict[str, Any]) -> Request | Exception:
         """Return the request of a row, or the row's error."""
@@ -94,12 +88,12 @@ class VllmRuntime:
             messages, images = self._engine.without_images(self._inlined(messages))
         return {"prompt": apply_template(model, self._engine.processor, messages), **images}
 
-    def _result(self, answer: Future[Any] | Exception) -> Any:
-        """Return the result of a row, or the row's error."""
-        if isinstance(answer, Exception):
-            return answer
+    def _result(self, answer: Any) -> Any:
+        """Return the result of a row from the engine's answer or exception, or the row's error."""
         try:
-            return self._value(answer.result())
+            if isinstance(answer, BaseException):
+                raise answer
+            return self._value(answer)
         except Exception as error:  # noqa: BLE001 - the engine raises many types
             return self._explained(_row_error(error))
 

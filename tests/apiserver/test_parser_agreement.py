@@ -180,6 +180,7 @@ PARSER_ONLY: list[tuple[Document, str]] = [
     (reading_source("sql", url="postgresql://db/x?password=secret"), URL_PARTS),
     (with_model(**chat(url="https://llm.example/v1?api_key=x")), URL_PARTS),
     (with_model(**chat(sampling={"api_key": "x"})), NO_SCHEMA),
+    (with_model(**chat(sampling={"n": 2})), NO_SCHEMA),
     (with_model(**json_endpoint(sampling={"seed": 1})), NO_SCHEMA),
     (with_model(**json_endpoint(body={})), NO_SCHEMA),
     (with_model(**json_endpoint(inputs={"value": "text", "other": "title"})), TEMPLATE),
@@ -202,7 +203,7 @@ PARSER_ONLY: list[tuple[Document, str]] = [
         NO_SCHEMA,
     ),
     (document(steps=asking(engine={"model": "org/other"})), NO_SCHEMA),
-    (document(steps=asking(sampling={"n": 2})), NO_SCHEMA),
+    (document(steps=asking(sampling={"logprobs": 2})), NO_SCHEMA),
     (document(steps=asking(sampling={"max_new_tokens": 8})), NO_SCHEMA),
     (document(steps=asking(sampling={"max_tokens": "8"})), NO_SCHEMA),
     *(

@@ -102,12 +102,14 @@ def test_rate_of_a_feed_is_that_of_the_rows_after_the_start(
     times = {
         "ours": feed.Times(1000, 100, [30.0, 20.0, 19.0], [10.0, 11.0, 9.0]),
         "ray": feed.Times(1000, 100, [15.0], [5.0]),
-        "loop": feed.Times(1000, 100, [1.0], [1.0]),
+        "loop": feed.Times(1000, 100, [2.0], [1.0]),
     }
-    assert [one.rate for one in times.values()] == [90.0, 90.0, float("inf")]
+    assert [one.rate for one in times.values()] == [90.0, 90.0, 900.0]
     assert feed.missed("texts", times, {"ray": 1.05, "loop": None}) == []
-    assert feed.missed("texts", times, {"ray": 1.06, "loop": 0.1}) == ["texts ray", "texts loop"]
+    assert feed.missed("texts", times, {"ray": 1.06, "loop": 0.2}) == ["texts ray", "texts loop"]
     assert ["ratio 1.00" in line for line in feed.table_of("texts", times, {"ray": 1.0})] == [True]
+    with pytest.raises(SystemExit):
+        _ = feed.Times(1000, 100, [1.0], [1.0]).rate
 
 
 def test_part_of_a_feed_interrupts_the_part_around_it(modules: dict[str, ModuleType]) -> None:

@@ -61,10 +61,10 @@ class Engine:
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model))
-        if model.task == "score" and len(labels := self.labels()) != 1:
+        if model.task == "score" and len(self.labels) != 1:
             raise ModelLoad(
-                f"task: '{model.source}' has {len(labels)} labels, and a model for task score has "
-                "one. Use classify"
+                f"task: '{model.source}' has {len(self.labels)} labels, and a model for task score "
+                "has one. Use classify"
             )
         self._ask = self._llm.generate if model.task == "generate" else self._llm.encode
         # a chat template writes the special tokens itself
@@ -91,8 +91,9 @@ class Engine:
         )
         return [output async for output in outputs][-1]
 
+    @cached_property
     def labels(self) -> dict[int, str]:
-        """Return the labels of a model that classifies, by their number."""
+        """The labels of a model that classifies, by their number."""
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:

@@ -102,7 +102,7 @@ class VllmRuntime:
             return texts_of(self._model, output)
         numbers = vector_of(output)
         if self._model.task == "classify":
-            return labels_of(self._model, numbers, self._engine.labels())
+            return labels_of(self._model, numbers, self._engine.labels)
         return numbers if self._model.task == "embed" else numbers.reshape(())[()]
 
     def _explained(self, error: Exception) -> Exception:

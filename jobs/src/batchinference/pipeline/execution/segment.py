@@ -205,7 +205,7 @@ class Segment:
         """While the block runs, no other thread computes, and no step learns from small batches."""
         with ExitStack() as kept:
             if suspects and self.concurrent:
-                kept.enter_context(_TURNS.exclusive())
+                kept.enter_context(_COMPUTING.exclusive())
             for stage in self.load() if suspects else ():
                 kept.enter_context(stage.unlearned())
             yield
@@ -248,7 +248,7 @@ class Segment:
         rows = _batch_rows_of_process(self.pickled, self.batch_rows)
         for batch in batches:
             prepared = PreparedRows(batch, 0.0)
-            with _TURNS.shared() if self.concurrent else nullcontext():
+            with _COMPUTING.shared() if self.concurrent else nullcontext():
                 for results in self._computed(self._run_all, prepared, rows, stopping):
                     yield results.in_order_of(batch.ids)
 
@@ -395,7 +395,7 @@ class LoadedStages:
             return self._stages[key]
 
 
-class Turns:
+class SharedLock:
     """Lets threads compute at the same time, or one of them alone."""
 
     def __init__(self) -> None:
@@ -433,7 +433,7 @@ class Turns:
                 self._changed.notify_all()
 
 
-_LOADED, _TURNS = LoadedStages(), Turns()
+_LOADED, _COMPUTING = LoadedStages(), SharedLock()
 
 
 def _load(pickled: bytes) -> list[StageRunner]:

@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a comment": ("# made by\nid,text\n1,a\n2,b\n", "comment", '"#"'),
     "comments": ("# made by\n# today\n\nid,text\n1,a\n2,b\n", "comment", '"#"'),
     "a title": ("Report\n\nid,text\n1,a\n2,b\n", "skipLines", "2"),
-    "delimiters at the end": ("id,text\n1,a,\n2,b,\n", "column_names", "3"),
+    "delimiters at the end": ("id,text\n1,a,\n2,b,\n", "columnNames", "3"),
 }
 """Content, the option, and the value to set."""
 
@@ -46,7 +46,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "backslashes in two lines": {"escape": "\\"},
     "comments": {"comment": "#"},
     "a title": {"skipLines": 2},
-    "delimiters at the end": {"column_names": ["id", "text", "rest"], "skipLines": 1},
+    "delimiters at the end": {"columnNames": ["id", "text", "rest"], "skipLines": 1},
 }
 
 
@@ -142,7 +142,7 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any], int]] = {
     "a line of another length": (b"id,text\n1,a\n2\n3,c,d\n", {}, 1),
     "one line of another length": (b"id,text\n1\n", {}, 0),
     "one damaged character": (b"id,text\n1,a\n2,\xff\n3,c\n", {}, 2),
-    "mostly UTF-8": ("1,ä\n2,ö\n3,ü\n".encode() + b"4,caf\xe9\n", {"column_names": ["a", "b"]}, 3),
+    "mostly UTF-8": ("1,ä\n2,ö\n3,ü\n".encode() + b"4,caf\xe9\n", {"columnNames": ["a", "b"]}, 3),
     "NUL characters only": (b"id\n" + b"\0" * 100, {}, 1),
     "NUL characters": (b"id,text\n1,a\0b\n", {}, 1),
     "cp1252": ("id,text\n1,Ã¼ber é\n".encode("cp1252"), {"encoding": "cp1252"}, 1),

@@ -85,7 +85,7 @@ def test_page_of_a_succeeded_job() -> None:
         *(
             "label pug corgi",
             "python 3.11.16, ray 2.60.0",
-            "apiVersion: batchinference.dev/v1alpha1",
+            "apiVersion: batchinference.dev/v1beta1",
         ),
     ):
         assert part in text
@@ -103,7 +103,7 @@ def test_page_of_a_failed_job_states_the_cause_and_the_remedy() -> None:
 
 
 def test_page_has_the_cost_only_if_it_is_known() -> None:
-    cost = {"amount": 0.1234, "before": 0.3, "currency": "EUR"}
+    cost = {"amount": "0.1234", "before": "0.3000", "currency": "EUR"}
     text = shown({"cost": cost}).text()
     assert "Estimated cost 0.42 EUR" in text
     assert "0.42 EUR (0.12 in this run, 0.30 in earlier attempts)" in text

@@ -62,7 +62,7 @@ def test_feature_without_a_value_is_an_empty_list(tmp_path: Path) -> None:
     assert [row["tag"] for row in outcome.good] == [[b"x"], [], None]
     write(tmp_path, *({"tag": b"x"} for _ in range(100)))
     path.write_bytes(path.read_bytes() + empty)
-    assert "list_columns" in read_files("tfrecords", tmp_path).bad[0, 100]
+    assert "listColumns" in read_files("tfrecords", tmp_path).bad[0, 100]
 
 
 def test_kind_of_a_feature_is_that_of_its_values(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_kind_of_a_feature_is_that_of_its_values(tmp_path: Path) -> None:
 
 def test_list_columns_are_lists(tmp_path: Path) -> None:
     write(tmp_path, {"tags": [1], "id": 1})
-    outcome = read_files("tfrecords", tmp_path, list_columns=["tags"])
+    outcome = read_files("tfrecords", tmp_path, listColumns=["tags"])
     assert outcome.good == [{"tags": [1], "id": 1}]
     with pytest.raises(BadInput, match="there is no feature 'tag', only id, tags"):
-        read_files("tfrecords", tmp_path, list_columns=["tag"])
+        read_files("tfrecords", tmp_path, listColumns=["tag"])
 
 
 def test_unexpected_list_fails_its_row(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_unexpected_list_fails_its_row(tmp_path: Path) -> None:
     assert [row["id"] for row in outcome.good] == list(range(151))
     assert outcome.bad == {
         (0, 150): "ValueError: feature 'id' has 2 values, and the first records had one each: "
-        "name it in read.options.list_columns"
+        "name it in read.options.listColumns"
     }
 
 

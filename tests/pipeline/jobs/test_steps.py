@@ -69,7 +69,7 @@ def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
 
 def test_label_is_derived_from_the_folder(tmp_path: Path) -> None:
     steps = [{"labelFromPath": {"column": "kind", "index": -2}}, {"dropColumns": ["path"]}]
-    run = run_in_process(job(tmp_path, *steps, options={"include_paths": True}))
+    run = run_in_process(job(tmp_path, *steps, options={"includePaths": True}))
     expected = [
         {"text": text, "kind": name.split("/")[0]}
         for name, lines in LINES.items()
@@ -84,7 +84,7 @@ def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
     lines = [*LINES["cats/a.txt"], *LINES["dogs/b.txt"]]
     source = write_lines(tmp_path / "in", {"a.txt": lines})
     steps = [{"name": "some", **own("VectorsOfDogs"), "batchSize": 20, "replicas": {}}]
-    read = {"options": {"override_num_blocks": 1}}
+    read = {"options": {"overrideNumBlocks": 1}}
     run = run_job(job_document("some", source, tmp_path / "out", read=read, steps=steps))
     expected = [{"text": text, "vector": [1.0] * 3 if "dog" in text else None} for text in TEXTS]
     check(tmp_path, run, expected)

@@ -48,7 +48,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def job(source: Path, output: Path, **spec: Any) -> Document:
-    read = {"options": {"include_paths": True}, **spec.pop("read", {})}
+    read = {"options": {"includePaths": True}, **spec.pop("read", {})}
     return job_document("job", source, output, read=read, errors=TOLERANT, **spec)
 
 
@@ -170,11 +170,11 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
 
 
 def test_untrusted_output_cannot_raise_the_limits_of_memory(texts: Path, tmp_path: Path) -> None:
-    large = {"options": {"max_row_bytes": 1 << 31}}
+    large = {"options": {"maxRowBytes": 1 << 31}}
     make_output(job(texts, tmp_path / "out", read=large), every_tenth)
     refused = invoke(tmp_path / "out")
     assert refused.exit_code == 2
-    assert "has read.options.max_row_bytes: 2147483648, more than 1073741824" in refused.stderr
+    assert "has read.options.maxRowBytes: 2147483648, more than 1073741824" in refused.stderr
     assert invoke(tmp_path / "out", "--trust-output").exit_code == 0
 
 

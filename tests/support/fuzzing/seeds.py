@@ -21,7 +21,7 @@ from PIL import Image
 from support.inputs.formats import CASES, add_member, pictures
 
 ROW_BYTES = 32 << 20
-"""max_row_bytes of the formats that have it. It is small, so that many files reach it."""
+"""maxRowBytes of the formats that have it. It is small, so that many files reach it."""
 DAMAGED = "damaged"
 """The name of a damaged file. It stays if it ends the process that reads it."""
 SOUNDS = (("FLAC", "flac"), ("OGG", "ogg"), ("MP3", "mp3"), ("AIFF", "aiff"), ("AU", "au"),
@@ -40,19 +40,19 @@ class Target:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "text": {"max_row_bytes": ROW_BYTES},
-    "json lines": {"max_row_bytes": ROW_BYTES},
-    "json arrays": {"max_row_bytes": ROW_BYTES, "lines": False},
-    "csv": {"max_row_bytes": ROW_BYTES},
+    "text": {"maxRowBytes": ROW_BYTES},
+    "json lines": {"maxRowBytes": ROW_BYTES},
+    "json arrays": {"maxRowBytes": ROW_BYTES, "lines": False},
+    "csv": {"maxRowBytes": ROW_BYTES},
     "parquet": {},
-    "images": {"max_pixels": 16_000_000},
-    "binary": {"max_row_bytes": ROW_BYTES},
-    "numpy": {"max_row_bytes": ROW_BYTES},
-    "audio": {"max_row_bytes": 2 * ROW_BYTES, "sample_rate": 16000, "mono": True},
-    "video": {"max_pixels": 16_000_000, "include_timestamps": True},
-    "tfrecords": {"max_row_bytes": ROW_BYTES},
-    "webdataset": {"max_row_bytes": ROW_BYTES, "max_pixels": 4_000_000},
-    "manifest": {"decode": "image", "max_pixels": 4_000_000, "on_unreachable": "error"},
+    "images": {"maxPixels": 16_000_000},
+    "binary": {"maxRowBytes": ROW_BYTES},
+    "numpy": {"maxRowBytes": ROW_BYTES},
+    "audio": {"maxRowBytes": 2 * ROW_BYTES, "sampleRate": 16000, "mono": True},
+    "video": {"maxPixels": 16_000_000, "includeTimestamps": True},
+    "tfrecords": {"maxRowBytes": ROW_BYTES},
+    "webdataset": {"maxRowBytes": ROW_BYTES, "maxPixels": 4_000_000},
+    "manifest": {"decode": "image", "maxPixels": 4_000_000, "onUnreachable": "error"},
 }
 
 

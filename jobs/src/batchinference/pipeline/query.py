@@ -169,7 +169,7 @@ def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     fields = next((one for one in reversed(sources) if isinstance(one, ImageFields)), ImageFields())
     options = {name: getattr(fields, name) for name in ImageFields.model_fields}
     try:
-        (row,) = ImageReader(ImageOptions(**options)).read(file)
+        (row,) = ImageReader(ImageOptions().model_copy(update=options)).read(file)
     except OSError as error:
         raise BadInput(f"'{file.uri}' cannot be read: {error}") from error
     if isinstance(row, BadRow):

@@ -73,7 +73,7 @@ def plan_outputs(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTar
         yield OutputTarget(first, reader=reader)
         return
     retried = 0
-    for target in _targets_with_failed_rows(spec, layout) if spec.errors.retry else ():
+    for target in _targets_with_failed_rows(spec, layout) if spec.errors.retry_failed_rows else ():
         retried += 1
         yield target
     if not retried or _adds_new_files(spec):

@@ -94,7 +94,7 @@ def _header_hint(sample: CsvSample) -> Hint | None:
         return Hint("comment", f'{problem}. Set it to "#"')
     if rows[0] == numbers[0] + 1 and all(line.endswith(delimiter) for line in lines[first:]):
         fix = f"Set it to the names of all {rows[0]} columns, and skipLines to 1"
-        return Hint("column_names", f"{problem}: it has no last delimiter. {fix}")
+        return Hint("columnNames", f"{problem}: it has no last delimiter. {fix}")
     before = sample.content[: sample.content.index(lines[first], sample.header)]
     number = len(_LINE_END.findall(before))
     return Hint("skipLines", f"{problem}. Set it to {number} if line {number + 1} is the header")

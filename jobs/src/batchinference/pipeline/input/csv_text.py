@@ -36,7 +36,7 @@ FULL_BYTES = 1 << 21
 """Bytes of a row that is too long in which the end of a damaged value is searched."""
 FAULTY_BYTES = 1 << 12
 """Bytes that are examined after a fault; twice as many after each block without one."""
-RAISE = "Raise read.options.max_row_bytes, or shorten the row"
+RAISE = "Raise read.options.maxRowBytes, or shorten the row"
 NEXT_BYTES = 1 << 16
 """Bytes after damaged text in which a quote shows whether they are inside of a value."""
 MARKER = "\0removed"
@@ -174,7 +174,7 @@ class CsvText:
 
     @property
     def _too_long(self) -> str:
-        return f"a row has more bytes than max_row_bytes ({self._row_bytes})"
+        return f"a row has more bytes than maxRowBytes ({self._row_bytes})"
 
     def _block(
         self, removed: list[tuple[int, int, Damage | None]], size: int, columns: int

@@ -19,7 +19,7 @@ from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.write import WriteTable
 
-_MAX_UNTRUSTED = {"max_row_bytes": 1 << 30, "max_pixels": 4 * MAX_PIXELS}
+_MAX_UNTRUSTED = {"maxRowBytes": 1 << 30, "maxPixels": 4 * MAX_PIXELS}
 """The largest values of options that limit memory, unless the output is trusted."""
 
 

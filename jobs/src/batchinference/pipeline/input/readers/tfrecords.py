@@ -103,7 +103,7 @@ class TfrecordsReader(Reader):
         if self._columns and missing:
             names = ", ".join(self._columns)
             raise BadInput(
-                f"read.options.list_columns: there is no feature '{missing[0]}', only {names}"
+                f"read.options.listColumns: there is no feature '{missing[0]}', only {names}"
             )
 
     def read(self, file: Location) -> Iterator[Chunk]:
@@ -188,7 +188,7 @@ def _split(source: BinaryIO, most: int) -> Iterator[Record]:
         begun = True
         if length > most:
             _skip(source, length + _CRC.size)
-            yield ValueError(f"the record has {length} bytes, more than max_row_bytes ({most})")
+            yield ValueError(f"the record has {length} bytes, more than maxRowBytes ({most})")
             continue
         content, footer = source.read(length), source.read(_CRC.size)
         if len(footer) < _CRC.size:
@@ -257,7 +257,7 @@ class Column:
         if len(feature.values) != 1:
             raise ValueError(
                 f"feature '{name}' has {len(feature.values)} values, and the first records had one "
-                "each: name it in read.options.list_columns"
+                "each: name it in read.options.listColumns"
             )
         return feature.values[0]
 
@@ -280,7 +280,7 @@ def features_of(record: bytes, most: int) -> dict[str, Feature]:
             most -= len(found) * VALUE_BYTES
             if most < 0:
                 raise ValueError(f"feature '{name}' has {len(found)} values, which take more bytes "
-                                 "than max_row_bytes")  # fmt: skip
+                                 "than maxRowBytes")  # fmt: skip
             features[name] = Feature(kind, list(found))
     return features
 

@@ -17,7 +17,7 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 
 from batchinference.api.files import with_absolute_paths
-from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.contents import first_rows
 from batchinference.spec import BatchInference, parse
 from support.documents.minimal import Document
 from support.documents.pages import jobs

@@ -12,7 +12,7 @@ import tracemalloc
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ from batchinference.pipeline.input import json_rows, scan
 from batchinference.pipeline.input.readers import MAX_COLUMNS, records, webdataset
 from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
 from batchinference.pipeline.media.images import FORMATS, open_image
-from batchinference.pipeline.storage import arrow_files
-from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.json import MAX_DEPTH, check_depth
 from support.inputs.formats import add_member, pictures, png
 from support.inputs.read_files import open_input, read_files
@@ -333,56 +331,6 @@ def test_large_samples_are_not_inspected_together(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 40 * MIB
     finally:
         tracemalloc.stop()
-
-
-def test_parquet_file_that_declares_many_rows_is_a_bad_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.parquet").write_bytes(parquet(pa.table({"a": pa.nulls(50_000)})))
-    assert read_files("parquet", tmp_path).table.num_rows == 50_000
-    monkeypatch.setattr(arrow_files, "MOST_ROWS", 40_000)
-    monkeypatch.setattr(arrow_files, "MOST_ROWS_A_BYTE", 1)
-    assert "its footer claims 50000 rows in" in read_files("parquet", tmp_path).bad[0, 0]
-
-
-def test_parquet_file_with_too_many_columns_is_a_bad_row(tmp_path: Path) -> None:
-    names = list(map(str, range(MAX_COLUMNS + 1)))
-    columns = pa.table([pa.nulls(1, pa.int8())] * len(names), names)
-    (tmp_path / "a.parquet").write_bytes(parquet(columns))
-    assert "10001 columns, more than 10000" in read_files("parquet", tmp_path).bad[0, 0]
-
-
-def test_parquet_rows_that_take_too_much_memory_are_read_in_smaller_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = pa.table({"a": ["x", "y" * 1000, "z" * 2000] * 30, "n": list(range(90))})
-    (tmp_path / "a.parquet").write_bytes(parquet(rows))
-    monkeypatch.setattr(arrow_files, "_limited", lambda batches, *_: limited(batches, 5000))
-    monkeypatch.setattr(arrow_files, "FEWER", 4)
-    outcome = read_files("parquet", tmp_path)
-    assert (outcome.table.to_pylist(), outcome.bad) == (rows.to_pylist(), {})
-    monkeypatch.setattr(arrow_files, "_limited", lambda batches, *_: limited(batches, 1500))
-    outcome = read_files("parquet", tmp_path)
-    assert (outcome.good, len(outcome.bad)) == (rows.to_pylist()[:2], 88)
-    assert "MemoryError" in outcome.bad[0, 2]
-
-
-def test_table_of_a_small_parquet_file_that_expands_is_refused() -> None:
-    """State files and error records are read as whole tables."""
-    expanding = pa.DictionaryArray.from_arrays(pa.array([0] * 512), pa.array(["x" * MIB]))
-    content = parquet(pa.table({"path": expanding}), compression="zstd", store_schema=False)
-    assert len(content) < 1000
-    with pytest.raises(pa.ArrowInvalid, match="take too much memory"):
-        read_table(pa.BufferReader(content))
-    rows = pa.table({"a": [*range(50_000)], "b": ["text"] * 50_000})
-    assert read_table(pa.BufferReader(parquet(rows)), columns=["b"]).equals(rows.select(["b"]))
-
-
-def limited(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
-    for batch in batches:
-        if batch.nbytes > size:
-            raise MemoryError
-        yield pa.table(batch)
 
 
 def test_parquet_file_whose_column_has_no_name_in_utf8_is_a_bad_row(tmp_path: Path) -> None:

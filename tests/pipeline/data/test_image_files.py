@@ -19,7 +19,7 @@ from ray.data.extensions import ArrowVariableShapedTensorArray
 from batchinference.pipeline.arrow import concat, to_column
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode
-from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.contents import first_rows
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.images import MAX_NAME, file_name
 from batchinference.pipeline.storage.memory_limit import memory_limit, retry_without_limit

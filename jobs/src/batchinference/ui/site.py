@@ -8,7 +8,6 @@ from http import HTTPStatus
 
 from batchinference.api.search import Hit, OutputSearch, SearchQuery, query_problem
 from batchinference.pipeline.query import LoadedModels
-from batchinference.pipeline.storage.stored_texts import read_report
 from batchinference.ui import pages
 from batchinference.ui.jobs import (
     Jobs,
@@ -124,4 +123,4 @@ def _report(job: ObservedJob) -> Answer:
         page = report_page(output)
         if page is None:
             return _problem("No report", "The job has no report yet.", HTTPStatus.NOT_FOUND)
-        return Answer(read_report(page), policy=REPORT_POLICY)
+        return Answer(page.read(), policy=REPORT_POLICY)

@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.media.images import is_pixels, open_image
 from batchinference.pipeline.media.pixels import in_mode
-from batchinference.pipeline.output.preview import rows_of_file
+from batchinference.pipeline.output.contents import rows_of_file
 from batchinference.pipeline.output.tables import table_for
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 

@@ -19,7 +19,7 @@ from batchinference.pipeline.verify import verify as verification
 from batchinference.pipeline.verify.jobs import trusted_places
 from batchinference.spec import parse
 from support.documents.minimal import Document
-from support.inputs.formats import CASES, write_images
+from support.inputs.formats import CASES
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.builders import FILTERED, all_good, every_tenth, make_output
 from support.outputs.tables import write_fields
@@ -75,16 +75,6 @@ def test_values_of_several_lines_are_one_row_of_csv(
     read, write = {"format": "json"}, {"format": "csv"}
     make_output(job_document("csv", tmp_path / "in", tmp_path / "out", read=read, write=write))
     assert verified(tmp_path / "out").result == "proven"
-
-
-def test_images_are_proven_except_rows_without_image(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    write_images(tmp_path / "in")
-    read, write = {"format": "images"}, {"format": "images"}
-    make_output(job_document("images", tmp_path / "in", tmp_path / "out", read=read, write=write))
-    done = verified(tmp_path / "out")
-    assert (done.result, done.found) == ("proven", {})
-    assert done.job["unproven"] == ["which rows have no image, and therefore no file"]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

@@ -64,10 +64,7 @@ def _rows_of_files(
         place = layout.output / file.name
         if file.bytes > MAX_FILE and not write.READ_IN_PARTS:
             continue  # it would be read completely
-        elif write.FILE_PER_ROW:
-            yield {"image": place.read()}
-        else:
-            yield from rows_of_file(place, write)
+        yield from rows_of_file(place, write)
 
 
 def cell(name: str, value: Any) -> Cell:

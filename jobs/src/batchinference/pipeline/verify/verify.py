@@ -174,10 +174,7 @@ class Commits:
         found = [file.found for file in checked if file.found]
         yield from found
         counts = [file.rows for file in checked if file.rows is not None]
-        if self.work.spec.write.FILE_PER_ROW:
-            if len(checked) > entry.counts.written:
-                yield self._miscounted(entry, counted(len(checked), "file"), entry.counts.written)
-        elif not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
+        if not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
             yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
 
     def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
@@ -335,7 +332,5 @@ class JobCheck:
             )
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"
-        elif write.FILE_PER_ROW:
-            yield "which rows have no image, and therefore no file"
         if self.quick:
             yield "the content of files that were not read"

@@ -35,7 +35,6 @@ from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.json import MAX_DEPTH, check_depth
 from support.inputs.formats import add_member, pictures, png
 from support.inputs.read_files import open_input, read_files
-from support.inputs.tfrecords import example, masked_crc, record
 
 GOOD = b'{"a": 1}\n'
 
@@ -98,12 +97,6 @@ def test_deep_documents_and_members_are_bad_rows(tmp_path: Path) -> None:
             add_member(archive, f"{key}.json", content)
     outcome = read_files("webdataset", tmp_path)
     assert (set(outcome.bad), len(outcome.good)) == ({(0, 0), (0, 1)}, 1)
-
-
-def claimed_length(length: int) -> bytes:
-    """Return a record that claims this length, with its correct checksum, and has no content."""
-    header = struct.pack("<Q", length)
-    return header + masked_crc(header)
 
 
 def npy_header(shape: tuple[int, ...], *, fortran: bool = False) -> bytes:
@@ -170,10 +163,6 @@ def archive(packing: int, content: bytes) -> bytes:
 MIB = 1 << 20
 LONG_HEADER = b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little") + bytes(MIB)
 CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
-    "record of 2^64-1 bytes": ("tfrecords", "a.tfrecord", lambda: claimed_length(2**64 - 1),
-                               "the file ends within a record", {}),
-    "record of 2^40 bytes": ("tfrecords", "a.tfrecord", lambda: claimed_length(2**40),
-                             "the file ends within a record", {}),
     "array of 2^42 bytes": ("numpy", "a.npy", lambda: npy_header((1, 2**42)),
                             "the file ends before its array of shape (1, 4398046511104) does", {}),
     "rows without bytes": ("numpy", "a.npy", lambda: npy_header((2**40, 0)),
@@ -255,10 +244,6 @@ def test_rows_next_to_a_large_row_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(GOOD + long + GOOD + long + long + GOOD)
     outcome = read_files("json", tmp_path / "a.jsonl", **limit)
     assert (len(outcome.good), set(outcome.bad)) == (3, {(0, 1), (0, 3), (0, 4)})
-    records = [example({"a": [1]}), example({"a": [bytes(5000)]}), example({"a": [2]})]
-    (tmp_path / "a.tfrecord").write_bytes(b"".join(map(record, records)))
-    outcome = read_files("tfrecords", tmp_path / "a.tfrecord", **limit)
-    assert (len(outcome.good), set(outcome.bad)) == (2, {(0, 1)})
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for key, size in {"a": 10, "b": 5000, "c": 10}.items():
             add_member(archive, f"{key}.bin", bytes(size))
@@ -464,7 +449,7 @@ def test_any_exception_of_a_reader_is_a_bad_row(
     def fails(*_: object) -> None:
         raise error
 
-    for format_ in ("text", "json", "csv", "parquet", "numpy", "tfrecords", "webdataset", "video"):
+    for format_ in ("text", "json", "csv", "parquet", "numpy", "webdataset", "video"):
         (tmp_path / "a.any").write_bytes(b"any")
         opened = open_input(format_, tmp_path / "a.any")
         reader = opened.file_rows.reader

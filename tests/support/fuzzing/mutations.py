@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from google_crc32c import value as crc32c
-
 from support.fuzzing.seeds import DAMAGED, Target
 
 TOKENS = (
@@ -93,37 +91,6 @@ WITHIN: tuple[Change, ...] = (flip, extreme, extreme, token, duplicate, delete)
 
 def _any(chance: random.Random, content: bytes) -> bytes:
     return chance.choice(WITHIN)(chance, content, [content]) if content else content
-
-
-def records(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
-    """Damage TFRecords, with correct checksums."""
-    packed = content.startswith(b"\x1f\x8b")
-    if packed:
-        content = zlib.decompress(content, 31)
-    made, start = [], 0
-    while start + 12 <= len(content):
-        (length,) = struct.unpack_from("<Q", content, start)
-        made.append(content[start + 12 : start + 12 + length])
-        start += 16 + length
-    chosen = chance.randrange(max(1, len(made)))
-    declared = None
-    if made and chance.random() < 0.7:
-        made[chosen] = _any(chance, made[chosen])
-    else:
-        declared = chance.choice(EXTREMES)
-    parts = (_record(one, declared if n == chosen else None) for n, one in enumerate(made))
-    written = b"".join(parts)
-    return gzip.compress(written, 1) if packed else written
-
-
-def _record(content: bytes, length: int | None) -> bytes:
-    size = struct.pack("<Q", len(content) if length is None else length)
-    return size + _masked(size) + content + _masked(content)
-
-
-def _masked(content: bytes) -> bytes:
-    crc = crc32c(content)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def chunks(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
@@ -227,7 +194,6 @@ def packed(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
 
 
 OF_FORMAT: dict[str, tuple[Change, ...]] = {
-    "tfrecords": (records,),
     "images": (chunks,),
     "numpy": (arrays,),
     "webdataset": (members,),

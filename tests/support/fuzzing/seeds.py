@@ -50,7 +50,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "numpy": {"max_row_bytes": ROW_BYTES},
     "audio": {"max_row_bytes": 2 * ROW_BYTES, "sample_rate": 16000, "mono": True},
     "video": {"max_pixels": 16_000_000, "include_timestamps": True},
-    "tfrecords": {"max_row_bytes": ROW_BYTES},
     "webdataset": {"max_row_bytes": ROW_BYTES, "max_pixels": 4_000_000},
     "manifest": {"decode": "image", "max_pixels": 4_000_000, "on_unreachable": "error"},
 }

@@ -361,7 +361,6 @@ READERS = {
     "numpy": Entry("numpy", "NumpyReader"),
     "audio": Entry("whole_file", "AudioReader", ("soundfile", "av")),
     "video": Entry("video", "VideoReader", ("av",)),
-    "tfrecords": Entry("tfrecords", "TfrecordsReader", ("google_crc32c",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
     "manifest": Entry("url_list", "ManifestReader"),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from PIL.ImageFile import _get_oserror
 from ray.data.extensions import ArrowVariableShapedTensorArray
 
 from batchinference.pipeline.arrow import concat, to_column
-from batchinference.pipeline.errors import BadOutput, UnwritableValue
-from batchinference.pipeline.media.images import encode
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.images import MAX_NAME, file_name
-from batchinference.pipeline.storage.memory_limit import memory_limit, retry_without_limit
 from support.documents.parsed_write import write_of
 from support.tiers import examples
 
@@ -89,56 +85,6 @@ def test_column_without_images_is_rejected() -> None:
     ):
         with pytest.raises(BadOutput, match=r"column 'image'.*no image"):
             files(pa.table({"image": column}))
-
-
-@pytest.mark.parametrize("given", ["pixels", "bytes"])
-@pytest.mark.parametrize(
-    "error",
-    [_get_oserror(-9, encoder=True), ValueError("encoding error 1")],
-    ids=["an OSError without errno", "a number of libwebp"],
-)
-def test_codec_that_runs_out_of_memory_fails_no_row(
-    monkeypatch: pytest.MonkeyPatch, given: str, error: Exception
-) -> None:
-    def save(*_: object) -> None:
-        raise error
-
-    value = pixels(2, 2, 3) if given == "pixels" else encode(pixels(2, 2, 3), "png")
-    monkeypatch.setattr(Image.Image, "save", save)
-    with pytest.raises(MemoryError, match=str(error)):
-        files(pa.table({"image": to_column([value])}), fileFormat="jpeg")
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-def test_codec_that_fails_within_a_memory_limit_is_called_again_without_it(damaged: bool) -> None:
-    """libwebp reports damage and a lack of memory alike: `could not create decoder object`."""
-    image = encode(np.zeros((4000, 4000, 3), np.uint8), "webp")  # malloc keeps at most 32 MiB
-    table = pa.table({"image": [image[:99] if damaged else image]})
-    entered, leave = threading.Event(), threading.Event()
-    calls: list[int] = []
-
-    def decode() -> None:
-        with memory_limit(1 << 20):
-            entered.set()
-            leave.wait(30)
-
-    def write() -> list[tuple[str, bytes]]:
-        calls.append(1)
-        try:
-            return files(table, fileFormat="jpeg")
-        finally:
-            leave.set()
-
-    thread = threading.Thread(target=decode)
-    thread.start()
-    entered.wait(30)
-    if damaged:
-        with pytest.raises(UnwritableValue, match="bytes are no image: could not create decoder"):
-            retry_without_limit(write)
-    else:
-        assert retry_without_limit(write)[0][0] == ".jpg"
-    assert len(calls) == 2
-    thread.join()
 
 
 def test_name_column_is_part_of_the_file_name() -> None:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = arrow_files.CHUNK_ROWS
 """Rows per table that a reader yields, if it can choose the number."""
-MAX_COLUMNS = arrow_files.MAX_COLUMNS
 Found = TypeVar("Found")
 
 

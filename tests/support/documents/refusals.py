@@ -83,7 +83,6 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "mono": True,
     },
     "video": {**FRAME_OPTIONS, "fps": 0.5, "include_timestamps": True},
-    "tfrecords": {"max_row_bytes": 1 << 20, "list_columns": ["id", "text"]},
     "webdataset": {
         "max_row_bytes": 1 << 20,
         **IMAGE_OPTIONS,

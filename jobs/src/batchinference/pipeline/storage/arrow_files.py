@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 PICKLED = "ray.data.arrow_pickled_object"
 """The name of the extension type, whether or not Ray has registered it in this process."""
 _EXTENSION_NAME = b"ARROW:extension:name"
-MAX_COLUMNS = 10_000
-"""Maximum number of columns of a file."""
 CHUNK_ROWS, CHUNK_BYTES = 16384, 64 << 20
-"""Maximum rows per decoded table, and its maximum bytes according to the footer."""
+"""Maximum rows per decoded table, and its maximum bytes according to the footer, which may be
+wrong."""
 
 Typed = TypeVar("Typed", pa.Schema, pa.Table)
 
@@ -79,6 +78,7 @@ def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> 
         if wrong := [name for name in wanted if schema.names.count(name) != 1]:
             raise pa.ArrowInvalid(f"there is no column '{wrong[0]}', or more than one")
         checked(pa.schema([field for field in schema if field.name in wanted]))
+        check_footer(opened.metadata)
         yield schema.empty_table().select(wanted)
         for group in range(opened.num_row_groups):
             for table in row_group_tables(opened, group, wanted):
@@ -88,19 +88,16 @@ def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> 
 def row_group_tables(
     opened: pq.ParquetFile, group: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a row group in tables of limited size.
-
-    Only one thread decodes. Otherwise Arrow would start threads for the columns, up to the number
-    of CPUs."""
+    """Yield the rows of a row group. Only one thread decodes, because a task has one CPU."""
     footer = opened.metadata.row_group(group)  # in damaged files, its columns end the process
     rows = footer.num_rows * CHUNK_BYTES // max(1, footer.total_byte_size)
-    rows = min(max(1, rows), CHUNK_ROWS)
-    for batch in opened.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+    size = min(max(1, rows), CHUNK_ROWS)
+    for batch in opened.iter_batches(size, row_groups=[group], columns=columns, use_threads=False):
         yield pa.table(batch)
 
 
 def check_footer(footer: pq.FileMetaData) -> None:
-    """Raise ArrowInvalid if a damaged footer claims other numbers of rows than its row groups."""
+    """Raise ArrowInvalid if the number of rows is not that of the row groups."""
     groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
         raise pa.ArrowInvalid("its footer claims other numbers of rows than its row groups")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from PIL.ImageFile import _get_oserror
 
 from batchinference.pipeline.media.images import encode
 
@@ -43,21 +42,3 @@ def test_encoded_bytes_are_kept_or_converted() -> None:
 def test_what_is_no_image_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="no image"):
         encode(value, "png")
-
-
-@pytest.mark.parametrize("given", ["pixels", "bytes"])
-@pytest.mark.parametrize(
-    "error",
-    [_get_oserror(-9, encoder=True), ValueError("encoding error 1")],
-    ids=["an OSError without errno", "a number of libwebp"],
-)
-def test_codec_that_runs_out_of_memory_fails_no_row(
-    monkeypatch: pytest.MonkeyPatch, given: str, error: Exception
-) -> None:
-    def save(*_: object) -> None:
-        raise error
-
-    value = pixels(2, 2, 3) if given == "pixels" else encode(pixels(2, 2, 3), "png")
-    monkeypatch.setattr(Image.Image, "save", save)
-    with pytest.raises(MemoryError, match=str(error)):
-        encode(value, "jpeg")

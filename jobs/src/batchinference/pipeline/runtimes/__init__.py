@@ -166,7 +166,6 @@ class Entry:
 
 RUNTIMES = {
     "http": Entry("http_client", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
-    "keras": Entry("keras", "KerasRuntime", "keras", RUNTIMES_EXTRA),
     "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", RUNTIMES_EXTRA),
     "sentenceTransformers": Entry(
         "sentence_transformers",

@@ -145,7 +145,7 @@ EXAMPLES = {
     "a read format": ("tfrecords", r"ReadTfrecords|Tfrecords(Options|Reader)"),
     "an output format": ("json", "WriteJson|JsonWriter"),
     "a runtime": ("onnx", "Onnx(Model|Runtime)"),
-    "a step": ("chunk", "Chunk|ChunkText"),
+    "a step": ("chunk", "class Chunk|spec.chunk import Chunk|ChunkText"),
 }
 """An example of each kind, and its classes."""
 

@@ -124,7 +124,6 @@ NAMES = ["a", "b", "a"]
     [
         (reading("parquet", columns=NAMES), "read.options.columns"),
         (reading("csv", columnNames=NAMES), "read.options.columnNames"),
-        (reading("tfrecords", listColumns=NAMES), "read.options.listColumns"),
         (reading("webdataset", suffixes=NAMES), "read.options.suffixes"),
         (reading_source("lance", options={"columns": NAMES}), "read.options.columns"),
         (

@@ -105,7 +105,6 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
         ("audio", {"sampleRate": None, "mono": False, "maxRowBytes": None,
                    "truncated": "fail"}),
         ("video", {**FRAME_DEFAULTS, "fps": None, "includeTimestamps": False}),
-        ("tfrecords", {"listColumns": None, "maxRowBytes": None}),
         ("webdataset", {**IMAGE_DEFAULTS, "decoder": True, "suffixes": None,
                         "maxRowBytes": None}),
         ("manifest", {**IMAGE_DEFAULTS, "column": "uri", "decode": "bytes",

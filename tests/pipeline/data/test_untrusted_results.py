@@ -10,8 +10,7 @@ import pytest
 
 from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution.worker_output import WorkerOutput
-from batchinference.pipeline.output.contents import table_of
-from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.contents import first_rows, table_of
 from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.steps.returned_batch import columns_of
 from batchinference.spec.write import WriteParquet

@@ -183,7 +183,6 @@ def valid_documents() -> dict[str, Document]:
         "write sql": writing("sql", table="rows", url="postgresql+psycopg://me@db/x"),
         "write sql, address from outside": writing("sql", table="s.rows", urlEnv="DATABASE"),
         "write webdataset": writing("webdataset", keyColumn="path"),
-        "write images": writing("images", column="image", fileFormat="webp", nameColumn="path"),
     }
 
 

@@ -78,7 +78,6 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "json": ("JsonWriter", ("compression",)),
     "csv": ("CsvWriter", ("compression", "delimiter")),
     "webdataset": ("WebdatasetWriter", ("key_column",)),
-    "images": ("ImageWriter", ("column", "file_format", "name_column")),
 }
 """The class of each format, and the fields of the specification that it takes. A format's module
 has the name of the format, and is imported when it is needed."""

@@ -44,7 +44,7 @@ from batchinference.pipeline.execution.step_runner import (
 )
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
-from batchinference.pipeline.report.notes import collect_notes
+from batchinference.pipeline.report.builder import collect_notes
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.step_time import SharedClock, StepTime
 from batchinference.pipeline.storage.location import Location

@@ -317,8 +317,6 @@ OF_STEPS = [
      "'factoryArgs' needs a 'factory'"),
     (models("torch program", dtype="float16"),
      "an exported program keeps its own types: leave out 'dtype'"),
-    (models("keras", source="s3://models/network.keras"),
-     "source: the weights for a factory end with '.weights.h5', a saved model with '.keras'"),
     (asking(tooLong="windows"),
      "tooLong windows is for the runtimes transformers and sentenceTransformers"),
     (asking(tooLong="truncate", inputs={**IMAGE, "question": "text"}, images=["image"]),
@@ -328,9 +326,6 @@ OF_STEPS = [
     (models("sentenceTransformers", inputs=IMAGE, promptName=REMOVED, tooLong="fail"),
      "tooLong is for texts, not for images"),
     (models("transformers text", tooLong="windows"), "windows"),
-    ([model_step(model={**of_task("table-question-answering"), "tooLong": "truncateLeft",
-                        "inputs": {"table": "rows", "query": "text"}})],
-     "tooLong: a table that is too long loses its last rows. Use truncate or fail"),
     ([model_step(model=chat(tooLong="fail"))],
      "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"),
     ([model_step(model=chat(api="embeddings", tooLong="windows", maxInputTokens=8))],
@@ -421,7 +416,6 @@ def test_server_and_parser_refuse_invalid_documents(module_namespace: Namespace)
 
 REFERENCE = "{{ params.day }}"
 REFERRING = [
-    models("keras", source=REFERENCE),
     models("torch program", source=REFERENCE, dtype="float16"),
     models("transformers chat", images=[REFERENCE]),
     models("transformers texts", source=REFERENCE),

@@ -142,7 +142,7 @@ def test_steps_are_not_told_apart_by_their_fields() -> None:
 
 ROW = re.compile(r"^\| (an? [a-z ]+) \| (.+) \| (.+) \| \[.+\]\((.+)\) \|$", re.MULTILINE)
 EXAMPLES = {
-    "a read format": ("tfrecords", r"ReadTfrecords|Tfrecords(Options|Reader)"),
+    "a read format": ("webdataset", r"ReadWebdataset|Webdataset(Options|Reader)"),
     "an output format": ("json", "WriteJson|JsonWriter"),
     "a runtime": ("onnx", "Onnx(Model|Runtime)"),
     "a step": ("chunk", "class Chunk|spec.chunk import Chunk|ChunkText"),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
@@ -21,6 +20,7 @@ from batchinference.pipeline.commit.manifest import (
     Share,
     digest,
 )
+from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.executor import Executor

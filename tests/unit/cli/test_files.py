@@ -106,7 +106,7 @@ def test_path_of_a_local_model_takes_precedence_over_the_hub(tmp_path: Path) -> 
     assert with_source("org/other", tmp_path) == "org/other"
 
 
-@pytest.mark.parametrize("runtime", ["torch", "torchvision", "keras", "onnx"])
+@pytest.mark.parametrize("runtime", ["torch", "torchvision", "onnx"])
 @pytest.mark.parametrize(
     ("folder", "expected"),
     [("", "/jobs/mine/"), ("models/", "/jobs/mine/models/"), ("s3://models/", "s3://models/")],

@@ -284,16 +284,12 @@ def write_problems(format_: str, **fields: Any) -> list[str]:
                                                 "columns here are image, path. Use one of them"),
         ("webdataset", {"keyColumn": "id"}, "keyColumn: it names column 'id', but the columns "
                                             "here are image, path. Use one of them"),
-        ("images", {"column": "photo"}, "column: it names column 'photo', but the columns here "
-                                        "are image, path. Use one of them"),
-        ("images", {"nameColumn": "name"}, "nameColumn: it names column 'name', but the columns "
-                                           "here are image, path. Use one of them"),
         ("json", {"columns": ["path"], "partitionBy": ["path"]},
          "partitionBy: every column becomes a directory: nothing is left to write"),
         ("csv", {"rowNumber": "path"},
          "rowNumber: there is a column 'path' already. Choose another name"),
     ],
-    ids=["columns", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left", "number"],
+    ids=["columns", "partitionBy", "keyColumn", "nothing left", "number"],
 )  # fmt: skip
 def test_write_column_that_is_missing_or_taken_is_refused(
     format_: str, fields: dict[str, Any], problem: str
@@ -307,8 +303,6 @@ def test_write_column_that_is_missing_or_taken_is_refused(
         ("parquet", {"columns": ["path"]}),
         ("csv", {"columns": ["image"], "partitionBy": ["path"]}),
         ("webdataset", {"keyColumn": "path"}),
-        ("images", {"nameColumn": "path"}),
-        ("images", {"partitionBy": ["path"]}),
     ],
 )
 def test_write_column_is_accepted(format_: str, fields: dict[str, Any]) -> None:
@@ -327,7 +321,7 @@ def test_names_that_differ_by_case_are_refused_for_tables(format_: str, more: Do
 
 
 def test_write_columns_are_not_checked_if_unknown() -> None:
-    write = {"format": "images", "path": "s3://out/", "column": "photo"}
+    write = {"format": "webdataset", "path": "s3://out/", "keyColumn": "photo"}
     assert problems(columns=None, write=write) == []
 
 

@@ -114,7 +114,7 @@ def test_absolute_path_or_address_is_accepted(spec: Document) -> None:
     assert problems(**spec) == []
 
 
-@pytest.mark.parametrize("runtime", ["torch", "torchvision", "keras", "onnx"])
+@pytest.mark.parametrize("runtime", ["torch", "torchvision", "onnx"])
 @pytest.mark.parametrize("folder", ["", "models/", "./"])
 def test_relative_model_file_is_refused(runtime: str, folder: str) -> None:
     model = full_model(runtime)

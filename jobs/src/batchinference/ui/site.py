@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from batchinference.pipeline.storage.stored_texts import read_report
 from batchinference.ui import pages
 from batchinference.ui.jobs import Jobs, ObservedJob, Unreadable, readable, report_page
 
@@ -70,4 +69,4 @@ def _report(job: ObservedJob) -> Answer:
         page = report_page(output)
         if page is None:
             return _problem("No report", "The job has no report yet.", HTTPStatus.NOT_FOUND)
-        return Answer(read_report(page), policy=REPORT_POLICY)
+        return Answer(page.read(), policy=REPORT_POLICY)

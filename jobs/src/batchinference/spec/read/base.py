@@ -110,8 +110,8 @@ class RowOptions(FileOptions):
 
     max_row_bytes: RowBytes | None = None
     """Maximum size of a row in bytes after decompression and decoding. A larger row is a failed
-    row. For numpy, the limit applies to all arrays of a file together. The default is 256 MiB, for
-    audio and numpy 1 GiB, and for tfrecords 64 MiB."""
+    row. For numpy, the limit applies to all arrays of a file together. The default is 256 MiB,
+    and for audio and numpy 1 GiB."""
 
     @property
     def row_bytes(self) -> int:

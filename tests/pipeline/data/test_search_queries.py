@@ -112,7 +112,7 @@ def test_model_of_texts_and_images_takes_both(
     of_texts = output_of(
         tmp_path / "texts",
         texts(),
-        step("feature-extraction", source, "line", padToMultipleOf=8, options={"max_length": 64}),
+        step("feature-extraction", source, "line", options={"max_length": 64}),
         **spec,
     )
     image = Location(str(tmp_path / "a.png"))

@@ -97,7 +97,7 @@ class Endpoint:
         except (RateLimited, Overloaded):
             self._limit.record_overload(began, clock())
             raise
-        self._limit.record_answer(began, clock())
+        self._limit.record_answer(began)
         return answer
 
     async def _post(self, body: bytes) -> Any:

@@ -21,7 +21,6 @@ from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.pipeline.steps import decode as decode_step
-from batchinference.pipeline.storage import json as storage_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
@@ -126,24 +125,6 @@ def test_value_that_cannot_be_decoded_fails_its_row(format_: str) -> None:
         assert result.parents.tolist() == [1]
         assert result.table.num_rows == 1
         assert reason in str(result.failed[0])
-
-
-def test_document_with_very_many_values_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """22 MiB of empty lists would take 1.3 GiB."""
-    parsed: list[str | bytes] = []
-    loads = json.loads
-    monkeypatch.setattr(
-        json, "loads", lambda text, **hooks: parsed.append(text) or loads(text, **hooks)
-    )
-    monkeypatch.setattr(storage_json, "MAX_VALUES", 100)
-    small, large = '{"a": [1]}', f'{{"a": [{"1," * 100}1]}}'
-    for documents in ([small, large], [small.encode(), large.encode()]):
-        result = run(documents, format="json", fields={"a": "list<int64>"})
-        assert isinstance(result, TransformResult)
-        assert "more than 100 values. Split it" in str(result.failed[1])
-        assert values_of(result.table.column("raw")) == [{"a": [1]}]
-        assert parsed.pop() == documents[0]
-        assert not parsed
 
 
 def test_declared_fields_have_their_type_for_any_document(

@@ -287,12 +287,6 @@ def test_archive_without_rows_is_empty(source: Path) -> None:
         assert archive.getnames() == []
 
 
-def test_image_output_without_rows_has_no_file(source: Path) -> None:
-    steps = [python("with_vector"), NONE]
-    write = {"format": "images", "column": "vector"}
-    assert data_files(run(source, steps, write=write)) == []
-
-
 @pytest.mark.parametrize(
     "write",
     [{"format": name} for name in ("parquet", "csv", "json", "webdataset", "delta")],

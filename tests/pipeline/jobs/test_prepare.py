@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.errors import (
     BadInput,
     BadOutput,

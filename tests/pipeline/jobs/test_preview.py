@@ -206,7 +206,7 @@ def test_pictures_are_shown_by_their_shape(job_file: JobFile, module: str, tmp_p
     for name in "abc":
         Image.new("RGB", (197, 221)).save(tmp_path / "in" / f"{name}.png")
     read = {"format": "images", "options": {"include_paths": True}}
-    write = {"format": "images", "column": "image"}
+    write = {"format": "parquet"}
     done = preview(job_file(python("shape", module), read=read, write=write), "-n", "2")
     assert done.exit_code == 0, done.output
     assert done.stdout.count("  image: 221x197x3 uint8") == 2
@@ -218,7 +218,7 @@ def test_pictures_are_shown_by_their_shape(job_file: JobFile, module: str, tmp_p
 def test_preview_as_data(job_file: JobFile, module: str, tmp_path: Path, form: str) -> None:
     Image.new("RGB", (197, 221)).save(tmp_path / "in" / "a.png")
     read = {"format": "images", "options": {"include_paths": True}}
-    file = job_file(python("shape", module), read=read, write={"format": "images"})
+    file = job_file(python("shape", module), read=read, write={"format": "parquet"})
     done = preview(file, "-o", form)
     assert (done.exit_code, done.stderr) == (0, "2 files ignored: .txt 2\n")
     found = yaml.safe_load(done.stdout)

@@ -10,11 +10,11 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.output_plan import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.error_limits import check_errors, check_warnings

@@ -10,7 +10,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -31,17 +31,9 @@ from batchinference.pipeline.input.json_lines import NULL_ROW, begins_with_null,
 from batchinference.pipeline.input.json_shapes import Shape, types_of
 from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.schema import is_list
-from batchinference.pipeline.storage.json import check_depth
 from batchinference.spec.column_types import ColumnType
 
 _LOGGER = logging.getLogger(__name__)
-MAX_FIELDS = 4000
-"""Maximum number of different fields in all rows of a file, including nested fields."""
-SLICE_BYTES = 1 << 19
-"""Approximate bytes of the rows that are parsed together; fewer if they could have too many
-fields."""
-_STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*)(?:"(\s*:)?)?', re.DOTALL)
-"""A JSON string, and the colon after it if the string is a field name."""
 _NOT_TEXT = re.compile("changed from string to|Number too big")
 """Matches errors of pyarrow about values that are quoted to be read as text."""
 _SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
@@ -50,45 +42,6 @@ MAX_ATTEMPTS = 8
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
 """An integer that `float64` may not hold."""
-
-
-class TooManyFields(ValueError):
-    def __init__(self) -> None:
-        super().__init__(
-            f"the rows of the file have more than {MAX_FIELDS} different fields. Split the file, "
-            "or store fields with varying names as a list of names and values"
-        )
-
-
-class Fields:
-    """The fields of a file, without the fields that are known from other files."""
-
-    def __init__(self, known: pa.Schema, columns: Iterable[str] = ()) -> None:
-        """`columns` are also known, but not the fields nested in them."""
-        self._known = {path for field in known for path in _paths(field, "")}
-        self._known |= {f"/{name}" for name in columns}
-        self._seen: set[str] = set()
-
-    def add(self, schema: pa.Schema) -> None:
-        """Add the fields of a schema. Raises TooManyFields."""
-        self._add({path for field in schema for path in _paths(field, "")})
-
-    def add_columns(self, names: Iterable[str]) -> None:
-        """Add columns without their nested fields. Raises TooManyFields."""
-        self._add({f"/{name}" for name in names})
-
-    def _add(self, paths: set[str]) -> None:
-        seen = self._seen | (paths - self._known)
-        if len(seen) > MAX_FIELDS:
-            raise TooManyFields
-        self._seen = seen
-
-
-def _paths(field: pa.Field, above: str) -> Iterator[str]:
-    path = f"{above}/{field.name}"
-    yield path
-    for number in range(field.type.num_fields):
-        yield from _paths(field.type.field(number), path)
 
 
 class JsonRows:
@@ -124,11 +77,9 @@ class JsonRows:
         return JsonRows(*types, several_shapes=self._quotes_first)
 
     def parse(self, chunk: bytes) -> pa.Table:
-        """Return the rows of some lines. Raises ValueError for invalid or too deeply nested JSON,
-        for a value that does not fit its type, and for a row that is null, which pyarrow reads as
-        an object without fields."""
-        check_depth(chunk)
-        check_names(chunk)
+        """Return the rows of some lines. Raises ValueError for invalid JSON, for a value that does
+        not fit its type, and for a row that is null, which pyarrow reads as an object without
+        fields."""
         chunk.decode()  # pyarrow accepts invalid UTF-8
         if begins_with_null(chunk):  # pyarrow crashes
             raise ValueError(NULL_ROW)
@@ -190,8 +141,7 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
             "set read.options.types",
             ", ".join(several),
         )
-    sampled = dict(list(types.items())[:MAX_FIELDS])
-    return JsonRows(declared, sampled, several_shapes=bool(several))
+    return JsonRows(declared, types, several_shapes=bool(several))
 
 
 def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
@@ -203,21 +153,17 @@ def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
 
 
 def _shape_of(rows: bytes) -> Shape:
-    """Return the types of sampled rows; of none if they have too many fields. Invalid rows become
-    failed rows when they are read."""
-    if not _is_shallow(rows):
-        rows = b"\n".join(line for line in rows.splitlines() if _is_shallow(line))
-    documents = documents_in(rows.decode(errors="replace"))
+    """Return the types of sampled rows. Invalid rows become failed rows when they are read."""
     shape = Shape()
     surrogates = _SURROGATE.search(rows)
     shape.add(
         [
             row
-            for row in documents
+            for row in documents_in(rows.decode(errors="replace"))
             if isinstance(row, dict) and not (surrogates and _is_no_text(row))
         ]
     )
-    return shape if shape.count_fields() <= MAX_FIELDS else Shape()
+    return shape
 
 
 def _is_no_text(row: dict[str, Any]) -> bool:
@@ -229,28 +175,11 @@ def _is_no_text(row: dict[str, Any]) -> bool:
     return False
 
 
-def _is_shallow(rows: bytes) -> bool:
-    try:
-        check_depth(rows)
-    except ValueError:
-        return False
-    return True
-
-
 def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
     options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
     # use one block, because a record must not span two blocks
     reading = paj.ReadOptions(block_size=len(chunk) + 1, use_threads=False)
     return paj.read_json(io.BytesIO(chunk), reading, options)
-
-
-def check_names(rows: bytes) -> None:
-    """Raise TooManyFields for a long row with more than MAX_FIELDS names, before it is parsed.
-
-    Shorter rows are checked after they are parsed."""
-    large = len(rows) > SLICE_BYTES and rows.count(b":") > MAX_FIELDS
-    if large and len({found[1] for found in _STRING.finditer(rows) if found[2]}) > MAX_FIELDS:
-        raise TooManyFields
 
 
 def _as_read(kind: ColumnType) -> ColumnType:

@@ -106,10 +106,12 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
     """Raise ModelLoad if neither the cache nor the Hub has one of the files."""
     if any(_is_cached(model_id, file, revision) for file in files):
         return
+    problem: Exception = FileNotFoundError()
     for file in files:
-        problem = _problem_of_hub(model_id, file, revision)
-        if problem is None:
+        found = _problem_of_hub(model_id, file, revision)
+        if found is None:
             return
+        problem = found
         if not isinstance(problem, OSError | ValueError):
             break  # the Hub does not answer
     wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")

@@ -21,7 +21,6 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.error_attribution import raise_storage_error
-from batchinference.pipeline.input.tar_samples import adjacent_samples
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
@@ -191,4 +190,11 @@ def _records(source: BinaryIO) -> int:
 
 
 def _samples(source: BinaryIO) -> int:
-    return sum(1 for _ in adjacent_samples(source, [], 0))
+    """Return the number of samples: of runs of members that share a key."""
+    samples, last = 0, None
+    with tarfile.open(fileobj=source, mode="r|") as archive:
+        for member in archive:
+            archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
+            key = member.name.partition(".")[0]
+            samples, last = samples + (key != last), key
+    return samples

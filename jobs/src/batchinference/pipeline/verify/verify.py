@@ -20,7 +20,6 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
-from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
     Committed,
@@ -121,8 +120,8 @@ def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[De
     """Yield differences between the report and the counts of the output. `rows` is the number of
     input rows; None if it is unknown."""
     try:
-        report = Report.parse(read_report(place))
-    except (ValueError, FileNotFoundError, LargeReport):
+        report = Report.parse(place.read())
+    except (ValueError, FileNotFoundError):
         yield Kind.STATE, Spot(place.uri, detail="it is gone or damaged"), 1
         return
     if report.state is not JobState.SUCCEEDED or report.counts is None:
@@ -175,10 +174,7 @@ class Commits:
         found = [file.found for file in checked if file.found]
         yield from found
         counts = [file.rows for file in checked if file.rows is not None]
-        if self.work.spec.write.FILE_PER_ROW:
-            if len(checked) > entry.counts.written:
-                yield self._miscounted(entry, counted(len(checked), "file"), entry.counts.written)
-        elif not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
+        if not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
             yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
 
     def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
@@ -336,7 +332,5 @@ class JobCheck:
             )
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"
-        elif write.FILE_PER_ROW:
-            yield "which rows have no image, and therefore no file"
         if self.quick:
             yield "the content of files that were not read"

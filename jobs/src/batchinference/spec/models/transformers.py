@@ -187,9 +187,6 @@ class TransformersModel(WindowedModel):
             return ["string"] if several else "string"
         return None
 
-    def fields_to_embed(self, kind: str) -> dict[str, str]:
-        return {"task": {"text": "feature-extraction", "image": "image-feature-extraction"}[kind]}
-
     @model_validator(mode="after")
     def _check(self) -> TransformersModel:
         for field, tasks in FIELDS.items():

@@ -1,12 +1,7 @@
 """Reads JSON files: one object per line, or one array of objects per file.
 
 Column types are inferred from the beginning of many files and apply to all files, so that every
-output file has the same schema.
-
-The number of different fields in the rows of a file is limited. Every row of a table has a cell for
-every field of all other rows: if each line has a different field, memory grows with the square of
-the number of lines, and 4 MB of them take 1 TB.
-"""
+output file has the same schema."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from batchinference.pipeline.input.json_lines import as_lines, explained, spans_lines
-from batchinference.pipeline.input.json_rows import SLICE_BYTES, Fields, JsonRows, sampled_rows
+from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
@@ -27,47 +22,33 @@ from batchinference.pipeline.input.readers.records import (
 )
 from batchinference.pipeline.input.signatures import packed_as
 from batchinference.pipeline.json_texts import lines_of
-from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import parse_types
 
 if TYPE_CHECKING:
     from batchinference.spec.read import JsonOptions
 
-LEAST_BYTES = 1 << 15
+SLICE_BYTES, LEAST_BYTES = 1 << 19, 1 << 15
+"""Approximate bytes of the rows that are parsed together, and the minimum if rows may have fields
+of their own."""
 MAX_CELLS = 1 << 24
 """Maximum rows times columns of a table. Each cell takes 8 bytes, and more if it is text."""
-MAX_FILE_VALUES = 1 << 24
-"""Maximum number of values of a file that is one document. Each takes at least 64 bytes."""
 _BETWEEN_ROWS = b"}\n{"
 
 
 def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
     """Yield the same rows, with adjacent tables concatenated if their schemas are equal."""
-    tables: list[pa.Table] = []
-    for part in parts:
-        if tables and not _fits(part, tables):
-            yield _concatenated(tables)
-            tables = []
-        if isinstance(part, BadRow):
-            yield part
+    for schema, group in itertools.groupby(parts, _schema_of):
+        if schema is None:
+            yield from group
         else:
-            tables.append(part)
-    if tables:
-        yield _concatenated(tables)
+            yield pa.concat_tables(group)
 
 
-def _fits(part: Chunk, tables: list[pa.Table]) -> bool:
-    first = tables[0]
-    if isinstance(part, BadRow) or part.schema != first.schema or not first.num_columns:
-        return False  # concatenating tables without columns would lose the number of rows
-    rows: int = sum(table.num_rows for table in tables)
-    columns: int = first.num_columns
-    return rows * columns <= MAX_CELLS
-
-
-def _concatenated(tables: list[pa.Table]) -> pa.Table:
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+def _schema_of(part: Chunk) -> pa.Schema | None:
+    """Return the schema of a table; None if it has no columns, because concatenating such tables
+    would lose the number of rows."""
+    return None if isinstance(part, BadRow) or not part.num_columns else part.schema
 
 
 def row_slices(rows: bytes) -> Iterator[bytes]:
@@ -103,9 +84,6 @@ def _cut(rows: bytes, start: int, stop: int) -> int:
     return line or len(rows)
 
 
-SMALLER_FILE = "Split the file, or write one row per line and set read.options.lines to true"
-
-
 class JsonReader(Reader):
     other_format = staticmethod(packed_as)
 
@@ -135,13 +113,8 @@ class JsonReader(Reader):
         return next(line_chunks(file, self._most), b"")
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        fields = Fields(self._rows.schema)
         for chunk in self._chunks(file) if self._lines else self._elements(file):
-            rows = [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._rows)
-            for part in rows:
-                if isinstance(part, pa.Table):
-                    fields.add(part.schema)
-                yield part
+            yield from [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._rows)
 
     def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
         """Yield a file of objects in chunks of lines. Raises ValueError if it is one array."""
@@ -156,8 +129,6 @@ class JsonReader(Reader):
         content = whole(file, self._most)
         if found := packed_as(content):
             raise ValueError(f"the file is {found}")
-        check_depth(content)
-        check_size(content, MAX_FILE_VALUES, SMALLER_FILE)
         for is_row, lines in itertools.groupby(lines_of(content), lambda line: line[:1] == "{"):
             if is_row:
                 yield "".join(line + "\n" for line in lines).encode()

@@ -223,23 +223,6 @@ def test_rows_that_waited_while_others_were_answered_do_not_fail(error: Exceptio
     run()
 
 
-@in_virtual_time
-async def test_no_request_begins_before_retry_after() -> None:
-    busy = Busy(4, RateLimited("429", 30))
-    async with opened(busy, concurrency=8) as endpoint:
-        await asyncio.gather(*(endpoint.ask(b"") for _ in range(40)))
-    first, *_ = busy.rejected
-    assert all(began < 1 or began >= first + 30 for began in busy.began[: 8 + 1])
-
-
-@in_virtual_time
-async def test_few_rows_are_asked_at_once() -> None:
-    busy = Busy(10, RateLimited("429", 0))
-    async with opened(busy) as endpoint:
-        await asyncio.gather(*(endpoint.ask(b"") for _ in range(10)))
-    assert busy.began == [0.0] * 10
-
-
 @pytest.mark.parametrize("error", [NoResponse("refused"), RequestFailed("400")], ids=repr)
 def test_other_errors_do_not_change_the_limit(error: Exception) -> None:
     @in_virtual_time

@@ -70,7 +70,7 @@ KINDS = {
         ("spec/models/", "pipeline/runtimes/"),
     ),
     "a step": Kind(
-        {"Chunk", "Explode", "LabelFromPath", "Nearest", "PythonStep", "Repartition"},
+        {"Chunk", "Explode", "LabelFromPath", "PythonStep", "Repartition"},
         set(Step.kinds()),
         "kind",
         ("spec/steps.py", "pipeline/steps/"),
@@ -145,7 +145,7 @@ EXAMPLES = {
     "a read format": ("webdataset", r"ReadWebdataset|Webdataset(Options|Reader)"),
     "an output format": ("json", "WriteJson|JsonWriter"),
     "a runtime": ("onnx", "Onnx(Model|Runtime)"),
-    "a step": ("nearest", "Nearest|NearestRows"),
+    "a step": ("chunk", "class Chunk|spec.chunk import Chunk|ChunkText"),
 }
 """An example of each kind, and its classes."""
 

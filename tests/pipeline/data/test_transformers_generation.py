@@ -204,9 +204,8 @@ def test_vision_model_gets_images(tiny: Tiny) -> None:
         expected += processor.batch_decode(output, skip_special_tokens=True)
     assert len(set(expected)) == 3
     fields = {"prompt": "what is {text}?", "system": "be kind", "images": ["image"]}
-    for task in ("image-text-to-text", "any-to-any"):
-        runtime = loaded(task, source, ["image", "text"], sampling=GREEDY, **fields)
-        assert run(runtime, {"image": IMAGES, "text": TEXTS[:3]}) == expected, task
+    runtime = loaded("image-text-to-text", source, ["image", "text"], sampling=GREEDY, **fields)
+    assert run(runtime, {"image": IMAGES, "text": TEXTS[:3]}) == expected
 
 
 def test_vision_model_gets_images_where_the_prompt_has_them(tiny: Tiny) -> None:
@@ -238,7 +237,7 @@ def test_images_are_described_without_a_prompt(tiny: Tiny) -> None:
     runtime = loaded("image-text-to-text", source, ["image"], images=["image"], sampling=GREEDY)
     assert run(runtime, {"image": IMAGES}) == expected
     assert len(set(expected)) > 1
-    runtime = loaded("any-to-any", tiny("vision_chat"), ["image"], images=["image"])
+    runtime = loaded("image-text-to-text", tiny("vision_chat"), ["image"], images=["image"])
     (asked,) = runtime._prompts([{"image": IMAGES[0]}])
     text = runtime._prompts.tokenizer.decode(asked.tensors["input_ids"][0])
     assert text.replace("<image>", "") == "<bos>[user][assistant]"
@@ -259,7 +258,9 @@ def test_full_text_begins_with_the_prompt(tiny: Tiny) -> None:
 
 
 def test_seed_key_includes_images(tiny: Tiny) -> None:
-    runtime = loaded("any-to-any", tiny("vision_chat"), ["image"], prompt="what?", images=["image"])
+    runtime = loaded(
+        "image-text-to-text", tiny("vision_chat"), ["image"], prompt="what?", images=["image"]
+    )
     rows = [{"image": IMAGES[at]} for at in (0, 1, 0)]
     (asked,) = runtime._prompts(rows)
     first, second, third = asked.keys
@@ -268,9 +269,10 @@ def test_seed_key_includes_images(tiny: Tiny) -> None:
 
 def test_address_in_a_message_is_rejected(tiny: Tiny) -> None:
     turn = {"role": "user", "content": [{"type": "image", "url": "http://localhost:1/a.png"}]}
-    runtime = loaded("any-to-any", tiny("vision_chat"), ["turns"])
+    columns = {"turns": [[turn]], "image": IMAGES[:1]}
+    runtime = loaded("image-text-to-text", tiny("vision_chat"), list(columns), images=["image"])
     with pytest.raises(TypeError, match="holds text alone, not 'image'"):
-        run(runtime, {"turns": [[turn]]})
+        run(runtime, columns)
 
 
 def test_several_sequences_per_row(tiny: Tiny) -> None:

@@ -146,11 +146,6 @@ NOT_THERE = {
         ModelLoad,
         "step 'net': there is no module 'nowhere'",
     ),
-    "the factory of a keras model": (
-        net(runtime="keras", factory="nowhere:make"),
-        ModelLoad,
-        "step 'net': there is no module 'nowhere'",
-    ),
     "the file of an onnx model": (
         net(runtime="onnx", source="IN/model.onnx"),
         ModelLoad,

@@ -31,7 +31,6 @@ MODELS = {
     "bert": "masked_model",
     "clip": "clip",
     "chat": "chat_model",
-    "judge": "decision_model",
     "names": "token_classifier",
     "seer": "vision_chat",
     "sentiment": "sentiment_model",

@@ -81,14 +81,6 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "inputs": {"text": "text"},
         "returnFullText": True,
     },
-    "keras": {
-        "factory": "own.models:build",
-        "factoryArgs": {"units": 2},
-        "source": "s3://models/weights.weights.h5",
-        "storage": STORAGE,
-        "inputs": {"x": "x"},
-        "outputName": "logits",
-    },
     "onnx": {
         "source": "s3://models/model.onnx",
         "storage": STORAGE,

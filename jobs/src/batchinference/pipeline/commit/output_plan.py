@@ -115,7 +115,7 @@ def _adds_new_files(spec: BatchInferenceSpec) -> bool:
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: OutputReader) -> Layout:
     """Return the output to which additions are made: the output of the work, in whichever mode it
     was begun."""
-    places = (layout,)
+    places: tuple[Layout, ...] = (layout,)
     if spec.write.mode != "overwrite":
         places = (layout, layout.whole, layout.first_append)
     return next(filter(reader.is_of_work, places), layout)

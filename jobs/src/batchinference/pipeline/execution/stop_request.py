@@ -70,5 +70,5 @@ class StopWatch:
 
     def _watch(self, stop: StopRequest) -> None:
         while not self.requested.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-            if stop.is_seen():
+            if stop.is_sent():
                 self.requested.set()

@@ -6,7 +6,6 @@ The number of tokens includes special tokens, such as those at the beginning and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,18 +38,6 @@ class TextTooLong(ValueError):
         self, tokens: int, limit: int, text: str = "the text", fix: str = _CUT_OR_DIVIDE
     ) -> None:
         super().__init__(f"{text} has {tokens} tokens, and the model takes {limit}. {fix}")
-
-
-@contextmanager
-def truncation_explained(reason: str) -> Iterator[None]:
-    """Convert the error of a tokenizer that may cut only one of two texts, if that is not enough,
-    into ValueError. `reason` says which text is too long, and what to do."""
-    try:
-        yield
-    except Exception as error:
-        if "Truncation error" not in str(error):
-            raise
-        raise ValueError(reason) from error
 
 
 def surely_fits(text: str, tokens: int) -> bool:

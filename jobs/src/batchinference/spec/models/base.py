@@ -110,11 +110,6 @@ class RuntimeModel(SpecModel):
         """Return the environment variables with secrets that the model names."""
         return []
 
-    def fields_to_embed(self, kind: str) -> dict[str, str] | None:
-        """Return the fields with which the model embeds a `text` or an `image` alike; None if it
-        cannot embed both."""
-        return None
-
     @property
     def source_or_none(self) -> str | None:
         """Return the location of the model files; None if the runtime loads no files."""

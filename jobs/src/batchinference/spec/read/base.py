@@ -132,8 +132,6 @@ class ReadModel(SpecModel):
     """Rows per read task, if tasks can share a file; None if a task reads whole files."""
     INFLATION: ClassVar[int] = 4
     """How many times larger rows are in memory than in files."""
-    SPEEDUP: ClassVar[str] = ""
-    """What makes reading faster, as a sentence."""
 
     format: str
     """The kind of source."""

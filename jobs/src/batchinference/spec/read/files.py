@@ -218,7 +218,6 @@ class ReadImages(ReadFiles):
     EXTENSIONS = PICTURES
     PACKAGED = HEIF
     HAS_TEXTS = False
-    SPEEDUP = "Smaller images (read.options.size) take less time."
 
     format: Literal["images"]
     options: ImageOptions = ImageOptions()

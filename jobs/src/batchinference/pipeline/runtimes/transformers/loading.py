@@ -38,7 +38,7 @@ _TRAINING = re.compile(r"(^|\.)(masked_spec_embed|mask_token)$")
 """Weights that replace masked parts of an input in training. Checkpoints often omit them."""
 _POOLER = re.compile(r"(^|\.)pooler\.")
 _STATISTICS = re.compile(r"\.running_(mean|var)$")
-_BY_TOKEN = ("document-question-answering", "fill-mask", "token-classification")
+_BY_TOKEN = ("fill-mask", "token-classification")
 
 
 class Source:
@@ -91,13 +91,7 @@ class Source:
         not moved to the device."""
         config = self.processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
-        kinds = task["pt"]
-        if (
-            self._spec.task == "decision"
-            and type(config) in transformers.MODEL_FOR_DECISION_MAPPING
-        ):
-            kinds = (transformers.MODEL_FOR_DECISION_MAPPING[type(config)],)
-        where = {"model_classes": kinds, "config": config, "task": self._spec.task}
+        where = {"model_classes": task["pt"], "config": config, "task": self._spec.task}
         return self._complete(load_model(self.path, **where, **self._options()))
 
     def _options(self) -> dict[str, Any]:

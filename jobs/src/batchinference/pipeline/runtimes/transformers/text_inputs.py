@@ -30,7 +30,6 @@ from batchinference.pipeline.runtimes.text_limits import (
     Windows,
     check_length,
     max_tokens,
-    truncation_explained,
 )
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
@@ -195,11 +194,7 @@ class Tokens:
             return cut
         parts = tuple([column[row] for row in long] for column in texts)
         truncation = self.truncation or True
-        with truncation_explained(
-            f"options.truncation: {truncation} does not cut the other text, which is too long. "
-            "Leave the option out, so that both are cut, or shorten that text"
-        ):
-            cut = self._of_library(parts, truncation=truncation, max_length=limit, **options)
+        cut = self._of_library(parts, truncation=truncation, max_length=limit, **options)
         return tokens.with_rows(long, cut)
 
     def _of_library(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:

@@ -116,7 +116,7 @@ def test_no_number_is_changed(
     contents = contents if late else ["".join(contents)]
     outcome = read_csv(
         tmp_path_factory.mktemp("csv"), *contents, delimiter="\t", sampled=1,
-        column_names=["v", "t"],
+        columnNames=["v", "t"],
     )  # fmt: skip
     read = [row["v"] for row in outcome.good]
     accepted = [

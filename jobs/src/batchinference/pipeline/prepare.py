@@ -162,7 +162,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:
     """Return what a job requests of its output. The hashes of its code are computed."""
     code, work = code_of(spec), work_of(spec)
-    retry = spec.errors.retry
+    retry = spec.errors.retry_failed_rows
     return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
 
 

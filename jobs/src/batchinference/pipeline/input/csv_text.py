@@ -29,7 +29,7 @@ from batchinference.text import counted
 BLOCK_BYTES = 1 << 21
 RECORDS_AT_ONCE = 64
 SHOWN_BYTES, HINT_BYTES = 80, 1 << 16
-RAISE = "Raise read.options.max_row_bytes, or shorten the row"
+RAISE = "Raise read.options.maxRowBytes, or shorten the row"
 MARKER = "\0removed"
 """The beginning of a line that stands for a damaged record or a comment."""
 LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -265,7 +265,7 @@ class CsvText:
 
     @property
     def _too_long(self) -> str:
-        return f"a row has more bytes than max_row_bytes ({self._row_bytes})"
+        return f"a row has more bytes than maxRowBytes ({self._row_bytes})"
 
     def _block(
         self, text: bytes, stop: int, removed: list[tuple[int, int, Damage | None]], columns: int

@@ -113,7 +113,7 @@ def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) 
 @contextmanager
 def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a video and yield it with its first video track. Raises FFmpegError if there is none, or
-    if its frames have more than `max_pixels` pixels, and EOFError if the end of the file with the
+    if its frames have more than `maxPixels` pixels, and EOFError if the end of the file with the
     list of frames is missing."""
     try:
         opened = open_video(source, buffer_size=BUFFER_BYTES)
@@ -133,7 +133,7 @@ def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputConta
             warn(WarningName.PAGES_IGNORED, amount=len(tracks) - 1)
         width, height = tracks[0].width, tracks[0].height
         if width * height > max_pixels:
-            size = f"{width} x {height} pixels are more than max_pixels ({max_pixels})"
+            size = f"{width} x {height} pixels are more than maxPixels ({max_pixels})"
             raise av.InvalidDataError(0, size)
         yield container, tracks[0]
 

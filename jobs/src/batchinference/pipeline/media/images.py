@@ -55,13 +55,13 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageFile:
     """Return an image whose pixels are not decoded yet. Raises ValueError if it has more pixels
-    than `max_pixels`, and OSError if the content is not an image."""
+    than `maxPixels`, and OSError if the content is not an image."""
     if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = max_pixels  # Pillow has its own limit per process
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError:
-        limit = f"max_pixels ({max_pixels})"
+        limit = f"maxPixels ({max_pixels})"
         raise ValueError(f"the picture has more pixels than {limit}") from None
     except UnidentifiedImageError:
         if "HEIF" not in FORMATS and content[8:12] in _HEIC_BRANDS:
@@ -83,7 +83,7 @@ def _cause_of(content: bytes) -> str:
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:
     if image.width * image.height > max_pixels:
-        limit = f"max_pixels ({max_pixels})"
+        limit = f"maxPixels ({max_pixels})"
         raise ValueError(f"{image.width} x {image.height} pixels are more than {limit}")
 
 

@@ -257,7 +257,6 @@ CHECKED = {
     "pipeline/output/tables/lance.py": "checks the first rows; all else is metadata",
     "pipeline/input/sources/lance.py": "only metadata; TableInput checks what tasks read",
     "pipeline/input/sources/huggingface.py": "TableInput checks what tasks read",
-    "pipeline/input/sources/dataset_folder.py": "TableInput checks what tasks read",
 }
 
 

@@ -247,7 +247,6 @@ METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 CHECKED = {
     "pipeline/output/contents.py": "reads from a dataset with a checked schema",
     "pipeline/storage/arrow_files.py": "the check itself",
-    "pipeline/storage/parquet_dataset.py": "checks the schema with which all is read",
     "pipeline/execution/segment.py": "unpickles what the driver has pickled",
     "pipeline/input/parquet_file.py": "checks the columns that are wanted",
     "pipeline/input/int96.py": "only metadata",

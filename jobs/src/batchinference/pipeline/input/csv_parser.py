@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pac
 
 from batchinference.pipeline.input.csv_dialect import Dialect
-from batchinference.pipeline.input.csv_structure import Damage
-from batchinference.pipeline.input.csv_text import MARKER, Block, CsvText
+from batchinference.pipeline.input.csv_text import MARKER, Block, CsvText, Damage
 from batchinference.text import counted
 
 SHOWN_CHARACTERS = 200
@@ -66,20 +65,11 @@ def parse_rows(block: Block, columns: int, dialect: Dialect) -> Rows:
         return Rows(pa.table(original, table.column_names), rejected)
 
 
-def parse_sample(text: CsvText, columns: int) -> tuple[pa.Table, int]:
-    """Return all rows of a text, and the number of its damages. Damage at the end is not counted,
-    because a value may continue after a sample."""
-    names = _names(columns)
-    tables = [pa.table([pa.array([], pa.binary())] * columns, names)]
-    damages = last = 0
-    for block in text.blocks(columns):
-        damages, last = damages + last, 0
-        if isinstance(block, Block):
-            tables.append(parse_rows(block, columns, text.dialect).table)
-            damages += sum(damage is not None for damage in block.removed)
-        else:
-            last = 1
-    return pa.concat_tables(tables), damages
+def parse_sample(text: CsvText, columns: int) -> pa.Table:
+    """Return all rows of a text."""
+    blocks = (block for block in text.blocks(columns) if isinstance(block, Block))
+    empty = pa.table([pa.array([], pa.binary())] * columns, _names(columns))
+    return pa.concat_tables([empty, *(parse_rows(b, columns, text.dialect).table for b in blocks)])
 
 
 def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False) -> Rows:

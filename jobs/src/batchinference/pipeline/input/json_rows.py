@@ -27,7 +27,6 @@ from batchinference.pipeline.column_types import (
     misfit,
 )
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.json_lines import NULL_ROW, begins_with_null, has_null
 from batchinference.pipeline.input.json_shapes import Shape, types_of
 from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.schema import is_list
@@ -39,6 +38,11 @@ _NOT_TEXT = re.compile("changed from string to|Number too big")
 _SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
 MAX_ATTEMPTS = 8
 """How often rows are parsed, each time with further fields as text."""
+NULL_ROW = "a row of the line is null, and must be an object"
+_NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
+_MAYBE_NULL = re.compile(rb"[}\n][ \t\r]*null\b")
+"""Matches what may be a row that is null, or the value null within a row or a text."""
+_SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
 """An integer that `float64` may not hold."""
@@ -81,10 +85,10 @@ class JsonRows:
         not fit its type, and for a row that is null, which pyarrow reads as an object without
         fields."""
         chunk.decode()  # pyarrow accepts invalid UTF-8
-        if begins_with_null(chunk):  # pyarrow crashes
+        if _NULL_FIRST.match(chunk):  # pyarrow crashes
             raise ValueError(NULL_ROW)
         table = self._table(chunk)
-        if all(column.null_count for column in table.columns) and has_null(chunk):
+        if all(column.null_count for column in table.columns) and _has_null(chunk):
             raise ValueError(NULL_ROW)
         _check_floats(chunk, table)
         for index, field in enumerate(table.schema):
@@ -172,6 +176,24 @@ def _is_no_text(row: dict[str, Any]) -> bool:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return True
+    return False
+
+
+def _has_null(rows: bytes) -> bool:
+    """Return whether one of the rows is null, or may be null because some of several lines are
+    invalid."""
+    if b"null" not in rows or not _MAYBE_NULL.search(rows):
+        return False
+    text = rows.decode().strip()
+    decode, place = json.JSONDecoder(strict=False).raw_decode, 0
+    try:
+        while place < len(text):
+            row, end = decode(text, place)
+            if row is None:
+                return True
+            place = _SPACE.match(text, end).end()  # type: ignore[union-attr] # it always matches
+    except ValueError:
+        return "\n" in text
     return False
 
 

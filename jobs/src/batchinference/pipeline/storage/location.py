@@ -33,7 +33,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
 """Matches the part of a glob after its first directories."""
-_REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")
+_REMNANT = re.compile(r"^\.(.+?)(?:-[a-z0-9_]{8}\.tmp|\.lock)$")
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def base_name(path: str) -> str:
 
 
 def remnant_of(name: str) -> str | None:
-    """Return the final name of a file from the name of its temporary file; None for other names.
+    """Return the name of a file from that of its temporary file or its lock; None for other names.
 
     A process that dies while it writes leaves such a temporary file on the disk."""
     found = _REMNANT.match(name)

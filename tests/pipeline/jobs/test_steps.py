@@ -48,8 +48,10 @@ def check(directory: Path, run: Run, expected: list[Row]) -> None:
 
 
 @pytest.mark.usefixtures("ray")
-def test_function_gets_arguments_and_batch_size(tmp_path: Path) -> None:
-    steps = [own("to_upper", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
+@pytest.mark.parametrize("pool", [{}, {"replicas": {}}], ids=["task", "pool"])
+def test_function_gets_arguments_and_batch_size(tmp_path: Path, pool: Document) -> None:
+    sized = {**own("BatchRows"), "batchSize": 7, **pool}
+    steps = [own("to_upper", callArgs={"mark": "?"}), sized]
     run = run_job(job(tmp_path, *steps))
     assert run.counts == (40, 40, 0, 0)
     rows = rows_of(tmp_path / "out")

@@ -60,6 +60,7 @@ from batchinference.pipeline.ray_compat import (
     errors_of_blocks,
     outputs_within,
     retries_of_this_task,
+    whole_call,
 )
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
@@ -186,11 +187,13 @@ class DatasetExecution:
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the number of rows that an actor gets at once: a batch, a window of texts, or a
-        block for batches that are computed at the same time."""
-        if stage.concurrent_batches > 1:
+        """Return the number of rows that an actor gets at once: a window of texts, or else all rows
+        of a call, at least a batch. A call is a block if batches are computed at the same time."""
+        if not stage.batch_size or stage.concurrent_batches > 1:
             return None
-        if not (self.windows and stage.texts and stage.batch_size):
+        if not stage.texts:
+            return whole_call(stage.batch_size)
+        if self.windows is None:
             return stage.batch_size
         return self.windows.window_rows(stage.batch_size, replicas)
 

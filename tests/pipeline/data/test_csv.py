@@ -18,9 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.input import csv_text
+from batchinference.pipeline.input import csv_text, encoding_hints
 from batchinference.pipeline.input.readers import csv as reader
-from batchinference.pipeline.input.readers import encodings
 from support.inputs.packages import folder_of
 from support.inputs.read_files import read_csv, read_files
 from support.tiers import examples
@@ -134,7 +133,7 @@ def test_blocks_of_other_encodings_may_end_within_a_character(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
     monkeypatch.setattr(csv_text, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(encodings, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(encoding_hints, "_BLOCK_BYTES", 7)
     monkeypatch.setattr(reader, "SAMPLE_BYTES", 31)
     content = "n,t\n" + "".join(f"{n},é{n}\n" for n in range(50))
     outcome = read_csv(tmp_path, content.encode(encoding), encoding=encoding)

@@ -12,7 +12,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from batchinference.pipeline.input.readers import frames as reader
+from batchinference.pipeline.input.readers import images as reader
 from batchinference.pipeline.media import images
 from support.inputs.media_files import saved
 from support.inputs.read_files import Outcome, open_input, read_image

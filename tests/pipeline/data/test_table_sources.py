@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray.cloudpickle
-import yaml
 from pydantic import TypeAdapter
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
@@ -328,32 +327,34 @@ class TestHuggingface:
 
     @pytest.fixture
     def files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """Return a folder of three Parquet files."""
+        """Return a folder of three Parquet files, which stands for any dataset of the Hub."""
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
         (tmp_path / "in").mkdir()
         for number in range(3):
             part = pa.Table.from_pylist(ROWS[number * 40 : number * 40 + 40])
             pq.write_table(part, tmp_path / "in" / f"train-{number}.parquet")
+        load = datasets.load_dataset
+        monkeypatch.setattr(
+            datasets,
+            "load_dataset",
+            lambda *_, revision, **options: load(str(tmp_path / "in"), **options),
+        )
         return tmp_path / "in"
 
-    def test_card_may_name_files_of_its_folder(self, files: Path) -> None:
-        names = ["train-0.parquet", "./train-1.parquet", "train-[2-9].parquet"]
-        configs = [{"config_name": "default", "data_files": [{"split": "train", "path": names}]}]
-        (files / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
-        assert read(opened("huggingface", name=str(files), options={"split": "train"})).good == ROWS
-
     @pytest.mark.parametrize("streaming", [True, False])
-    def test_folder_of_files_is_read(self, files: Path, streaming: bool) -> None:
+    @pytest.mark.usefixtures("files")
+    def test_dataset_of_the_hub_is_read(self, streaming: bool) -> None:
         options = {"split": "train", "streaming": streaming}
-        given = opened("huggingface", name=str(files), options=options)
+        given = opened("huggingface", name="org/set", options=options)
         assert len(given) == (3 if streaming else 1)
         assert read(given).good == ROWS
 
     @pytest.mark.parametrize("how", ["saved", "streamed", "fetched"])
-    def test_limit_is_exact(self, folder: Path, files: Path, how: str) -> None:
+    @pytest.mark.usefixtures("files")
+    def test_limit_is_exact(self, folder: Path, how: str) -> None:
         options = {"split": "train", "overrideNumBlocks": 2, "streaming": how == "streamed"}
         for limit in (1, 50, 120, 1000):
-            name = str(folder if how == "saved" else files)
+            name = str(folder) if how == "saved" else "org/set"
             given = opened("huggingface", name=name, options={**options, "limit": limit})
             assert read(given).good == ROWS[:limit]
             assert given.columns() == ["id", "text", "score"]
@@ -365,9 +366,9 @@ class TestHuggingface:
 
         def size(**options: Any) -> int:
             options |= {"split": "train", "streaming": False}
-            return opened("huggingface", name=str(files), options=options).size
+            return opened("huggingface", name="org/set", options=options).size
 
-        whole = datasets.load_dataset(str(files), split="train").info.dataset_size
+        whole = datasets.load_dataset("org/set", split="train", revision=None).info.dataset_size
         assert 0 < size() == round(whole * 120 / 160)
         assert size(limit=20) == round(whole * 20 / 160)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from batchinference.pipeline.input.readers import frames as reader
+from batchinference.pipeline.input.readers import images as reader
 from support.inputs.read_files import Outcome, open_input, read_files
 
 CODECS = {"mp4": "libx264", "mkv": "libx264", "avi": "mpeg4", "webm": "libvpx", "mov": "mjpeg"}

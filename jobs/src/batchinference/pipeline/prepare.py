@@ -194,7 +194,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     problems = list(check_columns(spec, source.columns()))
     if not problems:
         problems = list(
-            type_problems(spec.steps, source.types(), source.why_text)
+            type_problems(spec.steps, source.types())
             if isinstance(source, FileInput)
             else type_problems(spec.steps, {})
         )

@@ -83,8 +83,6 @@ class StepTimes(SpecModel):
     """Number of measured rows."""
     seconds: float
     """Seconds that the step took for these rows, without the time it waited for rows."""
-    cpu_seconds: float
-    """CPU seconds of the processes in this time. For `write`, CPU seconds of the writer threads."""
     compute_seconds: float | None = None
     """Seconds in which the models or classes of the replicas of an actor pool computed. Absent if
     the step runs in tasks."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
@@ -170,17 +169,7 @@ class RuntimeModel(SpecModel):
         return MODEL_BATCH_SIZE
 
 
-NO_SOURCE = "give a 'factory' or a 'source' (or both)"
-NO_FACTORY = "'factoryArgs' needs a 'factory'"
 _NOT_ON_THE_HUB = "^([A-Za-z][A-Za-z0-9+.-]*://|/|[.][.]?/|~)"
-
-
-def check_factory(model: RuntimeModel, arguments: Arguments | None) -> None:
-    """Raise PydanticCustomError if there is no factory or source, or no factory for arguments."""
-    if model.factory_or_none is None and model.source_or_none is None:
-        raise PydanticCustomError("model_source", NO_SOURCE, {})
-    if model.factory_or_none is None and arguments is not None:
-        raise PydanticCustomError("model_factory", NO_FACTORY, {})
 
 
 def check_revision(source: str, revision: str | None) -> None:

@@ -15,10 +15,11 @@ from batchinference.spec.models.base import (
     OutputName,
     RuntimeModel,
     Source,
-    check_factory,
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_NO_SOURCE = "give a 'factory' or a 'source' (or both)"
+_NO_FACTORY = "'factoryArgs' needs a 'factory'"
 _TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
 _OWN_TYPES = "an exported program keeps its own types: leave out 'dtype'"
 
@@ -53,7 +54,10 @@ class TorchModel(RuntimeModel):
 
     @model_validator(mode="after")
     def _check(self) -> TorchModel:
-        check_factory(self, self.factory_args)
+        if self.factory is None and self.source is None:
+            raise PydanticCustomError("model_source", _NO_SOURCE, {})
+        if self.factory is None and self.factory_args is not None:
+            raise PydanticCustomError("model_factory", _NO_FACTORY, {})
         if self.factory is None and not self.trust_source:
             raise PydanticCustomError(
                 "model_trust",

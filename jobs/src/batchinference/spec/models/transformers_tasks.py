@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 Task = Literal[
@@ -61,15 +60,6 @@ def describe_inputs(task: str) -> str:
     return f"inputs: {{{required}: COLUMN}}{rest}"
 
 
-def rules_of_inputs() -> Iterator[tuple[str, str]]:
-    """Yield the CEL rule of the inputs of each group of tasks, and its message."""
-    for inputs in dict.fromkeys(INPUTS.values()):
-        tasks = [task for task, known in INPUTS.items() if known == inputs]
-        rule = f"'{inputs[0]}' in self.inputs && self.inputs.all(name, name in {list(inputs)})"
-        message = f"task {', '.join(tasks)} takes {describe_inputs(tasks[0])}"
-        yield f"!(self.task in {tasks}) || ({rule})", message
-
-
 GENERATION = ("text-generation", "image-text-to-text")
 EMBEDDING = ("feature-extraction", "image-feature-extraction")
 _ZERO_SHOT_CLASSIFICATION = (
@@ -90,7 +80,6 @@ WINDOWED = (
 )
 """Tasks whose results for the windows of a long text can be combined."""
 _TEXTS = (*WINDOWED, "fill-mask", "text-generation")
-_PADDED = ("feature-extraction", "text-classification", "text-generation")
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "pooling": EMBEDDING,
@@ -104,7 +93,6 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "sampling": GENERATION,
     "images": ("image-text-to-text",),
     "max_tokens_per_batch": (*PADDED_TEXTS, "text-generation"),
-    "pad_to_multiple_of": _PADDED,
     "too_long": _TEXTS,
     "window_overlap": WINDOWED,
 }

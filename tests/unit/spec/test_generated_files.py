@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchinference.spec import generate
 from batchinference.spec.crd import custom_resource_definition, schedule_definition
+from generators import __main__ as generate
 from generators.__main__ import CRD_FILE, SCHEDULE_CRD_FILE, generated_files
 
 ROOT = Path(__file__).parents[3]

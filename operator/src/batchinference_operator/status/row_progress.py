@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchinference.spec.report import Report
 from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
-from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.job_status import Status, with_internal
 
 
 def record_rows(status: Status, report: Report | None, now: str, *, late: bool) -> Status:
@@ -36,7 +36,7 @@ def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
     if own == known:
         return status
     status = update_last(status, {"rows": own})
-    return {**status, "progressTime": now} if own > known else status
+    return with_internal(status, progressTime=now) if own > known else status
 
 
 def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:

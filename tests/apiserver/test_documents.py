@@ -371,10 +371,10 @@ CROSS_FIELDS = [
     ("spec.steps.6.decode.output", "sample_rate",
      "output: the sampling rate would replace the audio (sample_rate). Set output to another name"),
     ("spec.steps.3.python.callable", "own.code:label", TASKS_ONLY),
-    ("spec.steps.16.chunk.overlap", 129, "overlap is more than half of size"),
-    ("spec.steps.16.chunk.unit", "words",
+    ("spec.steps.15.chunk.overlap", 129, "overlap is more than half of size"),
+    ("spec.steps.15.chunk.unit", "words",
      "unit tokens needs a 'tokenizer', and other units have none"),
-    ("spec.steps.16.chunk.column", "chunk_index",
+    ("spec.steps.15.chunk.column", "chunk_index",
      "column: the step adds chunk_index, chunk_start and chunk_end. Rename the column first"),
     ("spec.errors.warnings", [{"name": "TextCut"}, {"name": "TextCut"}], "Duplicate value"),
     ("spec.errors.warnings", [{"name": "FilesIgnored", "maxPercent": 1}],
@@ -387,8 +387,8 @@ CROSS_FIELDS = [
     ("spec.read", options("csv", quote=";", delimiter=";"),
      "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
      "always a quote, so it needs no escape"),
-    ("spec.steps.15.python.method", "map", "'predictBatch' takes batches: leave out 'method'"),
-    ("spec.steps.15.python.callable", "old.code:predict",
+    ("spec.steps.14.python.method", "map", "'predictBatch' takes batches: leave out 'method'"),
+    ("spec.steps.14.python.callable", "old.code:predict",
      "'predictBatch' is for a class, whose name is in CapWords"),
 ]  # fmt: skip
 OF_A_UNION = re.compile("(is for|is required for|for) (format|runtime|task|api) ")

@@ -170,7 +170,7 @@ PARSER_ONLY: list[tuple[Document, str]] = [
     (with_full("spec.steps.3.python.callArgs", {"a": {1: 2}}), NOT_JSON),
     (with_full("spec.steps.3.python.callArgs", {"a": float("inf")}), NOT_JSON),
     (with_full("spec.steps.3.python.callArgs", {"a": date(2026, 1, 31)}), NOT_JSON),
-    (with_full("spec.steps.15.python.constructorArgs", {"model": 1}), NO_SCHEMA),
+    (with_full("spec.steps.14.python.constructorArgs", {"model": 1}), NO_SCHEMA),
     (with_full("spec.steps.4.filter", "score >"), LANGUAGE),
     (with_full("spec.steps.9.addColumns", {"good": "contains(text", "'good')": None}), LANGUAGE),
     (with_full("spec.steps.8.decode.fields", {"name": "text"}), LANGUAGE),

@@ -126,7 +126,8 @@ def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, comple
     attempt = opened(layout, "overwrite")
     assert attempt.number == 2
     begun = f"attempts/{Path(attempt.place.path).name}"
-    left = {"job.json", "input.parquet", f"{begun}/start.json", f"{begun}/heartbeat"}
+    left = {"job.json", ".job.json.lock", "input.parquet"}
+    left |= {f"{begun}/start.json", f"{begun}/heartbeat"}
     assert set(files_below(tmp_path / "out")) == {f"_batchinference/{name}" for name in left}
     assert json.loads(layout.job.read())["work"] == OURS
 

@@ -3,7 +3,7 @@
     part-KEY-*.parquet             the output, with write.partitionBy in directories
     _SUCCESS                       the output is complete: only report.html and the log follow it
     _batchinference/
-      job.json                     the lease: which run holds the output
+      job.json                     the lease: which run holds the output (.job.json.lock: its lock)
       spec.json                    the spec of the job, without secrets
       report.json                  the report of the job
       report.html                  the report as a web page, written if possible

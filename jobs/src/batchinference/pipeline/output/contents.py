@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.arrow import tensors_to_lists
@@ -19,9 +20,8 @@ from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.csv import CsvWriter
-from batchinference.pipeline.storage.arrow_files import schema_in
+from batchinference.pipeline.storage.arrow_files import checked, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.pipeline.storage.parquet_dataset import files_of, parquet_dataset
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteFiles, WriteParquet, WriteTable
@@ -127,13 +127,22 @@ def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
 
 
 def _parquet(write: WriteParquet) -> pa.Table:
-    """Return the rows of Parquet files, with the columns of all files and partition columns."""
+    """Return the rows of Parquet files, with the columns of all files and partition columns. Others
+    may have written these files. Raises UnsafeColumn."""
     output = Location(write.path, write.storage)
-    files = files_of(output)
+    files = output.without_links(output.visible_files())
     if not files:
         return pa.table({})
+    partitioning = pads.HivePartitioning.discover()
+    factory = pads.FileSystemDatasetFactory(
+        output.filesystem,
+        sorted(str(info.path) for info in files),
+        pads.ParquetFileFormat(),
+        pads.FileSystemFactoryOptions(partition_base_dir=output.path, partitioning=partitioning),
+    )
     try:
-        return parquet_dataset(output, files).to_table()
+        schema = factory.inspect(promote_options="permissive", fragments=None)
+        return factory.finish(checked(schema)).to_table()
     except pa.ArrowTypeError as error:
         raise BadOutput(
             f"output: a column has types without a common type ({error}). Read the files with "

@@ -44,6 +44,7 @@ from batchinference.text import counted
 
 _PART = re.compile(r"part-[0-9a-f]{8,16}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """The file names of any job. Several jobs may store their error records in one directory."""
+THREADS = 8
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
@@ -113,9 +114,6 @@ def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
     return list({place.path: place for place in places}.values())
 
 
-THREADS = 8
-
-
 def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Defect]:
     """Yield differences between the report and the counts of the output. `rows` is the number of
     input rows; None if it is unknown."""
@@ -171,9 +169,9 @@ class Commits:
                     yield Kind.ORPHANS, Spot((stored.place / name).uri), 1
 
     def _of_data(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Defect]:
-        found = [file.found for file in checked if file.found]
+        found = [defect for _, defect in checked if defect]
         yield from found
-        counts = [file.rows for file in checked if file.rows is not None]
+        counts = [rows for rows, _ in checked if rows is not None]
         if not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
             yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
 
@@ -181,12 +179,15 @@ class Commits:
         failed = entry.counts.failed
         if entry.errors is None:
             return [self._miscounted(entry, "no failed rows", failed)] if failed else []
-        checked, file = self.errors.check(entry.errors), self.errors.place / entry.errors.name
-        if checked.found:
-            return [checked.found]
+        (rows, defect), file = (
+            self.errors.check(entry.errors),
+            self.errors.place / entry.errors.name,
+        )
+        if defect:
+            return [defect]
         found = []
-        if checked.rows != failed:
-            found.append(self._miscounted(entry, counted(checked.rows or 0, "failed row"), failed))
+        if rows != failed:
+            found.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
         try:
             wrong = with_retries(lambda: wrong_errors(entry, file))
         except DAMAGE as error:

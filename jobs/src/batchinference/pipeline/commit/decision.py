@@ -139,7 +139,7 @@ def decide(state: OutputState, request: Request) -> Action:
     action = Action.START
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
-        action = _check_code(state, state.lease, request, action)
+        action = _check_code(state, request, action)
     elif state.lease is not None and not _may_replace(state, state.lease, request):
         raise BadOutput(f"{where}: {_describe_other_work(state, state.lease, request)}")
     if action.starts:
@@ -175,7 +175,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     return Action.START_AGAIN
 
 
-def _check_code(state: OutputState, lease: Lease, request: Request, action: Action) -> Action:
+def _check_code(state: OutputState, request: Request, action: Action) -> Action:
     """Return the action, unless it would combine rows of changed code. Starts again if no rows are
     committed.
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -315,18 +313,3 @@ def test_concurrent_replicas_fetch_once(tmp_path: Path, cache: Path) -> None:
     with ThreadPoolExecutor(6) as replicas:
         found = list(replicas.map(model_files._fetch, [Location(str(tmp_path / "model"))] * 6))
     assert len(set(found)) == 1
-
-
-def test_files_are_fetched_concurrently(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contents = write_model(tmp_path / "model")
-    together, copy = threading.Barrier(len(contents)), model_files._copy_once
-
-    def copy_together(*arguments: Any) -> None:
-        together.wait(timeout=60)
-        copy(*arguments)
-
-    monkeypatch.setattr(model_files, "_copy_once", copy_together)
-    fetched = model_files._fetch(Location(str(tmp_path / "model")))
-    assert {(fetched / name).read_bytes() for name in contents} == set(contents.values())

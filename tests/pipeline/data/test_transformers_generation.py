@@ -16,7 +16,7 @@ from PIL import Image
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
 from support.inputs.photographs import photograph
-from support.models.run_transformers import loaded, objects, run
+from support.models.run_transformers import loaded, run
 from support.models.tiny_transformers import CHARACTERS, CHAT, characters
 from support.outputs.row_warnings import run_with_warnings
 
@@ -116,15 +116,6 @@ def test_prompt_without_room_is_refused(short_model: str) -> None:
         prompts(short_model, {"text": ["a"]}, tooLong="truncate", sampling=sampling)
 
 
-def test_prompt_is_filled_with_row_values(tiny: Tiny) -> None:
-    fields = {"prompt": "{n} {{words}} of {text}", "sampling": GREEDY}
-    runtime = loaded("text-generation", tiny("text_model"), ["text", "n"], **fields)
-    prompts = ["3 {words} of cats", "12 {words} of dogs"]
-    assert run(runtime, {"text": ["cats", "dogs"], "n": [3, 12]}) == [
-        continued(tiny("text_model"), prompt, **GREEDY) for prompt in prompts
-    ]
-
-
 def test_chat_model_gets_messages(tiny: Tiny) -> None:
     source = tiny("chat_model")
     turns = [{"role": "user", "content": "a dog"}, {"role": "assistant", "content": "good"}]
@@ -166,13 +157,6 @@ def test_messages_need_a_chat_template(tiny: Tiny) -> None:
     runtime = loaded("text-generation", tiny("text_model"), ["turns"])
     with pytest.raises(JobFailure, match="a list of messages was given, but model"):
         run(runtime, {"turns": [[{"role": "user", "content": "a cat"}]]})
-
-
-def test_invalid_prompts_are_rejected(tiny: Tiny) -> None:
-    runtime = loaded("text-generation", tiny("chat_model"), ["text"])
-    for value, error in ((None, ValueError), (5, TypeError), ([{"content": "whose?"}], TypeError)):
-        with pytest.raises(error):
-            runtime({"text": objects([value])})
 
 
 def test_encoder_decoder_generates(tiny: Tiny) -> None:
@@ -265,14 +249,6 @@ def test_seed_key_includes_images(tiny: Tiny) -> None:
     (asked,) = runtime._prompts(rows)
     first, second, third = asked.keys
     assert first == third != second
-
-
-def test_address_in_a_message_is_rejected(tiny: Tiny) -> None:
-    turn = {"role": "user", "content": [{"type": "image", "url": "http://localhost:1/a.png"}]}
-    columns = {"turns": [[turn]], "image": IMAGES[:1]}
-    runtime = loaded("image-text-to-text", tiny("vision_chat"), list(columns), images=["image"])
-    with pytest.raises(TypeError, match="holds text alone, not 'image'"):
-        run(runtime, columns)
 
 
 def test_several_sequences_per_row(tiny: Tiny) -> None:

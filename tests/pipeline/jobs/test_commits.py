@@ -439,7 +439,7 @@ class TestSink:
         notes = manifest_of(commit.attempt)["notes"]
         assert {step for step, _ in notes} == {"write"}
         fields = {name for _, note in notes for name in json.loads(note)}
-        assert fields == {"peak_bytes", "rows", "seconds", "cpu_seconds"}
+        assert fields == {"peak_bytes", "rows", "seconds"}
         assert rows_of(Path(layout.output.path)) == [{"n": 1}]
 
     @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "emptyInput": "compute",
         "nonFinite": "keep",
         "maxTokensPerBatch": 16384,
-        "padToMultipleOf": 8,
         "dtype": "auto",
         "attention": "sdpa",
         "deviceMap": "balanced",

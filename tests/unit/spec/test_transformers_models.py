@@ -36,7 +36,6 @@ FIELD_VALUES: Document = {
     "sampling": {"max_new_tokens": 5},
     "images": ["text"],
     "max_tokens_per_batch": 1000,
-    "pad_to_multiple_of": 8,
     "too_long": "fail",
     "window_overlap": 8,
 }
@@ -45,7 +44,6 @@ ALIASES = {
     "return_full_text": "returnFullText",
     "candidate_labels": "candidateLabels",
     "max_tokens_per_batch": "maxTokensPerBatch",
-    "pad_to_multiple_of": "padToMultipleOf",
     "too_long": "tooLong",
     "window_overlap": "windowOverlap",
 }
@@ -107,9 +105,9 @@ def test_field_of_another_task_is_refused() -> None:
          "'pooling' is for the feature-extraction tasks, not for 'text-classification'"),
         ("feature-extraction", {"topK": 2},
          "'topK' is for the classification tasks, not for 'feature-extraction'"),
-        ("object-detection", {"padToMultipleOf": 8},
-         "'padToMultipleOf' is for feature-extraction, text-classification and text-generation, "
-         "not for 'object-detection'"),
+        ("object-detection", {"windowOverlap": 8},
+         "'windowOverlap' is for feature-extraction, text-classification, token-classification "
+         "and zero-shot-classification, not for 'object-detection'"),
         ("zero-shot-classification", {"candidateLabels": []},
          "task 'zero-shot-classification' needs 'candidateLabels'"),
         ("image-text-to-text", {"images": [], "inputs": {"text": "text"}},

@@ -82,7 +82,7 @@ class Committer:
         leaves orphan files only if its process dies or loses the storage before they are removed.
         """
         with _removed_on_error() as written:
-            write_time = StepTime(WRITE_STEP, of_thread=True)
+            write_time = StepTime(WRITE_STEP)
             with write_time.measured(lambda: len(batch.ids)):
                 batch = self.files.with_warnings(batch)
                 entries = list(self._entries(batch, task, written))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 from importlib.machinery import PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from batchinference.pipeline.runtimes.device import Device
 if TYPE_CHECKING:
     from batchinference.spec.models import Model
 
-_Model = TypeVar("_Model")
 Batch = dict[str, np.ndarray]
 
 
@@ -141,15 +140,6 @@ def load_callable(path: str) -> Any:
             f"cannot load '{path}': {describe(error)}. The module must be in "
             "the directory of the job's file, be installed, or be in the image"
         ) from error
-
-
-def model_of_factory(factory: str, arguments: Mapping[str, Any], kind: type[_Model]) -> _Model:
-    """Return what the user's function returns. Raises ModelLoad if it is not of this kind."""
-    made = load_callable(factory)(**arguments)
-    if not isinstance(made, kind):
-        wanted = f"{kind.__module__.partition('.')[0]} {kind.__name__}"
-        raise ModelLoad(f"factory: '{factory}' returned {type(made).__name__}. Return a {wanted}")
-    return made
 
 
 @dataclass(frozen=True)

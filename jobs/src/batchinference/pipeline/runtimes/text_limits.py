@@ -14,7 +14,7 @@ import numpy as np
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.text_spans import Span, Splitter, tokens_of
-from batchinference.spec.models.texts import TooLong
+from batchinference.spec.models.texts import TooLong, WindowedModel
 from batchinference.spec.warnings import WarningName
 
 NO_LIMIT = 10**9
@@ -46,10 +46,16 @@ def surely_fits(text: str, tokens: int) -> bool:
     return text.isascii() and len(text) <= tokens - _SPARE
 
 
-def max_tokens(tokenizer: Any, network: Any) -> int | None:
+def set_padding_token(tokenizer: Any) -> None:
+    """Give a tokenizer a token for padding, if it has none."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+
+
+def max_tokens(tokenizer: Any, network: Any = None) -> int | None:
     """Return the number of tokens that a model takes: that of its tokenizer or its positions,
     whichever is less. Return None if neither has a limit."""
-    limits = [tokenizer.model_max_length, positions_of(network)]
+    limits = [tokenizer.model_max_length, positions_of(network) if network is not None else None]
     known = [int(limit) for limit in limits if limit is not None and 0 < limit < NO_LIMIT]
     return min(known, default=None)
 
@@ -198,3 +204,15 @@ class TextLimit:
                 f"windowOverlap: a window of '{source}' has {self.tokens} tokens, and "
                 f"{self.overlap} are more than half of them. Use a smaller number"
             )
+
+
+def limit_of(
+    tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
+) -> TextLimit:
+    """Return the limit of a model whose texts have at most `tokens` tokens, and make its tokenizer
+    cut them on the right side. `policy` is used unless the user has set another."""
+    limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
+    if model.too_long in ("truncate", "truncateLeft"):
+        tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
+    limit.check_windows(getattr(model, "source", ""))
+    return limit

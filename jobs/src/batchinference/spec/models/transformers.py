@@ -147,9 +147,6 @@ class TransformersModel(WindowedModel):
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """Maximum number of tokens, including padding, that are computed together. The rows of a batch
     are divided into groups of similar length. For tasks with texts."""
-    pad_to_multiple_of: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Pad texts to a multiple of this number of tokens, so that tensors have few different
-    shapes."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] | None = None
     """The data type of the model. `auto` is the data type of its files."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] | None = None

@@ -90,7 +90,6 @@ WINDOWED = (
 )
 """Tasks whose results for the windows of a long text can be combined."""
 _TEXTS = (*WINDOWED, "fill-mask", "text-generation")
-_PADDED = ("feature-extraction", "text-classification", "text-generation")
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "pooling": EMBEDDING,
@@ -104,7 +103,6 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "sampling": GENERATION,
     "images": ("image-text-to-text",),
     "max_tokens_per_batch": (*PADDED_TEXTS, "text-generation"),
-    "pad_to_multiple_of": _PADDED,
     "too_long": _TEXTS,
     "window_overlap": WINDOWED,
 }

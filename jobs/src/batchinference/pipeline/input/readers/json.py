@@ -5,13 +5,16 @@ output file has the same schema."""
 
 from __future__ import annotations
 
+import codecs
 import itertools
+import json
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.input.json_lines import as_lines, explained, spans_lines
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.records import (
@@ -34,6 +37,12 @@ of their own."""
 MAX_CELLS = 1 << 24
 """Maximum rows times columns of a table. Each cell takes 8 bytes, and more if it is text."""
 _BETWEEN_ROWS = b"}\n{"
+ARRAY = "a file that is one array is read with read.options.lines: false"
+_NEXT_OBJECT = re.compile(rb"(?<=\})\s*\n\s*(?=\{)")
+"""What separates two objects that are not on one line each. Within an object, there is a comma."""
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
+_KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"}
+"""The kind of a JSON value that is no object, by its first character. Any other is a number."""
 
 
 def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -174,3 +183,44 @@ def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
         half = len(lines) // 2
         yield from _rows_of(b"".join(lines[:half]), rows)
         yield from _rows_of(b"".join(lines[half:]), rows)
+
+
+def spans_lines(content: bytes) -> bool:
+    """Return whether JSON begins with an array or an object that ends on a later line.
+
+    Raises ValueError if it is UTF-16, or compressed."""
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if found := "UTF-16. Convert it to UTF-8" if wide else packed_as(content):
+        raise ValueError(f"the file is {found}")
+    first, _, rest = content.lstrip().partition(b"\n")
+    first, next_mark = first.rstrip(), rest.lstrip()[:1]
+    if not first.startswith(b"{"):
+        return first.startswith(b"[") and not first.endswith(b"]")
+    # in an object, a brace cannot follow a brace or a comma: then the first line is damaged
+    return first.endswith((b"[", b":")) or (first.endswith((b"{", b",")) and next_mark != b"{")
+
+
+def as_lines(content: bytes) -> bytes:
+    """Return objects that span lines as JSON Lines. Raises ValueError for an array."""
+    if content.lstrip().startswith(b"["):
+        raise ValueError(f"the file is one JSON array over several lines: {ARRAY}")
+    return b"\n".join(map(_as_line, _NEXT_OBJECT.split(content)))
+
+
+def _as_line(row: bytes) -> bytes:
+    # in a text, a line end is as invalid as a tab, and must not become a space
+    row = _TEXT.sub(lambda text: re.sub(rb"[\r\n]", b"\t", text[0]), row)
+    return b" ".join(row.splitlines())
+
+
+def explained(error: ValueError, line: str) -> ValueError:
+    """Return the error of a line that cannot be parsed, with a cause that users know."""
+    if line.startswith("{"):
+        comma = line.endswith("},")
+        return ValueError(f"the line ends with a comma. Remove it ({error})") if comma else error
+    with suppress(ValueError, RecursionError):
+        json.loads(line)
+        kind = _KINDS.get(line[0], "number")
+        hint = f": {ARRAY}" if kind == "array" else ""
+        return ValueError(f"the line is a JSON {kind}, and must be an object{hint}")
+    return ValueError(f"the line is no JSON object ({error})")

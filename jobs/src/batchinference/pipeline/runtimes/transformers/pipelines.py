@@ -18,7 +18,7 @@ from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.text_limits import Windows
+from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
 from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
@@ -36,7 +36,6 @@ from batchinference.pipeline.runtimes.transformers.loading import (
 from batchinference.pipeline.runtimes.transformers.text_inputs import (
     buckets,
     fit,
-    limit_of,
     pad_behind,
     texts,
 )
@@ -195,7 +194,7 @@ class PipelineTexts:
             given = options.get("tokenizer_kwargs", {})
             options["tokenizer_kwargs"] = {"truncation": True, **given}
             chosen = given.get("max_length")
-        self._limit = limit_of(tokenizer, model, chosen)
+        self._limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer))
         special, pair = (tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True))
         self._others = 0
         if model.task == "zero-shot-classification":
@@ -265,7 +264,7 @@ class PipelineRuntime:
         if budget is not None:
             tokenizer = self._pipeline.tokenizer
             lengths = [len(ids) for ids in tokenizer(rows, truncation=True)["input_ids"]]
-            return [group.tolist() for group in buckets(lengths, budget, None, 0)]
+            return [group.tolist() for group in buckets(lengths, budget)]
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             groups[self._task.kind(row, self._pipeline)].append(number)

@@ -184,7 +184,7 @@ async def test_each_outage_has_its_own_grace_period(harness: Harness) -> None:
     )
     async with harness.operator():
         harness.cluster.apply(
-            retry={"onCause": {"Application": "retry"}, "backoff": {"initial": "0s"}}
+            retry={"onCause": {"Application": "Retry"}, "backoff": {"initial": "0s"}}
         )
         await until(lambda: harness.cluster.get("RayJob", "job-1"))
         back = clock() + 2 * UNREACHABLE_SECONDS

@@ -68,9 +68,9 @@ _SPECS = st.fixed_dictionaries(
                 {"maxAttempts": 2, "backoff": {"initial": "0s"}},
                 {
                     "backoff": {"initial": "5m"},
-                    "onCause": {"BadInput": "retry", "NodeLost": "fail"},
+                    "onCause": {"BadInput": "Retry", "NodeLost": "Fail"},
                 },
-                {"maxAttempts": 5, "onCause": {"RayJobDeleted": "retry"}},
+                {"maxAttempts": 5, "onCause": {"RayJobDeleted": "Retry"}},
                 {"maxAttempts": 5, "outOfMemory": {"maxMemory": "7Gi"}},
             ]
         ),

@@ -24,7 +24,7 @@ def test_valid_parts_of_the_spec_are_used() -> None:
 
 @pytest.mark.parametrize(
     "invalid",
-    [{"onCause": {"NodeLots": "retry"}}, {"onCause": "retry"}, {"maxAttempt": 7},
+    [{"onCause": {"NodeLots": "Retry"}}, {"onCause": "retry"}, {"maxAttempt": 7},
      {"backoff": {"initial": "soon", "max": "1m"}}],
     ids=["unknown-cause", "no-map", "unknown-field", "nested-value"],
 )  # fmt: skip

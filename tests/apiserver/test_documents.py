@@ -41,7 +41,9 @@ NEEDS_PATHS = "a labelFromPath step needs read.options.include_paths: true"
 NO_DEVICE = "'acceleratorType' is the type of the devices: request devices with gpu or custom"
 NO_EXECUTE = "'tolerationSeconds' is for effect NoExecute"
 ONE_REFERENCE = "give exactly one of secretKeyRef and configMapKeyRef"
-ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
+ONE_SOURCE = "give exactly one of persistentVolumeClaim, configMap"
+BELONGS = "belongs to BatchInference, KubeRay or Kueue"
+NODE_TERMS = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 RESERVED = "is reserved for Ray, KubeRay and the operator"
 RESERVED_NAME = (
     "this variable is reserved for Ray, KubeRay, device plugins and the operator: remove it"
@@ -150,11 +152,12 @@ INVALID = [
     ("spec.cluster.env.0.value", REMOVED, "give exactly one of value and valueFrom"),
     ("spec.cluster.env.1.valueFrom", {}, ONE_REFERENCE),
     ("spec.cluster.env.1.name", "AWS_REGION", "two variables have one name"),
-    ("spec.cluster.volumes.1.name", "data", "two volumes have one name"),
-    ("spec.cluster.volumes.1.mountPath", "/data", "two volumes have one mountPath"),
+    ("spec.cluster.volumes.1.name", "data", "Duplicate value"),
+    ("spec.cluster.volumeMounts.1.mountPath", "/data", "Duplicate value"),
+    ("spec.cluster.volumeMounts.1.name", "other", "volumeMounts: a volume is not in volumes"),
     ("spec.cluster.volumes.0.name", "ray-logs", f"this volume name {RESERVED}"),
-    ("spec.cluster.volumes.0.mountPath", "/tmp/ray", f"this mountPath {RESERVED}"),
-    ("spec.cluster.volumes.0.mountPath", "/a/../tmp", "spec.cluster.volumes[0].mountPath"),
+    ("spec.cluster.volumeMounts.0.mountPath", "/tmp/ray", f"this mountPath {RESERVED}"),
+    ("spec.cluster.volumeMounts.0.mountPath", "/a/../b", "spec.cluster.volumeMounts[0].mountPath"),
     ("spec.cluster.volumes.0.configMap", {"name": "c"}, ONE_SOURCE),
     ("spec.cluster.volumes.1.hostPath.path", "/a/../b", "spec.cluster.volumes[1].hostPath.path"),
     ("spec.cluster.tolerations.0", {"value": "a"}, "without a key, operator must be Exists"),
@@ -169,7 +172,14 @@ INVALID = [
     ("spec.steps.2.resources.custom", {"a b": 1}, RESOURCE_NAME),
     ("spec.cluster.profiles", {"a b": {}}, RESOURCE_NAME),
     ("spec.cluster.nodeSelector", {"a b": "c"}, LABEL_KEY),
-    ("spec.cluster.patches.0.pod.metadata.annotations", {"a b": "c"}, LABEL_KEY),
+    ("spec.cluster.annotations", {"a b": "c"}, LABEL_KEY),
+    ("spec.cluster.labels", {"ray.io/cluster": "c"}, f"a key {BELONGS}"),
+    ("spec.cluster.envFrom.0.configMapRef", {"name": "c"}, "give exactly one of secretRef and con"),
+    (
+        f"spec.cluster.affinity.nodeAffinity.{NODE_TERMS}.0.matchExpressions.0.values",
+        [],
+        "In and NotIn need values",
+    ),
     ("spec.cluster.terminationGracePeriod", "1m1s", "at most 60s"),
     (
         "spec.cluster.rayStartParams.cpu",

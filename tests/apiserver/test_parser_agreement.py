@@ -163,7 +163,6 @@ PHOTO = {"question": "text", "photo": "image"}
 PARSER_ONLY: list[tuple[Document, str]] = [
     (with_full("spec.steps.10.selectColumns", ["path", "path"]), COST),
     (with_full("spec.steps.12.renameColumns", {"a": "c", "b": "c"}), COST),
-    (with_full("spec.cluster.patches.0.pod.spec", nested(40)), NO_SCHEMA),
     (with_full("spec.steps.3.python.callArgs", nested(40)), NO_SCHEMA),
     (with_full("spec.steps.3.python.callArgs", {"a": "x" * 70_000}), NO_SCHEMA),
     (with_full("spec.steps.3.python.callArgs", {"a": [1] * 70_000}), NO_SCHEMA),

@@ -45,12 +45,11 @@ SHOWN: dict[str, tuple[Any, str]] = {
         f"policy.{name}": ([f"m-{name}/"], f"m-{name}/")
         for name in (
             *("volumes", "images", "serviceAccounts", "priorityClasses", "queuePriorityClasses"),
-            *("runtimeClasses", "tolerations"),
+            *("runtimeClasses", "tolerations", "annotations"),
         )
     },
     "policy.profiles": (False, "profiles: false"),
     "policy.hostAccess": (True, "hostAccess: true"),
-    "policy.patches": (["metadata.marked"], "metadata.marked"),
     "clusterDomain": ("m-domain", "value: m-domain"),
     "prices.currency": ("MMM", '"currency":"MMM"'),
     "prices.cpuHour": (0.82, '"cpuHour":0.82'),

@@ -14,18 +14,17 @@ from batchinference.rendering.names import (
     NAME_LABEL,
     NODE_TYPE_LABEL,
     POD_GROUP_LABEL,
+    RAY_CONTAINER,
     RELEASED,
     Names,
 )
-from batchinference.rendering.objects import Owner
+from batchinference.rendering.objects import Owner, running_containers, templates_of
 from batchinference.rendering.rayjob import (
     KEEP_SECONDS,
-    POD_TEMPLATE,
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
     attempt_objects,
-    patched_pods,
 )
 from batchinference.rendering.token_secret import token_secret
 
@@ -40,10 +39,10 @@ __all__ = [
     "NAME_LABEL",
     "NODE_TYPE_LABEL",
     "POD_GROUP_LABEL",
-    "POD_TEMPLATE",
     "QUEUE_LABEL",
     "RAY_API_VERSION",
     "RAY_CLUSTER",
+    "RAY_CONTAINER",
     "RAY_JOB",
     "RELEASED",
     "Backstop",
@@ -51,7 +50,8 @@ __all__ = [
     "Owner",
     "attempt_objects",
     "effective",
-    "patched_pods",
+    "running_containers",
+    "templates_of",
     "token_secret",
     "with_memory",
 ]

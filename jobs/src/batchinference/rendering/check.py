@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from batchinference.plan import WorkerGroup
+from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.kueue import check_queue
 from batchinference.rendering.limits import check_priority
-from batchinference.rendering.patches import check_groups
 from batchinference.rendering.paths import check_paths
 from batchinference.rendering.profiles import check_profiles
-from batchinference.spec.cluster import Cluster
+from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.problems import Problem
+from batchinference.spec.problems import Problem, did_you_mean
 
 
 def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
@@ -26,6 +26,10 @@ def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> It
 
 def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> Iterator[Problem]:
     """Yield a problem for each setting with an unknown worker group."""
-    yield from check_groups("spec.cluster.rayStartParams", list(cluster.ray_start_params), groups)
-    for index, patch in enumerate(cluster.patches):
-        yield from check_groups(f"spec.cluster.patches[{index}].groups", patch.groups, groups)
+    known = [HEAD_GROUP, *groups]
+    for name in cluster.ray_start_params:
+        if name not in (ALL_GROUPS, *known):
+            there = f"{', '.join(known)}, and '{ALL_GROUPS}' for all{did_you_mean(name, known)}"
+            yield Problem(
+                "spec.cluster.rayStartParams", f"there is no group '{name}', only {there}"
+            )

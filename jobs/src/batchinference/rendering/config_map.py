@@ -27,9 +27,10 @@ DIGEST_VARIABLES = {
 """Environment variables of the head with the SHA-256 of each file. They are part of the RayJob, so
 that a user who can write only ConfigMaps cannot make the driver run another job."""
 _OPERATOR_FIELDS: dict[str, bool | set[str]] = {
-    **dict.fromkeys(("patches", "ray_start_params"), True),
-    **dict.fromkeys(("idle_timeout", "termination_grace_period"), True),
-    "head": {"node_selector", "tolerations"},
+    **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
+    **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
+    **dict.fromkeys(("scheduler_name", "fs_group", "ephemeral_storage"), True),
+    "head": {"node_selector", "tolerations", "ephemeral_storage"},
 }
 """Cluster settings that only the operator reads."""
 

@@ -32,13 +32,14 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
         labels[PRIORITY_LABEL] = cluster.queue_priority_class
     metadata = ray_job["metadata"]
     scales = ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling")
-    annotations = {"annotations": {ELASTIC_ANNOTATION: "true"}} if scales else {}
+    elastic = {ELASTIC_ANNOTATION: "true"} if scales else {}
+    annotations = {**metadata.get("annotations", {}), **elastic}
     return {
         **ray_job,
         "metadata": {
             **metadata,
             "labels": {**metadata["labels"], **labels},
-            **annotations,
+            **({"annotations": annotations} if annotations else {}),
         },
         "spec": {"suspend": True, **ray_job["spec"]},
     }

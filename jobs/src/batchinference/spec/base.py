@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
 _WORD = "[A-Za-z_][A-Za-z0-9_]*"
@@ -27,6 +27,8 @@ DATA_KEY = "^[-._A-Za-z0-9]+$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 DIRECTORY = r"^(/(\.?[^/.:][^/:]*|\.\.[^/:]+)?)+$"
 """An absolute path. Kubernetes rejects or resolves paths with `.`, `..` or `:`."""
+_PATH_PART = r"(\.?[^/.:][^/:]*|\.\.[^/:]+)"
+RELATIVE_PATH = f"^{_PATH_PART}(/{_PATH_PART})*$"
 DELIMITER = r"^[\x01-\t\x0b\x0c\x0e-~]$"
 """A character of ASCII other than NUL, a line end, and DEL. Hive separates fields by U+0001."""
 MARK = "^[!-/:-@\\[-`{-~]?$"
@@ -73,6 +75,24 @@ def _check_unique(names: list[str]) -> list[str]:
             "twice", "'{name}' is named twice. Remove one of them", {"name": duplicates[0]}
         )
     return names
+
+
+def map_by(*keys: str) -> dict[str, Any]:
+    """Return the extension of a JSON schema for a list whose items have these fields as keys."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+def unique_by(*keys: str) -> AfterValidator:
+    """Return the validator of a list whose items have different values of these fields."""
+
+    def check(items: list[BaseModel]) -> list[BaseModel]:
+        found = [tuple(getattr(item, to_snake(key)) for key in keys) for item in items]
+        if twice := [one for one in found if found.count(one) > 1]:
+            context = {"field": " and ".join(keys), "value": " ".join(map(str, twice[0]))}
+            raise PydanticCustomError("twice", "two items have the {field} '{value}'", context)
+        return items
+
+    return AfterValidator(check)
 
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]

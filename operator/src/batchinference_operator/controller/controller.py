@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,16 +18,15 @@ from batchinference.rendering import (
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import Drivers
-from batchinference_operator.controller.keys import parent_of
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import POD, Conflict, Invalid, KubeApi, Refused, Unreachable
+from batchinference_operator.kube.api import POD, Conflict, KubeApi, Refused, Unreachable
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
+from batchinference_operator.reconcile.pending import status_after_create_error
 from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -87,9 +84,6 @@ class Controller:
     backstop_requests: dict[JobKey, tuple[str, Backstop]] = field(default_factory=dict)
     """The last requested backstop deadlines of each job's RayJob, with the RayJob's uid. They are
     requested only once, because an admission policy may reject or change them."""
-    accepted_dry_runs: dict[JobKey, str] = field(default_factory=dict)
-    """The digest of the accepted dry runs of each job whose RayJob does not exist yet. If creating
-    the RayJob is refused, the next reconcile does not repeat the dry runs."""
     first_status_deferred: set[JobKey] = field(default_factory=set)
     """Jobs whose objects were created before their first status was written. The first status is
     deferred only once. If the objects must be created again, the job may be gone, which only a
@@ -207,7 +201,6 @@ class Controller:
         self.unreachable_since.pop(key, None)
         self.backstop_requests.pop(key, None)
         self.first_status_deferred.discard(key)
-        self.accepted_dry_runs.pop(key, None)
         for ray_job in self.cache.ray_jobs(key):
             if not ray_job.deleting or ray_job.owner_uid is None:  # others may use the label
                 continue
@@ -240,9 +233,8 @@ class Controller:
             if not ray_job.deleting:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
-            await self._validate(job.key, actions.dry_run)
-            # a job that was admitted has nothing to delete or to validate, so it is recorded before
-            # any other job is admitted
+            # a job that was admitted has nothing to delete, so it is recorded before any other
+            # job is admitted
             if actions.admits:
                 self.cache.admission_queue.admit(job.key)
             ray_job_created = await self._create(actions.create)
@@ -268,25 +260,6 @@ class Controller:
         except Refused as error:
             logger.warning("the workers of RayJob %s cannot be removed: %s", ray_job.name, error)
 
-    async def _validate(self, key: JobKey, objects: Sequence[Sequence[tuple[str, Object]]]) -> None:
-        """Validate the last version of each object by a dry run, unless it was accepted before.
-
-        Raises Invalid with the field of the first rejected version.
-        """
-        if not objects:
-            return
-        digest = hashlib.sha256(json.dumps(objects).encode()).hexdigest()
-        if self.accepted_dry_runs.get(key) == digest:
-            return
-        for versions in objects:
-            try:
-                await self.api.dry_run(*versions[-1])
-            except Invalid:
-                for field, body in versions[:-1]:
-                    await self.api.dry_run(field, body)
-                raise
-        self.accepted_dry_runs[key] = digest
-
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
 
@@ -298,7 +271,6 @@ class Controller:
             if created is not None and body["kind"] == RAY_JOB:
                 logger.info("created RayJob %s", body["metadata"]["name"])
                 self.cache.add_ray_job(created)
-                self.accepted_dry_runs.pop(parent_of(created), None)
                 ray_job_created = True
         return ray_job_created
 
@@ -349,9 +321,7 @@ class Controller:
         if isinstance(error, Unreachable):
             since = self.unreachable_since.setdefault(job.key, self.now())
             seconds = (self.now() - since).total_seconds()
-        field = error.field if isinstance(error, Invalid) else ""
-        reason = CreateError(str(error), seconds, field)
-        status = status_after_create_error(job, reason, self.now())
+        status = status_after_create_error(job, str(error), seconds, self.now())
         if status is not None:
             await self._write(job, status)
 

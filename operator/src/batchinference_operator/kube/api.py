@@ -39,11 +39,6 @@ class Expired(Refused):
 class Invalid(Refused):
     """The API server rejected a field or a value of an object."""
 
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.field = field
-        """The field of the job's spec from which the object was rendered; empty if unknown."""
-
 
 class Unreachable(Refused):
     """The API server did not respond, or returned a transient error.
@@ -62,12 +57,6 @@ class KubeApi(Protocol):
         """Create an object and return it as stored. Raises Refused.
 
         Returns None if an object of that name already exists, which is not an error.
-        """
-
-    async def dry_run(self, field: str, body: Object) -> None:
-        """Validate an object in the API server without creating it.
-
-        `field` is the validated field of the job's spec. Raises Invalid and Refused.
         """
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:

@@ -14,7 +14,6 @@ from kubernetes.aio.client import ApiClient
 
 from batchinference.rendering import (
     NAME_LABEL,
-    POD_TEMPLATE,
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
@@ -27,7 +26,6 @@ from batchinference_operator.kube.api import (
     MAX_RUNS,
     PAGE,
     POD,
-    Invalid,
     Unreachable,
 )
 from batchinference_operator.kube.http import (
@@ -35,7 +33,6 @@ from batchinference_operator.kube.http import (
     OnRequest,
     is_error,
     is_gone,
-    message_of,
     open_stream,
     raise_for,
     read_lines,
@@ -75,7 +72,6 @@ _COLLECTIONS = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
     EVENT: ("/apis/events.k8s.io/v1", "events"),
-    POD_TEMPLATE: ("/api/v1", "podtemplates"),
     "Secret": ("/api/v1", "secrets"),
     RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
     RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
@@ -126,15 +122,6 @@ class KubeClient:
             return None
         raise_for(status, answer)
         return answer
-
-    async def dry_run(self, field: str, body: Object) -> None:
-        path = path_of(body["kind"], body["metadata"]["namespace"])
-        query = "dryRun=All&fieldValidation=Strict"
-        status, answer = await self._request("POST", f"{path}?{query}", body)
-        # 400 means an unknown field or a value of another type
-        if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
-            raise Invalid(message_of(answer), field)
-        raise_for(status, answer)
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
         return self._list(

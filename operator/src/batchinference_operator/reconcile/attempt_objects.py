@@ -11,7 +11,6 @@ from batchinference.rendering import (
     Owner,
     attempt_objects,
     effective,
-    patched_pods,
     token_secret,
     with_memory,
 )
@@ -42,13 +41,10 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
     try:
         complete = complete_job(job, config)
         owner = Owner(job.name, job.uid)
-        objects = attempt_objects(complete, names, owner, job.generation)
+        patches = config.defaults.patches
+        objects = attempt_objects(complete, names, owner, job.generation, patches)
         add_prices(objects[1], config.prices, job.status)
-        return Actions(
-            create=objects,
-            dry_run=tuple(patched_pods(complete, names)),
-            requeue_after=POLL_SECONDS,
-        )
+        return Actions(create=objects, requeue_after=POLL_SECONDS)
     except SpecError as error:
         message = "; ".join(str(error).splitlines())
         return Actions(status=invalid_spec(job, message, now), requeue_after=0)

@@ -7,7 +7,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from batchinference.rendering.policy import PlatformPolicy
-from batchinference.spec.cluster import Cluster
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.reconcile.job_view import JobView
@@ -18,7 +18,7 @@ from batchinference_operator.status.ray_job import RayJobView
 class Config:
     """The platform's defaults, policy and prices, the token keys, and the concurrency limits."""
 
-    defaults: Cluster
+    defaults: PlatformDefaults
     token_key: bytes
     concurrency: Concurrency = field(default_factory=Concurrency)
     previous_token_key: bytes = b""

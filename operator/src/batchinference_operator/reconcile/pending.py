@@ -5,7 +5,6 @@ The job waits for admission or for the name of its RayJob, or its objects cannot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from batchinference.rendering import Names
@@ -13,7 +12,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.admission_queue import ROUNDED_FROM, AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.attempt_objects import create_actions, invalid_spec
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
@@ -40,29 +39,18 @@ LONG_QUEUE_SECONDS = 300.0
 with more. They do not delay the start, because the admission queue wakes the job."""
 
 
-@dataclass(frozen=True)
-class CreateError:
-    """Why the objects of an attempt could not be created."""
+def status_after_create_error(
+    job: JobView, error: str, unreachable_seconds: float | None, now: datetime
+) -> Status | None:
+    """Return the status that reports why the objects of an attempt could not be created.
 
-    message: str
-    unreachable_seconds: float | None = None
-    """Seconds for which the API server has been unreachable; None if it rejected an object."""
-    field: str = ""
-    """The field of the spec that the API server rejected; empty for other errors."""
-
-
-def status_after_create_error(job: JobView, error: CreateError, now: datetime) -> Status | None:
-    """Return the status that reports the error.
-
-    None if the API server has been unreachable for less than UNREACHABLE_SECONDS.
+    `unreachable_seconds` is the time for which the API server has been unreachable; None if it
+    rejected an object. The result is None if this time is less than UNREACHABLE_SECONDS.
     """
-    if error.field:
-        return invalid_spec(job, f"{error.field}: {error.message}", now)
-    if error.unreachable_seconds is None:
-        message = f"{error.message}{_kueue_hint(job, error.message)}"
-        summary = Summary(Cause.REFUSED.value, message)
-    elif error.unreachable_seconds >= UNREACHABLE_SECONDS:
-        message = f"the API server could not create the job's objects: {error.message}"
+    if unreachable_seconds is None:
+        summary = Summary(Cause.REFUSED.value, f"{error}{_kueue_hint(job, error)}")
+    elif unreachable_seconds >= UNREACHABLE_SECONDS:
+        message = f"the API server could not create the job's objects: {error}"
         summary = Summary(API_SERVER_UNAVAILABLE, message)
     else:
         return None
@@ -121,7 +109,7 @@ def wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec, or whose pods a dry run rejects, fails instead of waiting.
+    A job with an invalid spec fails instead of waiting.
     """
     ready = find_condition(job.status, "Ready") or {}
     same_spec = job.status.get("observedGeneration") == job.generation
@@ -133,7 +121,7 @@ def wait_for_admission(
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     requeue_after = min([refresh, *deadlines])
-    return Actions(dry_run=planned.dry_run, status=status, requeue_after=requeue_after)
+    return Actions(status=status, requeue_after=requeue_after)
 
 
 def _pending_status(job: JobView, summary: Summary, now: datetime) -> Status:

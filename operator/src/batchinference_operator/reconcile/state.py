@@ -72,7 +72,7 @@ class Observed:
 class Actions:
     """The actions of a reconcile.
 
-    Their order is: stop drivers, delete RayJobs, dry run, admit, create objects, release
+    Their order is: stop drivers, delete RayJobs, admit, create objects, release
     the clusters of finished RayJobs or remove their workers, change the backstop deadlines of a
     RayJob, release its gated pods, delete the job, write the status, requeue after `requeue_after`
     seconds.
@@ -82,9 +82,6 @@ class Actions:
     """RayJobs whose drivers must commit the work in progress and exit."""
     delete_ray_jobs: tuple[RayJobView, ...] = ()
     """RayJobs that must not continue, or whose TTL has expired."""
-    dry_run: tuple[tuple[tuple[str, Object], ...], ...] = ()
-    """For each object, pairs of a field of the spec and a version of the object. The API server
-    must accept the last version of each object before anything is created."""
     create: tuple[Object, ...] = ()
     release_clusters: tuple[RayJobView, ...] = ()
     """Ended RayJobs whose clusters are no longer needed."""

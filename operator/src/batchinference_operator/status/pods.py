@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from batchinference.rendering import CLUSTER_LABEL, POD_GROUP_LABEL
-from batchinference.rendering.pod_resources import running_containers
+from batchinference.rendering.objects import running_containers
 from batchinference.rendering.quantities import cpus_of
 from batchinference_operator.status.failure_cause import (
     Disruption,

@@ -19,7 +19,7 @@ from batchinference.rendering import (
     RELEASED,
     Backstop,
 )
-from batchinference.rendering.patches import RAY_CONTAINER
+from batchinference.rendering.names import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
 from batchinference.spec.times import time_of

@@ -17,11 +17,10 @@ from batchinference.rendering.policy import PlatformPolicy, parse_policy
 from batchinference.spec import SpecError, parse_defaults
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
+from batchinference_operator.kube.http import BURST, QPS
 from batchinference_operator.kube.leader_election import Identity
-from batchinference_operator.kube.rate_limiter import BURST, QPS
 from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.config import Concurrency, Config
 from batchinference_operator.reconcile.cost import Prices
 
 T = TypeVar("T")

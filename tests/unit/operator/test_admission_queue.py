@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision, AdmissionQueue
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry
 from support.tiers import examples
 from support.timeouts import scaled

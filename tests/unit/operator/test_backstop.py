@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.rendering import QUEUE_LABEL, Backstop
-from batchinference.rendering.backstop import GRACE_SECONDS
+from batchinference.rendering.rayjob import GRACE_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.deadlines import attempt_deadlines, job_deadlines
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import LAGS, Harness

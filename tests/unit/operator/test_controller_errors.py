@@ -14,7 +14,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import attempt_sync
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.job_view import LEFT_OUT
 from batchinference_operator.reconcile.pending import UNREACHABLE_SECONDS
 from batchinference_operator.status.timestamps import to_rfc3339

@@ -28,9 +28,8 @@ from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import ENDED_PHASES, TRANSITIONS, Phase
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.controller.controller import BACKLOG
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.driver_heads import MAX_LOST_BY_MEMORY
-from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS
+from batchinference_operator.reconcile.config import Concurrency
+from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation

@@ -16,8 +16,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.attempt_objects import complete_job, create_actions
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.config import Concurrency, Config
 from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.settings import MIN_KEY_BYTES, OperatorSettings
 from batchinference_operator.status.ray_job import RayJobView

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
-from batchinference_operator.reconcile.status_throttle import (
+from batchinference_operator.reconcile.requeue import (
     USAGE_SECONDS,
     WRITE_SECONDS,
     write_delay,

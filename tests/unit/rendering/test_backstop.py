@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering.backstop import GRACE_SECONDS, Backstop
+from batchinference.rendering.rayjob import GRACE_SECONDS, Backstop
 from batchinference.spec.lifecycle import Deadlines
 from support.documents.parsed import job
 from support.operator.rendered import render

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from batchinference.rendering import Names, attempt_objects, effective
 from batchinference.rendering.patches import MERGE_KEYS, strategic_merge
 from batchinference.spec import SpecError, parse_defaults
 from batchinference.spec.platform_defaults import PlatformDefaults
 from support.documents.minimal import model_step
+from support.documents.pages import blocks
 from support.documents.parsed import job
 
 RAY = {"name": "ray", "image": "a", "env": [{"name": "A", "value": "1"}]}
@@ -51,6 +53,13 @@ def test_patches_are_for_the_platform_only() -> None:
     assert parse_defaults("patches: [{groups: [head], pod: {}}]").patches[0].groups == ["head"]
     with pytest.raises(SpecError, match=r"spec.cluster.patches: unknown field"):
         job(cluster={"patches": []})
+
+
+def test_patch_of_the_page_adds_a_sidecar() -> None:
+    (values,) = (block for block in blocks("docs/devices.md", "text") if "patches" in block)
+    (sidecar,) = yaml.safe_load(values)["defaults"]["patches"]
+    for pod in pods(sidecar):
+        assert [one["name"] for one in pod["spec"]["containers"]] == ["ray", "database-proxy"]
 
 
 @pytest.mark.parametrize(

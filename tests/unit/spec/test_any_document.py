@@ -31,7 +31,7 @@ FREE = {
         "engine",
     ),
     *("chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
-    *("labels", "annotations"),
+    *("labels", "annotations", "matchLabels", "volumeAttributes"),
 }
 """Mappings with keys that the user chooses: `options` of a model, but not `options` of `read`."""
 STRANGE: dict[str, Any] = {

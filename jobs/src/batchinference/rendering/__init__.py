@@ -1,6 +1,6 @@
 """Renders the Kubernetes objects that run a BatchInference, as dicts, without side effects."""
 
-from batchinference.rendering.backstop import Backstop
+from batchinference.rendering.config_map import token_secret
 from batchinference.rendering.defaults import effective
 from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.memory import with_memory
@@ -24,9 +24,9 @@ from batchinference.rendering.rayjob import (
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
+    Backstop,
     attempt_objects,
 )
-from batchinference.rendering.token_secret import token_secret
 
 __all__ = [
     "ATTEMPT_LABEL",

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
-from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
 from batchinference.rendering.devices import start_parameters
@@ -31,8 +30,58 @@ from batchinference.rendering.pods import (
 from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import BatchInference
+from batchinference.spec.lifecycle import Deadlines
 from batchinference.spec.platform_defaults import Patch
 from batchinference.spec.problems import raise_for_problems
+
+GRACE_SECONDS = 3600
+"""Seconds between the operator's deadline and KubeRay's deadline for an attempt. The operator knows
+the cause, so it should act first, even after a restart, which takes less time."""
+MAX_SECONDS = 2**31 - 1
+"""The largest value that KubeRay accepts."""
+
+
+class Backstop(NamedTuple):
+    """Seconds from the start of a RayJob after which KubeRay ends it. None means never."""
+
+    active: int | None = None
+    """Deadline for the RayJob to end."""
+    pre_running: int | None = None
+    """Deadline for its cluster to be ready for the driver."""
+
+    @classmethod
+    def of(cls, deadlines: Deadlines, *, queued: bool, counting: bool, waited: int = 0) -> Backstop:
+        """Return the backstop of one attempt, which is later than each of the operator's deadlines.
+
+        KubeRay counts from the start of the RayJob, which is never before its creation. The
+        operator counts `pending` and `active` from `waited` seconds after the creation. `counting`
+        is false while the operator may still restart its count, which KubeRay cannot do. This
+        happens if pods are gated, as the pods of a `queued` job may be. A queued cluster may wait
+        for gated pods indefinitely, so it has no deadline before it is ready.
+        """
+        active = _later(deadlines.active, waited) if counting else None
+        pending = _later(deadlines.pending, waited) if counting and not queued else None
+        ends = [end for end in (active, _later(deadlines.total)) if end is not None]
+        return cls(min(ends, default=None), pending)
+
+    @classmethod
+    def in_spec(cls, spec: dict[str, Any]) -> Self:
+        """Return the backstop in the spec of a RayJob."""
+        return cls(spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds"))
+
+    @property
+    def fields(self) -> dict[str, int | None]:
+        """The fields of the RayJob spec."""
+        return {"activeDeadlineSeconds": self.active, "preRunningDeadlineSeconds": self.pre_running}
+
+
+def _later(duration: str | None, waited: int = 0) -> int | None:
+    """Return the deadline plus the grace period; None without a deadline or above MAX_SECONDS."""
+    if duration is None:
+        return None
+    seconds = seconds_of(duration) + waited + GRACE_SECONDS
+    return seconds if seconds <= MAX_SECONDS else None
+
 
 RAY_API_VERSION = "ray.io/v1"
 RAY_JOB = "RayJob"

@@ -29,8 +29,8 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pending import status_after_create_error
 from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.reconcile.reconcile import reconcile
+from batchinference_operator.reconcile.requeue import write_delay
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.reconcile.status_throttle import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339

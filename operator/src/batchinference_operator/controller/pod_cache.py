@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchinference.rendering import CLUSTER_LABEL
-from batchinference_operator.controller.keys import identity, parent_of
-from batchinference_operator.reconcile.queue_entry import JobKey
+from batchinference_operator.reconcile.queue_entry import JobKey, identity, parent_of
 from batchinference_operator.status.crashes import Crash, crash_of
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.pods import PodView

@@ -13,16 +13,20 @@ from datetime import UTC, datetime
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller.keys import key_of
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.api import MAX_RUNS, Conflict, KubeApi, Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.queue_entry import JobKey
-from batchinference_operator.reconcile.schedule import ObservedSchedule, ScheduleActions, decide
-from batchinference_operator.reconcile.schedule_view import Run, ScheduleView
+from batchinference_operator.reconcile.queue_entry import JobKey, key_of
+from batchinference_operator.reconcile.schedule import (
+    ObservedSchedule,
+    Run,
+    ScheduleActions,
+    ScheduleView,
+    decide,
+)
 from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
 

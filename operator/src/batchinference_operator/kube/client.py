@@ -31,16 +31,16 @@ from batchinference_operator.kube.api import (
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
+    RateLimiter,
     is_error,
     is_gone,
     open_stream,
     raise_for,
     read_lines,
     send_recorded,
+    with_retries,
 )
 from batchinference_operator.kube.json_reader import read_json
-from batchinference_operator.kube.rate_limiter import RateLimiter
-from batchinference_operator.kube.retry import with_retries
 from batchinference_operator.status.event_messages import (
     Occurrence,
     is_relevant,

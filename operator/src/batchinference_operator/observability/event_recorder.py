@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from batchinference.rendering import MANAGER
 from batchinference.spec.job import API_VERSION, GROUP
 from batchinference_operator.kube.api import KubeApi
-from batchinference_operator.kube.rate_limiter import RateLimiter
+from batchinference_operator.kube.http import RateLimiter
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.schedule_view import ScheduleView
+from batchinference_operator.reconcile.schedule import ScheduleView
 from batchinference_operator.status.events import Event
 from batchinference_operator.status.ray_job import Object
 

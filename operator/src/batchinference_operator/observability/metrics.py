@@ -14,8 +14,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from batchinference_operator.observability.job_metrics import MAX_NAMESPACES, JobMetrics
-from batchinference_operator.reconcile.job_summary import JobSummary
+from batchinference_operator.observability.job_metrics import MAX_NAMESPACES, JobMetrics, JobSummary
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _RESOURCE_PATH = re.compile(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry
 
 Position = tuple[int, str, str, str]

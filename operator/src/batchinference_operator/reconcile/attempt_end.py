@@ -6,16 +6,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import seconds_of
+from batchinference.spec.lifecycle import Backoff
 from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.backoff import backoff_seconds
 from batchinference_operator.reconcile.deadlines import job_deadlines
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import StatusUpdate
-from batchinference_operator.status.timestamps import to_rfc3339
+from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 POLL_SECONDS = 2.0
 """Requeue interval while a change is expected, and minimum poll interval of drivers, in seconds."""
@@ -71,3 +71,17 @@ def fail_if_expired(
 def _with_outcome(phase: Phase, summary: Summary, update: StatusUpdate | None) -> StatusUpdate:
     """Return the update with another phase and summary, or a new one without observations."""
     return replace(update, phase=phase, summary=summary) if update else StatusUpdate(phase, summary)
+
+
+def backoff_seconds(backoff: Backoff, failures: int) -> float:
+    """Return the backoff in seconds before the attempt after this number of failures."""
+    longest = seconds_of(backoff.max)
+    return float(min(seconds_of(backoff.initial) * 2 ** min(failures - 1, 32), longest))
+
+
+def backoff_left(job: JobView, now: datetime) -> float:
+    """Return the seconds until the next attempt may start; 0 for a resumed job."""
+    resumed = job.status.get("phase") in (Phase.SUSPENDING, Phase.SUSPENDED)
+    if resumed or "nextAttemptTime" not in job.status:
+        return 0.0
+    return -seconds_since(job.status["nextAttemptTime"], now)

@@ -6,14 +6,16 @@ from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS, fail_if_expired
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
+from batchinference_operator.reconcile.attempt_end import (
+    POLL_SECONDS,
+    backoff_left,
+    fail_if_expired,
+)
 from batchinference_operator.reconcile.attempt_objects import create_actions, planning_status
-from batchinference_operator.reconcile.backoff import backoff_left
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.owned import (
     next_names,
     owned_live,
@@ -27,7 +29,12 @@ from batchinference_operator.reconcile.pending import (
 )
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time, may_commit
-from batchinference_operator.status.attempts import attempt_number, last_attempt
+from batchinference_operator.status.attempts import (
+    add_attempt,
+    attempt_number,
+    is_running,
+    last_attempt,
+)
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import StatusUpdate, with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView
@@ -138,3 +145,21 @@ def _pods_terminating(observed: Observed, now: datetime) -> bool:
     if ended_at is None or seconds_since(ended_at, now) >= POD_TERMINATION_SECONDS:
         return False
     return any(pod.ended is None for pod in observed.pods)
+
+
+def find_unadopted(observed: Observed) -> RayJobView | None:
+    """Return the RayJob of the next attempt if it exists but is not in the status yet."""
+    job = observed.job
+    ray_job = observed.ray_jobs.get(next_names(job).ray_job)
+    created = ray_job is not None and ray_job.owner_uid == job.uid and not ray_job.deleting
+    return ray_job if created and not is_running(job.status) else None
+
+
+def adopt(job: JobView, now: datetime) -> JobView:
+    """Return the job with the attempt whose RayJob already exists."""
+    job = replace(job, status=add_suspended_time(job, now))
+    names = next_names(job)
+    # an older operator wrote such a status
+    if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):
+        return replace(job, status=add_attempt(job.status, names))
+    return replace(job, status=planning_status(job, names, now))

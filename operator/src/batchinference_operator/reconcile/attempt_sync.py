@@ -22,7 +22,6 @@ from batchinference_operator.reconcile.deadlines import (
     backstop_of,
     job_deadlines,
 )
-from batchinference_operator.reconcile.driver_heads import record_driver_head
 from batchinference_operator.reconcile.driver_report import (
     awaits_report,
     driver_problem,
@@ -31,10 +30,9 @@ from batchinference_operator.reconcile.driver_report import (
     without_old_report,
 )
 from batchinference_operator.reconcile.gpu_usage import current_gpus
-from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_admission
-from batchinference_operator.reconcile.lost_pods import unrecoverable_cause
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.lost_pods import record_driver_head, unrecoverable_cause
 from batchinference_operator.reconcile.out_of_memory import (
     memory_of_next_attempt,
     record_out_of_memory,

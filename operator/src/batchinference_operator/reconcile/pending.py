@@ -15,8 +15,7 @@ from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.attempts import remove_attempt

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from batchinference.rendering import NAME_LABEL
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import is_running
+from batchinference_operator.status.ray_job import Object
 
 JobKey = tuple[str, str]
 """Namespace and name of a BatchInference."""
@@ -56,3 +58,21 @@ def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
         waiting,
         queued=queued,
     )
+
+
+def key_of(body: Object) -> JobKey:
+    """Return the key of a BatchInference."""
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def identity(key: JobKey, name: str, uid: str = "") -> Object:
+    """Return an object of a job with only its identity: namespace, name, uid and label."""
+    namespace, job = key
+    labels = {NAME_LABEL: job}
+    return {"metadata": {"namespace": namespace, "name": name, "uid": uid, "labels": labels}}
+
+
+def parent_of(body: Object) -> JobKey:
+    """Return the key of the job in an object's label."""
+    metadata = body["metadata"]
+    return metadata["namespace"], metadata["labels"][NAME_LABEL]

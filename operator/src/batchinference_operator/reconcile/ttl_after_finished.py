@@ -9,8 +9,7 @@ from batchinference.rendering import KEEP_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.owned import owned, owned_live, stuck_in_deletion
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition, is_condition_true

@@ -327,8 +327,6 @@ OF_STEPS = [
      "'factoryArgs' needs a 'factory'"),
     (models("torch program", dtype="float16"),
      "an exported program keeps its own types: leave out 'dtype'"),
-    (models("keras", source="s3://models/network.keras"),
-     "source: the weights for a factory end with '.weights.h5', a saved model with '.keras'"),
     (asking(tooLong="windows"),
      "tooLong windows is for the runtimes transformers and sentenceTransformers"),
     (asking(tooLong="truncate", inputs={**IMAGE, "question": "text"}, images=["image"]),
@@ -338,9 +336,6 @@ OF_STEPS = [
     (models("sentenceTransformers", inputs=IMAGE, promptName=REMOVED, tooLong="fail"),
      "tooLong is for texts, not for images"),
     (models("transformers text", tooLong="windows"), "windows"),
-    ([model_step(model={**of_task("table-question-answering"), "tooLong": "truncateLeft",
-                        "inputs": {"table": "rows", "query": "text"}})],
-     "tooLong: a table that is too long loses its last rows. Use truncate or fail"),
     ([model_step(model=chat(tooLong="fail"))],
      "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"),
     ([model_step(model=chat(api="embeddings", tooLong="windows", maxInputTokens=8))],
@@ -383,16 +378,13 @@ CROSS_FIELDS = [
     ("spec", {**writing("delta")["spec"], "errors": {"retry": True}},
      "errors.retry: the rows of a table are written in one commit, so failed rows cannot be "
      "retried alone. Remove it"),
-    ("spec.steps.15.nearest.columns", ["similarity"],
-     "each match has 'similarity' anyway: leave it out of 'columns'"),
     ("spec.steps.6.decode.output", "sample_rate",
      "output: the sampling rate would replace the audio (sample_rate). Set output to another name"),
-    ("spec.steps.15.replicas", {"max": 1}, TASKS_ONLY),
     ("spec.steps.3.python.callable", "own.code:label", TASKS_ONLY),
-    ("spec.steps.17.chunk.overlap", 129, "overlap is more than half of size"),
-    ("spec.steps.17.chunk.unit", "words",
+    ("spec.steps.16.chunk.overlap", 129, "overlap is more than half of size"),
+    ("spec.steps.16.chunk.unit", "words",
      "unit tokens needs a 'tokenizer', and other units have none"),
-    ("spec.steps.17.chunk.column", "chunk_index",
+    ("spec.steps.16.chunk.column", "chunk_index",
      "column: the step adds chunk_index, chunk_start and chunk_end. Rename the column first"),
     ("spec.errors.warnings", [{"name": "TextCut"}, {"name": "TextCut"}], "Duplicate value"),
     ("spec.errors.warnings", [{"name": "FilesIgnored", "maxPercent": 1}],
@@ -405,8 +397,8 @@ CROSS_FIELDS = [
     ("spec.read", options("csv", quote=";", delimiter=";"),
      "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
      "always a quote, so it needs no escape"),
-    ("spec.steps.16.python.method", "map", "'predictBatch' takes batches: leave out 'method'"),
-    ("spec.steps.16.python.callable", "old.code:predict",
+    ("spec.steps.15.python.method", "map", "'predictBatch' takes batches: leave out 'method'"),
+    ("spec.steps.15.python.callable", "old.code:predict",
      "'predictBatch' is for a class, whose name is in CapWords"),
 ]  # fmt: skip
 OF_A_UNION = re.compile("(is for|is required for|for) (format|runtime|task|api) ")
@@ -434,7 +426,6 @@ def test_server_and_parser_refuse_invalid_documents(module_namespace: Namespace)
 
 REFERENCE = "{{ params.day }}"
 REFERRING = [
-    models("keras", source=REFERENCE),
     models("torch program", source=REFERENCE, dtype="float16"),
     models("transformers chat", images=[REFERENCE]),
     models("transformers texts", source=REFERENCE),

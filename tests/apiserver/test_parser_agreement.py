@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 import batchinference.spec
-from apiserver.test_documents import FULL, REFUSED, asking, models, of_task
+from apiserver.test_documents import FULL, REFUSED, asking, models
 from batchinference.spec import BatchInference
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import BatchInferenceSchedule
@@ -169,7 +169,7 @@ PARSER_ONLY: list[tuple[Document, str]] = [
     (with_full("spec.steps.3.python.callArgs", {"a": {1: 2}}), NOT_JSON),
     (with_full("spec.steps.3.python.callArgs", {"a": float("inf")}), NOT_JSON),
     (with_full("spec.steps.3.python.callArgs", {"a": date(2026, 1, 31)}), NOT_JSON),
-    (with_full("spec.steps.16.python.constructorArgs", {"model": 1}), NO_SCHEMA),
+    (with_full("spec.steps.15.python.constructorArgs", {"model": 1}), NO_SCHEMA),
     (with_full("spec.steps.4.filter", "score >"), LANGUAGE),
     (with_full("spec.steps.9.addColumns", {"good": "contains(text", "'good')": None}), LANGUAGE),
     (with_full("spec.steps.8.decode.fields", {"name": "text"}), LANGUAGE),
@@ -196,7 +196,6 @@ PARSER_ONLY: list[tuple[Document, str]] = [
         TEMPLATE,
     ),
     (document(steps=models("transformers texts", sampling={"top_p": 1})), NO_SCHEMA),
-    (with_model(**{**of_task("decision"), "inputs": {"state": "text"}}), NO_SCHEMA),
     (
         document(steps=models("transformers text", sampling={"seed": 1, "num_beams": 2})),
         NO_SCHEMA,

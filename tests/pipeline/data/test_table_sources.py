@@ -25,9 +25,9 @@ from sqlalchemy.pool import Pool
 
 from batchinference import credentials
 from batchinference.credentials import without_credentials
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import JobInput, RowCount, sources
 from batchinference.pipeline.input.files import open_input

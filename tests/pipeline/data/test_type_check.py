@@ -60,7 +60,6 @@ def test_declared_type_is_a_fix_for_columns_of_the_input() -> None:
         ("image-classification", {"image": "unknown"}, False),
         ("image-classification", {"image": "tags"}, False),
         ("text-classification", {"text": "year"}, False),
-        ("document-question-answering", {"image": "unknown", "question": "year"}, False),
     ],
 )
 def test_texts_are_no_pixels_and_no_samples(

@@ -112,11 +112,11 @@ def test_only_a_prompt_without_template_gets_special_tokens(
 ) -> None:
     given: list[Any] = []
 
-    def checked(self: Any, prompt: Any, options: Any) -> str:
+    def render(self: Any, prompts: list[Any], options: Any) -> list[Any]:
         given.append(options)
-        return "x"
+        return [{"prompt_token_ids": []} for _ in prompts]
 
-    monkeypatch.setattr("vllm.AsyncLLMEngine._checked", checked)
+    monkeypatch.setattr("vllm.Renderer.render_cmpl", render)
     for chat in (True, False):
         asked(model(source=folder, chat=chat), text=["a"])
     assert given == [{"add_special_tokens": False}, {"add_special_tokens": True}]

@@ -29,7 +29,6 @@ from support.outputs.builders import THEIRS, layout_of
 MODES = ("error", "append", "overwrite")
 LAYOUT = layout_of("out")
 TABLE = replace(LAYOUT, is_table=True)
-ADDED = replace(LAYOUT, state=LAYOUT.state / "append-aaaaaaaa")
 SERIES = "5" * 32
 
 
@@ -157,21 +156,6 @@ def test_complete_table_is_never_retried(mode: str) -> None:
     """Its rows are visible, so a second commit would add rows twice."""
     found, actions = TABLES["complete"]
     check(actions[MODES.index(mode)], found, mode, retry=True)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("complete", [True, False])
-def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
-    """Its rows would exist twice."""
-    found = OutputState(ADDED, base_complete=complete)
-    expected = AlreadyComplete(ADDED.whole) if complete else "to the mode with which it was begun"
-    check(expected, found, mode)
-
-
-def test_unfinished_append_of_the_same_work_is_not_ignored() -> None:
-    for found in (FOREIGN, OTHER, replace(OTHER, complete=True), TABLES["with rows"][0]):
-        unfinished = replace(found, unfinished_append=True)
-        check("Set write.mode to append to finish it", unfinished, "error")
 
 
 def changed(found: OutputState, *, committed: bool = True) -> OutputState:

@@ -21,8 +21,7 @@ from batchinference.pipeline.commit.manifest import (
     parse_manifest_name,
     ranges_of,
 )
-from batchinference.pipeline.report.builder import ReportBuilder
-from batchinference.pipeline.report.notes import collect_notes
+from batchinference.pipeline.report.builder import ReportBuilder, collect_notes
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningName

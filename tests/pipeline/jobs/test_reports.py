@@ -17,7 +17,7 @@ from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_nam
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
-from support.documents.minimal import Document, python_step
+from support.documents.minimal import Document
 from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.rows import rows_of
@@ -163,31 +163,3 @@ def test_later_failure_to_publish_is_ignored(often: None, tmp_path: Path, state:
     assert run.report.state == JobState.SUCCEEDED
     kept = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
     assert Report.parse(kept).state == JobState.SUCCEEDED
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason", "message"),
-    [
-        ({"read": {"format": "images"}}, "BadInput", "holds no files"),
-        ({"steps": [python_step(callable_="no_such:Class")]}, "ModelLoad", "no module 'no_such'"),
-        (
-            {"steps": [{"name": "f", "filter": "len(text) + 'x' == 3"}]},
-            "BadInput",
-            "step 'f': the filter cannot be computed",
-        ),
-        (
-            {"steps": [{"name": "f", "filter": "len(text) + 1"}]},
-            "BadInput",
-            "step 'f': the filter gives ",
-        ),
-    ],
-    ids=["input", "model", "filter", "no condition"],
-)
-def test_failure_has_a_reason_and_a_message(
-    tmp_path: Path, fields: Document, reason: str, message: str
-) -> None:
-    source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
-    run = run_in_process(job_document("job", source, tmp_path / "out", **fields))
-    assert (run.report.state, run.report.reason) == (JobState.FAILED, reason)
-    assert message in (run.report.message or "")
-    assert run.published[-1] == run.report

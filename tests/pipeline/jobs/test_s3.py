@@ -269,31 +269,6 @@ class TestOutputStates:
         assert json_rows(found, "out/part-") == [{"text": "one"}]
         assert found["out/notes"] == b"theirs"
 
-    def test_rows_of_a_missing_object_are_missing(
-        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
-    ) -> None:
-        self.a_run(self.job(bucket))
-        (part,) = s3.objects(bucket, "out/part-")
-        s3.client().delete_object(Bucket=bucket, Key=part)
-        assert begin_job(self.job(bucket)).missing == {0: [(0, 1)], 1: [(0, 1)]}
-
-    def test_replaced_object_is_named(
-        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
-    ) -> None:
-        self.a_run(self.job(bucket))
-        s3.put(bucket, {"in/a.txt": b"another one\n"})
-        with pytest.raises(BadInput, match=rf"'s3://{bucket}/in/a.txt' has changed since the job"):
-            begin_job(self.job(bucket))
-
-    def test_complete_output_is_not_changed(
-        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
-    ) -> None:
-        self.a_whole_run(self.job(bucket))
-        before = s3.objects(bucket)
-        run = run_job(self.job(bucket))
-        assert run.report.message == "the output was complete already"
-        assert s3.objects(bucket) == before
-
     def test_other_work_is_refused_without_overwrite(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:

@@ -70,14 +70,14 @@ REASONS: dict[str, tuple[str, ...]] = {
     OWN_ACCESS: (
         *(
             f"{place}.storage.{field}"
-            for place in ("read", "write", "steps[].model", "steps[].nearest", "steps[].chunk")
+            for place in ("read", "write", "steps[].model", "steps[].chunk")
             for field in ("endpoint", "region", "anonymous")
         ),
         *("read.paths[]", "read.path", "read.url", "read.urlEnv", "read.query"),
         *("read.options.allow[]", "read.options.config"),
         *("write.path", "write.url", "write.urlEnv", "write.table"),
         *("write.catalog.name", "write.catalog.properties{}", "errors.path"),
-        *("steps[].nearest.path", "steps[].model.source", "steps[].model.trustSource"),
+        *("steps[].model.source", "steps[].model.trustSource"),
         *("steps[].model.loraPath", "steps[].model.allow[]", "steps[].model.url"),
         *("steps[].model.apiKeyEnv", "steps[].model.headersFrom{}"),
     ),

@@ -83,7 +83,6 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "mono": True,
     },
     "video": {**FRAME_OPTIONS, "fps": 0.5, "include_timestamps": True},
-    "tfrecords": {"max_row_bytes": 1 << 20, "list_columns": ["id", "text"]},
     "webdataset": {
         "max_row_bytes": 1 << 20,
         **IMAGE_OPTIONS,
@@ -184,7 +183,6 @@ def valid_documents() -> dict[str, Document]:
         "write sql": writing("sql", table="rows", url="postgresql+psycopg://me@db/x"),
         "write sql, address from outside": writing("sql", table="s.rows", urlEnv="DATABASE"),
         "write webdataset": writing("webdataset", keyColumn="path"),
-        "write images": writing("images", column="image", fileFormat="webp", nameColumn="path"),
     }
 
 

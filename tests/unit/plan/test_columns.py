@@ -15,7 +15,6 @@ from support.documents.parsed import (
     drop_step,
     filter_step,
     label_step,
-    nearest_step,
     select_step,
     spec_of,
 )
@@ -62,9 +61,8 @@ def test_columns_of_the_input(given: Document, columns: list[str] | None) -> Non
         filter_step("step", "len(col('label')) > 0"),
         select_step("text", "label", name="step"),
         drop_step("label", name="step"),
-        {**nearest_step(column="label"), "name": "step"},
     ],
-    ids=["filter", "filter with col()", "select", "drop", "nearest"],
+    ids=["filter", "filter with col()", "select", "drop"],
 )
 def test_missing_column_is_named_with_a_suggestion(step: Document) -> None:
     (kind,) = step.keys() - {"name"}
@@ -112,7 +110,6 @@ OUTPUT_TEXT = {**model_step("t"), "model": {**model_step("t")["model"], "output"
         ([OUTPUT_O, python_step(), OUTPUT_O], []),
         ([OUTPUT_O, {"name": "a", "addColumns": {"o": "o.x"}}], []),
         ([{"name": "d", "decode": {"column": "b", "format": "image"}}], []),
-        ([nearest_step(column="text"), OUTPUT_O], []),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("given", [read("csv"), read("text")], ids=["unknown", "known"])
@@ -198,10 +195,9 @@ def test_missing_columns_of_all_steps_are_named() -> None:
     ("steps", "columns"),
     [
         ([model_step(), filter_step("k", "len(embedding) > 0")], ["text"]),
-        ([nearest_step(column="text"), filter_step("k", "len(matches) > 0")], ["text"]),
         ([label_step("kind"), filter_step("k", "kind == 'x'")], ["text", "path"]),
     ],
-    ids=["model", "nearest", "label"],
+    ids=["model", "label"],
 )
 def test_added_column_can_be_read_afterwards(steps: list[Document], columns: list[str]) -> None:
     assert problems(*steps, columns=columns, **read("text", include_paths=True)) == []
@@ -288,16 +284,12 @@ def write_problems(format_: str, **fields: Any) -> list[str]:
                                                 "columns here are image, path. Use one of them"),
         ("webdataset", {"keyColumn": "id"}, "keyColumn: it names column 'id', but the columns "
                                             "here are image, path. Use one of them"),
-        ("images", {"column": "photo"}, "column: it names column 'photo', but the columns here "
-                                        "are image, path. Use one of them"),
-        ("images", {"nameColumn": "name"}, "nameColumn: it names column 'name', but the columns "
-                                           "here are image, path. Use one of them"),
         ("json", {"columns": ["path"], "partitionBy": ["path"]},
          "partitionBy: every column becomes a directory: nothing is left to write"),
         ("csv", {"rowNumber": "path"},
          "rowNumber: there is a column 'path' already. Choose another name"),
     ],
-    ids=["columns", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left", "number"],
+    ids=["columns", "partitionBy", "keyColumn", "nothing left", "number"],
 )  # fmt: skip
 def test_write_column_that_is_missing_or_taken_is_refused(
     format_: str, fields: dict[str, Any], problem: str
@@ -311,8 +303,6 @@ def test_write_column_that_is_missing_or_taken_is_refused(
         ("parquet", {"columns": ["path"]}),
         ("csv", {"columns": ["image"], "partitionBy": ["path"]}),
         ("webdataset", {"keyColumn": "path"}),
-        ("images", {"nameColumn": "path"}),
-        ("images", {"partitionBy": ["path"]}),
     ],
 )
 def test_write_column_is_accepted(format_: str, fields: dict[str, Any]) -> None:
@@ -331,7 +321,7 @@ def test_names_that_differ_by_case_are_refused_for_tables(format_: str, more: Do
 
 
 def test_write_columns_are_not_checked_if_unknown() -> None:
-    write = {"format": "images", "path": "s3://out/", "column": "photo"}
+    write = {"format": "webdataset", "path": "s3://out/", "keyColumn": "photo"}
     assert problems(columns=None, write=write) == []
 
 

@@ -241,7 +241,7 @@ def test_compression_rules_name_their_format() -> None:
         "delimiter is for format csv only": "!has(self.delimiter) || self.format in ['csv']",
     }
     assert RULES["spec.write"].items() >= expected.items()
-    assert "nameColumn is for format images only" in RULES["spec.write"]
+    assert "keyColumn is for format webdataset only" in RULES["spec.write"]
 
 
 FUNCTIONS = "matches|map|all|exists|exists_one|contains|startsWith|endsWith|lowerAscii"

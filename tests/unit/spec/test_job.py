@@ -124,7 +124,6 @@ NAMES = ["a", "b", "a"]
     [
         (reading("parquet", columns=NAMES), "read.options.columns"),
         (reading("csv", column_names=NAMES), "read.options.column_names"),
-        (reading("tfrecords", list_columns=NAMES), "read.options.list_columns"),
         (reading("webdataset", suffixes=NAMES), "read.options.suffixes"),
         (reading_source("lance", options={"columns": NAMES}), "read.options.columns"),
         (

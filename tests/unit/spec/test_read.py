@@ -106,7 +106,6 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
         ("audio", {"sample_rate": None, "mono": False, "max_row_bytes": None,
                    "truncated": "fail"}),
         ("video", {**FRAME_DEFAULTS, "fps": None, "include_timestamps": False}),
-        ("tfrecords", {"list_columns": None, "max_row_bytes": None}),
         ("webdataset", {**IMAGE_DEFAULTS, "decoder": True, "suffixes": None,
                         "max_row_bytes": None}),
         ("manifest", {**IMAGE_DEFAULTS, "column": "uri", "decode": "bytes",

@@ -9,18 +9,22 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
     FinishTableCommit,
+    OutputReader,
     Request,
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
 from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.commit.output_plan import OutputPlan, begin_attempt, look_at_output
-from batchinference.pipeline.commit.output_reader import OutputReader
+from batchinference.pipeline.commit.output_plan import (
+    OutputPlan,
+    OutputTarget,
+    begin_attempt,
+    look_at_output,
+)
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun

@@ -24,7 +24,6 @@ from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
 from batchinference.spec.fixes import above_max
 from batchinference.spec.models import RUNTIMES, Model
-from batchinference.spec.nearest import Nearest
 from batchinference.spec.python_step import CLASS, PythonStep
 from batchinference.spec.reserved import RESERVED_STEPS
 from batchinference.spec.resources import Resources
@@ -111,10 +110,10 @@ class Explode(SpecModel):
 
 
 class Repartition(SpecModel):
-    """Divides the rows into blocks for the next python and nearest steps."""
+    """Divides the rows into blocks for the next python steps."""
 
     rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
-    """The batch size of the next python and nearest steps that have none."""
+    """The batch size of the next python steps that have none."""
 
     @property
     def facts(self) -> StepFacts:
@@ -155,7 +154,6 @@ _TASKS = (
 )
 _RULES = (
     (f"!(self.name in {list(RESERVED_STEPS)})", "this name of a step is reserved: choose another"),
-    (f"!has(self.nearest) || ({_TASKS})", _CLASSES_ONLY),
     (f"!has(self.python) || self.python.callable.matches('{CLASS}') || ({_TASKS})", _CLASSES_ONLY),
     *(
         (f"!has(self.model) || self.model.runtime != '{runtime}' || {rule}", message)
@@ -167,7 +165,7 @@ _RULES = (
 
 _SETTINGS = ("name", "batch_size", "replicas", "resources")
 """The fields of a step that are no action."""
-TUNABLE = ("model", "python", "nearest")
+TUNABLE = ("model", "python")
 """The kinds of steps that may have a batch size and resources."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
     "filter": lambda condition: StepFacts(
@@ -220,11 +218,9 @@ class Step(SpecModel):
     chunk: Chunk | None = None
     """Divide long texts into chunks, each in its own row."""
     repartition: Repartition | None = None
-    """Set the number of rows that the next python and nearest steps get at a time."""
-    nearest: Nearest | None = None
-    """Find the most similar rows of a finished output for each row."""
+    """Set the number of rows that the next python steps get at a time."""
     batch_size: BatchSize | None = None
-    """Number of rows per batch, for model, python and nearest. The default is 32 for a model, 16
+    """Number of rows per batch, for model and python. The default is 32 for a model, 16
     for the runtime http, and otherwise a whole block. `auto` searches for the fastest size with the
     first batches. If a replica runs out of memory, it halves its batch size."""
     replicas: Replicas | None = None
@@ -233,7 +229,7 @@ class Step(SpecModel):
     Any other step has as many copies as the CPUs can run, in tasks if the whole job can run in
     tasks."""
     resources: Resources | None = None
-    """The resources of one replica of a model or python step, or the CPUs of a nearest step."""
+    """The resources of one replica of a model or python step."""
 
     @classmethod
     def kinds(cls) -> list[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.code_hashes import changed_code
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, is_resource, name_of
-from batchinference.pipeline.commit.output_reader import OutputReader
+from batchinference.pipeline.commit.lease import Lease, is_resource, lease_in, name_of
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.spec_changes import changed_spec
 from batchinference.pipeline.commit.table_commit import (
@@ -23,7 +23,7 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import base_name, remnant_of
+from batchinference.pipeline.storage.location import Location, base_name, remnant_of
 from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.write import Write, WriteTable
 
@@ -63,8 +63,6 @@ class OutputState:
     complete: bool = False
     failed_rows: bool = False
     foreign_files: bool = False
-    base_complete: bool | None = None
-    unfinished_append: bool = False
     replaced_by: Lease | None = None
     added: bool = False
     added_by: str = ""
@@ -159,9 +157,6 @@ def decide(state: OutputState, request: Request) -> Action:
             f"{where}: {replacement.job} was interrupted while it replaced the output. Run that "
             "job again to finish this, or choose another path"
         )
-    if state.base_complete:
-        return AlreadyComplete(layout.whole)
-    _check_begun_in_another_mode(state, where)
     action: Action = Start()
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
@@ -175,21 +170,6 @@ def decide(state: OutputState, request: Request) -> Action:
     keeps = state.complete or (state.lease is None and state.added)
     replaces = write.mode == "overwrite" and keeps and state.table is None
     return Replace() if replaces and isinstance(action, Start) else action
-
-
-def _check_begun_in_another_mode(state: OutputState, where: str) -> None:
-    """Raise BadOutput if the same work is unfinished in another layout. Its rows would exist
-    twice."""
-    if state.base_complete is not None:
-        begun, fix = "without append", "the mode with which it was begun"
-    elif state.unfinished_append:
-        begun, fix = "with append", "append"
-    else:
-        return
-    raise BadOutput(
-        f"{where} holds unfinished output of the same work, which was begun {begun}. Set "
-        f"write.mode to {fix} to finish it"
-    )
 
 
 def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Action:
@@ -303,6 +283,45 @@ def _check_rows_of_others(state: OutputState, request: Request) -> None:
         raise table_has_rows(write)
 
 
+class OutputReader:
+    """What was found at the outputs of one work. It is as old as its first use: the write of a
+    lease compares the lease again, and whatever else may have changed needs another reader."""
+
+    def __init__(self) -> None:
+        self._lease, self._marker = cache(lease_in), cache(Location.read_if_exists)
+        self._directories = cache(Location.directories)
+
+    def lease(self, layout: Layout) -> Lease | None:
+        """Return the lease of an output. Raises BadOutput if it is damaged."""
+        return self._lease(layout.job)
+
+    def has_marker(self, layout: Layout) -> bool:
+        """Return whether any run has written the completion marker of an output."""
+        return self._marker(layout.success) is not None
+
+    def has_ended(self, layout: Layout) -> bool:
+        """Return whether the run that has the lease of an output has completed it."""
+        lease = self.lease(layout)
+        return lease is not None and lease.is_marker(self._marker(layout.success))
+
+    def is_of_work(self, layout: Layout) -> bool:
+        """Return whether the lease of an output is of the work of this layout."""
+        lease = self.lease(layout)
+        return lease is not None and lease.key == layout.key
+
+    def is_complete(self, layout: Layout) -> bool:
+        """Return whether the work of this layout is complete, with its output at this layout."""
+        return self.is_of_work(layout) and self.has_ended(layout)
+
+    def appended(self, layout: Layout) -> list[Layout]:
+        """Return the layouts of everything that was added to an output."""
+        return layout.appended(self._directories(layout.state))
+
+    def additions(self, layout: Layout) -> list[Layout]:
+        """Return the layouts of the additions to the output of this work that have begun."""
+        return layout.additions(self._directories(layout.whole.state))
+
+
 def load_state(
     layout: Layout,
     request: Request,
@@ -321,8 +340,6 @@ def load_state(
             return OutputState(layout, lease, changed_code=changed, committed=committed)
         if reader.has_ended(layout.replacement):
             return OutputState(layout, replaced_by=reader.lease(layout.replacement))
-        if layout.whole.state != layout.state and reader.is_of_work(layout.whole):
-            return OutputState(layout, base_complete=reader.has_ended(layout.whole))
         return _load_output(layout, request, table, reader)
 
 
@@ -343,7 +360,6 @@ def _load_output(
         foreign_files=table is None
         and lease is None
         and _has_foreign_files(layout, request.write.mode, reader),
-        unfinished_append=_has_unfinished_append(layout, request, reader),
         added=request.write.mode == "overwrite" and bool(reader.appended(layout)),
         added_by=_added_by(layout, request, reader),
         changed_code=changed,
@@ -407,16 +423,6 @@ def _added_by(layout: Layout, request: Request, reader: OutputReader) -> str:
         if lease is not None and not request.owns(lease, key):
             return lease.job
     return ""
-
-
-def _has_unfinished_append(layout: Layout, request: Request, reader: OutputReader) -> bool:
-    """Return whether an append of this work to the output of other work is unfinished."""
-    if reader.is_of_work(layout) or request.write.mode != "error":
-        return False
-    return any(
-        reader.is_of_work(added) and not reader.has_ended(added)
-        for added in reader.own_appends(layout)
-    )
 
 
 def _has_foreign_files(layout: Layout, mode: str, reader: OutputReader) -> bool:

@@ -10,14 +10,10 @@ import pyarrow as pa
 import pyarrow.csv as pac
 
 from batchinference.pipeline.input.csv_dialect import Dialect
-from batchinference.pipeline.input.csv_structure import Damage
-from batchinference.pipeline.input.csv_text import MARKER, Block, CsvText
-from batchinference.pipeline.storage.arrow_files import MAX_COLUMNS
-from batchinference.pipeline.storage.csv_columns import check_columns
+from batchinference.pipeline.input.csv_text import MARKER, Block, CsvText, Damage
 from batchinference.text import counted
 
 SHOWN_CHARACTERS = 200
-_NAMES = [f"f{number}" for number in range(MAX_COLUMNS)]
 
 
 class Rejected(NamedTuple):
@@ -36,12 +32,10 @@ class Rows(NamedTuple):
 
 def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
     """Read the header, and return the column names. A column without a name gets one from its
-    position. `fix` says what to do if it is not in the encoding. Raises ArrowInvalid if there are
-    too many columns."""
+    position. `fix` says what to do if it is not in the encoding."""
     header = text.header()
     if isinstance(header, Damage) or not header:
         return header or []
-    check_columns(header, text.dialect.delimiter, text.dialect.quote)
     block = Block(header + b"\n", [])  # without a line end, pyarrow finds no line
     columns = _parse(block, 0, text.dialect).table.num_columns
     table = _parse(block, columns, text.dialect).table
@@ -71,20 +65,11 @@ def parse_rows(block: Block, columns: int, dialect: Dialect) -> Rows:
         return Rows(pa.table(original, table.column_names), rejected)
 
 
-def parse_sample(text: CsvText, columns: int) -> tuple[pa.Table, int]:
-    """Return all rows of a text, and the number of its damages. Damage at the end is not counted,
-    because a value may continue after a sample."""
-    names = _NAMES[:columns]
-    tables = [pa.table([pa.array([], pa.binary())] * columns, names)]
-    damages = last = 0
-    for block in text.blocks(columns):
-        damages, last = damages + last, 0
-        if isinstance(block, Block):
-            tables.append(parse_rows(block, columns, text.dialect).table)
-            damages += sum(damage is not None for damage in block.removed)
-        else:
-            last = 1
-    return pa.concat_tables(tables), damages
+def parse_sample(text: CsvText, columns: int) -> pa.Table:
+    """Return all rows of a text."""
+    blocks = (block for block in text.blocks(columns) if isinstance(block, Block))
+    empty = pa.table([pa.array([], pa.binary())] * columns, _names(columns))
+    return pa.concat_tables([empty, *(parse_rows(b, columns, text.dialect).table for b in blocks)])
 
 
 def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False) -> Rows:
@@ -100,7 +85,7 @@ def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False)
         return "skip"
 
     reading = pac.ReadOptions(
-        column_names=_NAMES[:columns] or None,
+        column_names=_names(columns) or None,
         autogenerate_column_names=not columns,
         use_threads=False,
         block_size=len(block.content) + 1,
@@ -111,10 +96,15 @@ def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False)
 
 
 @lru_cache
+def _names(columns: int) -> list[str]:
+    return [f"f{number}" for number in range(columns)]
+
+
+@lru_cache
 def _as_bytes(columns: int) -> pac.ConvertOptions:
     """Return the options for columns of bytes. In text columns, pyarrow would validate the encoding
     of a whole block at once."""
-    return pac.ConvertOptions(column_types=dict.fromkeys(_NAMES[:columns], pa.binary()))
+    return pac.ConvertOptions(column_types=dict.fromkeys(_names(columns), pa.binary()))
 
 
 def _parsing(dialect: Dialect, reject: Callable[[pac.InvalidRow], str]) -> pac.ParseOptions:

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
-from batchinference.pipeline.commit.append import OutputTarget
-from batchinference.pipeline.commit.output_plan import OutputPlan
+from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles

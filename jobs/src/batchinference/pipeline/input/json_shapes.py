@@ -40,11 +40,6 @@ class Shape:
     elements: Shape | None = None
     fields: dict[str, Shape] = field(default_factory=dict)
 
-    def count_fields(self) -> int:
-        """Return the number of fields, including nested fields."""
-        nested = [*self.fields.values(), *([self.elements] if self.elements else [])]
-        return len(self.fields) + sum(inner.count_fields() for inner in nested)
-
     def add(self, values: list[Any]) -> None:
         """Add values of this column."""
         kinds = set(map(type, values))

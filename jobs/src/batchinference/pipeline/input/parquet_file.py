@@ -104,7 +104,7 @@ class OpenParquet:
     ) -> Iterator[pa.Table]:
         read = [stored for stored, name in self._stored if name in wanted]
         columns = None if len(read) == len(self._stored) else read
-        for table in row_group_tables(opened, group, self._source.size(), columns):
+        for table in row_group_tables(opened, group, columns):
             yield _renamed(table, self._stored, wanted)
 
 

@@ -40,8 +40,6 @@ FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 CHANNELS = (1, 3, 4)
-_NO_MEMORY = "out of memory when "
-_NO_MEMORY_WEBP = ("encoding error 1", "encoding error 2")
 _DAMAGE = (
     *(OSError, SyntaxError, ValueError, EOFError, RuntimeError, IndexError, KeyError, TypeError),
     *(struct.error, zlib.error),
@@ -203,7 +201,7 @@ def is_pixels(value: Any) -> bool:
 def encode(value: Any, file_format: str) -> bytes:
     """Return an image as the bytes of a file.
 
-    Raises ValueError if the value is not an image, and MemoryError if memory runs out."""
+    Raises ValueError if the value is not an image."""
     if isinstance(value, bytes):
         return _encoded_again(value, file_format)
     if not is_pixels(value):
@@ -227,24 +225,12 @@ def _encoded_again(content: bytes, file_format: str) -> bytes:
         mode: Mode = "RGBA" if transparent else "L" if gray else "RGB"
         return _saved(Image.fromarray(decode(content, ImageFields(mode=mode))), file_format)
     except OSError as error:
-        _raise_if_out_of_memory(error)
         raise ValueError(f"bytes are no image: {error}") from None
-
-
-def _raise_if_out_of_memory(error: Exception) -> None:
-    """Raise MemoryError if a codec of Pillow ran out of memory. It reports this as an OSError
-    without errno, or as an error number of libwebp."""
-    if str(error).startswith(_NO_MEMORY) or str(error) in _NO_MEMORY_WEBP:
-        raise MemoryError(str(error)) from error
 
 
 def _saved(image: Image.Image, file_format: str) -> bytes:
     if file_format == "jpeg" and image.mode == "RGBA":
         image = in_mode(image, "RGB", "white")  # JPEG has no transparency
     buffer = io.BytesIO()
-    try:
-        image.save(buffer, file_format)
-    except (OSError, ValueError) as error:
-        _raise_if_out_of_memory(error)
-        raise
+    image.save(buffer, file_format)
     return buffer.getvalue()

@@ -132,7 +132,6 @@ STEPS = {
     "rename_columns": ("relational", "RenameColumns"),
     "explode": ("relational", "ExplodeList"),
     "chunk": ("chunk", "ChunkText"),
-    "nearest": ("nearest", "NearestRows"),
 }
 """The class of each kind of step: a module of this package, which is imported when it is needed,
 and a name. The kind without a class only sets the batch size of other steps."""
@@ -147,8 +146,7 @@ def class_of(step: Step) -> type[Transform]:
 
 
 def check_step(step: Step) -> None:
-    """Raise ModelLoad if a step's model or code does not exist, and BadInput if the output that it
-    searches does not exist. Nothing is loaded."""
+    """Raise ModelLoad if a step's model or code does not exist. Nothing is loaded."""
     class_of(step).check(step.name, getattr(step, step.kind))
 
 

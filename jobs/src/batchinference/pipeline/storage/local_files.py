@@ -30,8 +30,6 @@ without permission to list the directory, except where O_PATH does not exist."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 """What file systems without locks report."""
-_FAILED_LINK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
-"""What file systems with hard links report. Those without report many other errors."""
 
 
 def read(path: str, root: str, limit: int | None = None) -> bytes:
@@ -106,79 +104,45 @@ def _temporary(
 def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> None:
     """Replace the content of a file by `change` of it (of None if there is no file). No other
     process that calls this function changes the file in between, also over NFS, unless the file
-    system has no locks or no hard links. `change` may be called again, also with its own result.
+    system has no locks.
 
     Raises BlockingIOError if another process is changing the file at this moment."""
-    directory, _ = os.path.split(os_path(path))
-    with _named(path), _directory(directory, root, make=True) as parent:
-        while not _is_updated(path, parent, change):
-            pass
-        os.fsync(parent)
-
-
-def _is_updated(path: str, parent: int, change: Callable[[bytes | None], bytes]) -> bool:
-    """Change the content of a file. Return False if another process has changed it meanwhile."""
     directory, name = os.path.split(os_path(path))
-    try:
-        locked = _locked(name, parent, path)
-    except FileNotFoundError:
-        return _is_created(path, parent, change)
-    with locked:
-        if not _has_name(locked, name, parent, path):
-            return False
-        before = locked.read()  # CIFS refuses to read a locked file through another descriptor
+    with (
+        _named(path),
+        _directory(directory, root, make=True) as parent,
+        _locked(f".{name}.lock", parent, path),
+    ):
+        try:
+            # NFS asks the server which file has the name when it is opened
+            with _regular(_open(name, _READ, parent, path), path) as file:
+                before = file.read()
+        except FileNotFoundError:
+            before = None
         if (after := change(before)) != before:
             with _temporary(name, parent, directory, after) as temporary:
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    return True
+            os.fsync(parent)
 
 
-def _has_name(file: BinaryIO, name: str, parent: int, path: str) -> bool:
-    """Return whether an opened file still has its name. The name is opened, because NFS then asks
-    the server which file has it."""
+@contextmanager
+def _locked(name: str, parent: int, path: str) -> Iterator[None]:
+    """Hold the lock of a file, which is created, if its file system has locks."""
+    flags = os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = _open(name, _READ, parent, path)
-    except FileNotFoundError:
-        return False
-    try:
-        return os.path.sameopenfile(descriptor, file.fileno())
-    finally:
-        os.close(descriptor)
-
-
-def _is_created(path: str, parent: int, change: Callable[[bytes | None], bytes]) -> bool:
-    """Create a file. Return False if it exists."""
-    directory, name = os.path.split(os_path(path))
-    places = {"src_dir_fd": parent, "dst_dir_fd": parent}
-    with _temporary(name, parent, directory, change(None)) as temporary:
-        try:
-            os.link(temporary, name, **places, follow_symlinks=False)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno in _FAILED_LINK:
-                raise
-            os.rename(temporary, name, **places)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=parent)
-    return True
-
-
-def _locked(name: str, parent: int, path: str) -> BinaryIO:
-    """Open a file and lock it until it is closed, if its file system has locks."""
-    try:
-        descriptor = _open(name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC, parent, path)
+        descriptor = _open(name, os.O_RDWR | flags, parent, path)
     except PermissionError:  # only NFS needs a file that can be written
         descriptor = _open(name, _READ, parent, path)
-    file = _regular(descriptor, path)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            file.close()
+            os.close(descriptor)
             raise
-    return file
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def rename(path: str, root: str, target: str, target_root: str) -> bool:
@@ -268,7 +232,7 @@ def _below(path: str, root: str) -> list[str]:
 def _open(name: str, flags: int, parent: int, path: str) -> int:
     """Open a file or directory that is no symbolic link, and return its descriptor."""
     try:
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=parent)
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             _refuse_link(name, parent, path)

@@ -10,7 +10,6 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel, matches
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
@@ -110,11 +109,6 @@ class RuntimeModel(SpecModel):
         """Return the environment variables with secrets that the model names."""
         return []
 
-    def fields_to_embed(self, kind: str) -> dict[str, str] | None:
-        """Return the fields with which the model embeds a `text` or an `image` alike; None if it
-        cannot embed both."""
-        return None
-
     @property
     def source_or_none(self) -> str | None:
         """Return the location of the model files; None if the runtime loads no files."""
@@ -194,23 +188,11 @@ def only_for(
         yield rule, f"{name} is for {tag} {', '.join(values)} only"
 
 
-NO_SOURCE = "give a 'factory' or a 'source' (or both)"
-SOURCE_RULE = ("has(self.factory) || has(self.source)", NO_SOURCE)
-NO_FACTORY = "'factoryArgs' needs a 'factory'"
-FACTORY_RULE = ("!has(self.factoryArgs) || has(self.factory)", NO_FACTORY)
 _NOT_ON_THE_HUB = "^([A-Za-z][A-Za-z0-9+.-]*://|/|[.][.]?/|~)"
 REVISION_RULE = (
     f"!has(self.revision) || !{matches('self.source', _NOT_ON_THE_HUB)}",
     "'revision' is for models of the Hub, and 'source' is a path or an address",
 )
-
-
-def check_factory(model: RuntimeModel, arguments: Arguments | None) -> None:
-    """Raise PydanticCustomError if there is no factory or source, or no factory for arguments."""
-    if model.factory_or_none is None and model.source_or_none is None:
-        raise PydanticCustomError("model_source", NO_SOURCE, {})
-    if model.factory_or_none is None and arguments is not None:
-        raise PydanticCustomError("model_factory", NO_FACTORY, {})
 
 
 def check_revision(source: str, revision: str | None) -> None:

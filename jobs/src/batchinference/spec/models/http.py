@@ -193,9 +193,8 @@ class HttpModel(TextModel):
     """The type of the result for json. `numbers` are nested lists of the same shape in all rows.
     For `text`, a result that is not a string is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent requests of each replica. It starts with at most 16, sends more
-    as long as answers do not become slower, and halves them when the endpoint is overloaded: status
-    429, 503 or 504, or a timeout."""
+    """Maximum number of concurrent requests of each replica. It starts with at most 16, sends more,
+    and halves them when the endpoint is overloaded: status 429, 503 or 504, or a timeout."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000)] | None = None
     """Maximum number of requests that each replica starts per second. Unlimited by default."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 300

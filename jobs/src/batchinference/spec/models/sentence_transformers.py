@@ -82,9 +82,6 @@ class SentenceTransformersModel(WindowedModel):
     def tokenized_inputs(self) -> tuple[str, ...]:
         return ("text",) if "text" in self.inputs and self.too_long != "windows" else ()
 
-    def fields_to_embed(self, kind: str) -> dict[str, str]:
-        return {}
-
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):

@@ -10,17 +10,16 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, rules
 from batchinference.spec.models.base import (
-    FACTORY_RULE,
-    SOURCE_RULE,
     Dtype,
     Inputs,
     OutputName,
     RuntimeModel,
     Source,
-    check_factory,
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_NO_SOURCE = "give a 'factory' or a 'source' (or both)"
+_NO_FACTORY = "'factoryArgs' needs a 'factory'"
 _TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
 _OWN_TYPES = "an exported program keeps its own types: leave out 'dtype'"
 
@@ -30,8 +29,8 @@ class TorchModel(RuntimeModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            SOURCE_RULE,
-            FACTORY_RULE,
+            ("has(self.factory) || has(self.source)", _NO_SOURCE),
+            ("!has(self.factoryArgs) || has(self.factory)", _NO_FACTORY),
             (
                 "!has(self.factory) || !has(self.trustSource) || !self.trustSource",
                 _TRUSTED_FACTORY,
@@ -76,7 +75,10 @@ class TorchModel(RuntimeModel):
 
     @model_validator(mode="after")
     def _check(self) -> TorchModel:
-        check_factory(self, self.factory_args)
+        if self.factory is None and self.source is None:
+            raise PydanticCustomError("model_source", _NO_SOURCE, {})
+        if self.factory is None and self.factory_args is not None:
+            raise PydanticCustomError("model_factory", _NO_FACTORY, {})
         if self.factory is None and not self.trust_source:
             raise PydanticCustomError(
                 "model_trust",

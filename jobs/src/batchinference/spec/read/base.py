@@ -110,8 +110,8 @@ class RowOptions(FileOptions):
 
     max_row_bytes: RowBytes | None = None
     """Maximum size of a row in bytes after decompression and decoding. A larger row is a failed
-    row. For numpy, the limit applies to all arrays of a file together. The default is 256 MiB, for
-    audio and numpy 1 GiB, and for tfrecords 64 MiB."""
+    row. For numpy, the limit applies to all arrays of a file together. The default is 256 MiB,
+    and for audio and numpy 1 GiB."""
 
     @property
     def row_bytes(self) -> int:
@@ -132,8 +132,6 @@ class ReadModel(SpecModel):
     """Rows per read task, if tasks can share a file; None if a task reads whole files."""
     INFLATION: ClassVar[int] = 4
     """How many times larger rows are in memory than in files."""
-    SPEEDUP: ClassVar[str] = ""
-    """What makes reading faster, as a sentence."""
 
     format: str
     """The kind of source."""

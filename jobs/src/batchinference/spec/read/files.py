@@ -218,7 +218,6 @@ class ReadImages(ReadFiles):
     EXTENSIONS = PICTURES
     PACKAGED = HEIF
     HAS_TEXTS = False
-    SPEEDUP = "Smaller images (read.options.size) take less time."
 
     format: Literal["images"]
     options: ImageOptions = ImageOptions()
@@ -268,25 +267,6 @@ class ReadVideo(ReadFiles):
 
     def row_bytes(self, size: int, rows: int) -> int:
         return math.prod(self.options.size or USUAL_FRAME) * 3
-
-
-class TfrecordsOptions(RowOptions):
-    DEFAULT_ROW_BYTES = 64 << 20
-
-    list_columns: Columns | None = None
-    """Features that are always lists. Any other feature is a list only if the first records have
-    several values for it."""
-
-
-class ReadTfrecords(ReadFiles):
-    """Files of tf.train.Example records, optionally compressed with gzip. Each feature is a
-    column."""
-
-    EXTENSIONS = ("tfrecords", "tfrecord", "tfrec", "tfrecords.gz", "tfrecord.gz", "tfrec.gz")
-    AMBIGUOUS = ("gz",)
-
-    format: Literal["tfrecords"]
-    options: TfrecordsOptions = TfrecordsOptions()
 
 
 class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):

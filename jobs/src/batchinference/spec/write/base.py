@@ -23,8 +23,6 @@ class WriteModel(SpecModel):
     """Whether a file without rows has columns."""
     READ_IN_PARTS: ClassVar[bool] = False
     """Whether the first rows of a file can be read without the others."""
-    FILE_PER_ROW: ClassVar[bool] = False
-    """Whether a file holds one row, and a row may have no file."""
 
     format: str
     """The format of the output."""

@@ -129,29 +129,3 @@ class WriteWebdataset(WriteRows, WriteDirectories):
     @property
     def _key_columns(self) -> list[str]:
         return [self.key_column] if self.key_column else []
-
-
-class WriteImages(WriteDirectories):
-    """Image files, one per row. A row without an image has no file."""
-
-    FILE_PER_ROW = True
-
-    format: Literal["images"]
-    column: ColumnName = "image"
-    """The column with pixels (height x width, with 1, 3 or 4 channels) or encoded images."""
-    file_format: Literal["png", "jpeg", "webp"] = "png"
-    """The format of the files. Encoded images that already have this format are not changed."""
-    name_column: ColumnName | None = None
-    """A column with names or paths. The name of each file ends with the last part of this path."""
-
-    @property
-    def column_fields(self) -> dict[str, list[str]]:
-        return super().column_fields | {"column": [self.column], "nameColumn": self._name_columns}
-
-    @property
-    def columns_needed(self) -> list[str] | None:
-        return [self.column, *self._name_columns]
-
-    @property
-    def _name_columns(self) -> list[str]:
-        return [self.name_column] if self.name_column else []

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = arrow_files.CHUNK_ROWS
 """Rows per table that a reader yields, if it can choose the number."""
-MAX_COLUMNS = arrow_files.MAX_COLUMNS
 Found = TypeVar("Found")
 
 
@@ -361,7 +360,6 @@ READERS = {
     "numpy": Entry("numpy", "NumpyReader"),
     "audio": Entry("whole_file", "AudioReader", ("soundfile", "av")),
     "video": Entry("video", "VideoReader", ("av",)),
-    "tfrecords": Entry("tfrecords", "TfrecordsReader", ("google_crc32c",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
     "manifest": Entry("url_list", "ManifestReader"),
 }

@@ -8,6 +8,7 @@ files. A column without a type is text.
 from __future__ import annotations
 
 import io
+import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,10 +22,8 @@ from batchinference.pipeline.column_names import RENAME, check_known, check_name
 from batchinference.pipeline.column_types import arrow_type, shown
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.csv_dialect import Dialect
-from batchinference.pipeline.input.csv_hints import CsvSample, check_options
 from batchinference.pipeline.input.csv_parser import Rejected, parse_rows, parse_sample, read_header
-from batchinference.pipeline.input.csv_structure import Damage
-from batchinference.pipeline.input.csv_text import CsvText
+from batchinference.pipeline.input.csv_text import LINE_END, CsvText, Damage
 from batchinference.pipeline.input.csv_types import CsvTypes
 from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
@@ -45,6 +44,9 @@ MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
 SAMPLE_BYTES = 4 << 20
 """Bytes of all files together from which types are inferred. Smaller inputs are read completely, so
 that no value is found too late to be text."""
+COMPARED_LINES = 20
+"""Lines from the header on in which other delimiters are looked for."""
+_DELIMITERS = (b";", b"\t", b"|", b",", b"\1")
 BAD_ROWS = 10_000
 """Maximum number of rows of a BadRow."""
 
@@ -117,26 +119,17 @@ class CsvReader(Reader):
             text = self._text(io.BytesIO(content), dialect)
         except ValueError as error:
             raise BadInput(f"{error} ({file.uri})") from None
-        header = text.position
+        beginning = text.beginning
         try:
             names = self._names(text)
         except ValueError:
             return {}  # the file becomes a failed row when it is read
         if isinstance(names, Damage):
             return names
+        if self._adjustable and self._options.delimiter is None and len(names) == 1:
+            _check_delimiter(file.uri, beginning, dialect.quote)
         check_names(names, file.uri, *([RENAME] if self._adjustable else []))
-        table, damages = parse_sample(text, len(names))
-        sample = CsvSample(content, text.dialect, header, len(names), table.num_rows, damages)
-
-        def damages_with(dialect: Dialect) -> int:
-            other = self._text(io.BytesIO(content), dialect)
-            columns = self._names(other)
-            return 1 if isinstance(columns, Damage) else parse_sample(other, len(columns))[1]
-
-        if self._adjustable:
-            unknown = self._options.delimiter is None
-            check_options(file.uri, sample, damages_with, delimiter=unknown)
-        return dict(zip(names, table.columns, strict=True))
+        return dict(zip(names, parse_sample(text, len(names)).columns, strict=True))
 
     def _dialect(self, file: Location) -> Dialect:
         options = self._options
@@ -200,6 +193,21 @@ class CsvReader(Reader):
     def types(self) -> dict[str, pa.DataType]:
         kinds = {**self._types.sampled, **self._types.declared}
         return {name: arrow_type(kind) for name, kind in kinds.items()}
+
+
+def _check_delimiter(uri: str, beginning: bytes, quote: bytes) -> None:
+    """Raise BadInput if each line, which has one field, has the same number of another delimiter.
+    `beginning` is that of the file from the header on."""
+    quoted = re.compile(b"%b[^%b]*%b" % ((re.escape(quote or b"\r"),) * 3))
+    lines = [quoted.sub(b"", line) for line in LINE_END.split(beginning) if line][:COMPARED_LINES]
+    for delimiter in _DELIMITERS if len(lines) > 1 else ():
+        numbers = {line.count(delimiter) for line in lines}
+        if len(numbers) == 1 and 0 not in numbers:
+            shown = delimiter.decode().encode("unicode_escape").decode()
+            raise BadInput(
+                f'read.options.delimiter: {uri} has "{shown}" in each line, and one column. Set it '
+                f'to "{shown}"'
+            )
 
 
 def _bad_rows(damage: Damage) -> Iterator[BadRow]:

@@ -115,7 +115,7 @@ class ParquetReader(StatsReader, DivisibleReader):
 
     def stats(self, file: Location, size: int) -> FileStats:
         footer = parquet_footer(file, size)
-        check_footer(footer, size)
+        check_footer(footer)
         schema = schema_of_rows(footer, self._options)
         return FileStats(footer.num_rows, _edges(footer)[:-1] or [0], schema)
 
@@ -144,5 +144,5 @@ def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
     if len(end) < length <= size:
         end = source.read_at(length, size - length)
     footer = parquet_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
-    check_footer(footer, size)
+    check_footer(footer)
     return footer

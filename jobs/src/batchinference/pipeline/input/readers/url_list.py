@@ -43,7 +43,6 @@ from batchinference.pipeline.storage.http import (
     TransientFetchError,
 )
 from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.spec.file_extensions import PARQUET, extension_of
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
@@ -167,7 +166,7 @@ class ManifestReader(DivisibleReader):
                 raise PermanentFetchError(
                     f"there is no address in column '{self._options.column}', but {uri!r}"
                 )
-            return retry_without_limit(lambda: self._fetcher.fetch(uri, file))
+            return self._fetcher.fetch(uri, file)
         except TransientFetchError as error:
             if self._options.on_unreachable == "fail":
                 raise JobFailure(f"{error} ({_FIX})") from error

@@ -31,11 +31,8 @@ from batchinference.pipeline.output.writers.json import (
     text_rows,
     with_exact_times,
 )
-from batchinference.pipeline.storage.csv_columns import check_columns
 from batchinference.pipeline.storage.location import Location
 
-_HEADER_BYTES = 1 << 20
-"""The beginning of a file in which its header is looked for."""
 _LARGEST_BLOCK = (1 << 31) - 1
 
 
@@ -71,7 +68,6 @@ class CsvWriter:
         )
         try:
             content = unpacked(part)
-            check_columns(content[:_HEADER_BYTES], self.delimiter.encode())
             # one block: at the beginning of a block, pyarrow drops the second byte of a CRLF in a
             # text; one thread: another one could free the content while the interpreter exits,
             # which aborts

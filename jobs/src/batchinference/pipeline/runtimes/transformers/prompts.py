@@ -13,13 +13,13 @@ from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
-from batchinference.pipeline.runtimes.chat_templates import check_chat
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,
     chat_content_of,
     chat_of,
+    check_chat,
     content_of,
     describes_images,
     parts_of,

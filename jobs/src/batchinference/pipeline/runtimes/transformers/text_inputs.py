@@ -25,12 +25,11 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     pad,
 )
 from batchinference.pipeline.runtimes.text_limits import (
-    NO_LIMIT,
-    TextLimit,
     Windows,
     check_length,
+    limit_of,
     max_tokens,
-    truncation_explained,
+    set_padding_token,
 )
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
@@ -49,21 +48,12 @@ _FROM_THE_ONLY_TEXT = (True, "longest_first", "only_first")
 """The values of the option `truncation` that cut a text without a second one."""
 
 
-def padded(length: int, multiple: int | None, limit: int) -> int:
-    """Return the length rounded up to a multiple, but not beyond the limit of the model."""
-    if multiple is None:
-        return length
-    return max(length, min(-(-length // multiple) * multiple, limit))
-
-
-def buckets(
-    lengths: Sequence[int] | np.ndarray, most_tokens: int | None, multiple: int | None, limit: int
-) -> list[np.ndarray]:
+def buckets(lengths: Sequence[int] | np.ndarray, most_tokens: int | None) -> list[np.ndarray]:
     """Return groups of row numbers, sorted by length.
 
-    The number of rows in a group times its longest padded length is at most `most_tokens`. A row
-    that exceeds this limit is alone in its group. Without `most_tokens`, one group holds all
-    rows in their order.
+    The number of rows in a group times its longest length is at most `most_tokens`. A row that
+    exceeds this limit is alone in its group. Without `most_tokens`, one group holds all rows in
+    their order.
     """
     if most_tokens is None:
         return [np.arange(len(lengths))]
@@ -71,8 +61,7 @@ def buckets(
     groups: list[np.ndarray] = []
     start = 0
     for end in range(1, len(order) + 1):
-        more = end + 1 - start
-        if end == len(order) or more * padded(lengths[order[end]], multiple, limit) > most_tokens:
+        if end == len(order) or (end + 1 - start) * lengths[order[end]] > most_tokens:
             groups.append(order[start:end])
             start = end
     return groups
@@ -98,8 +87,7 @@ def fit(tokenizer: Any, network: Any, source: str) -> None:
             f"source: the tokenizer of '{source}' has {len(tokens)} tokens{ratio}. Add the files "
             "of its tokenizer, such as tokenizer.json, to the model's folder"
         )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    set_padding_token(tokenizer)
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id
     if (limit := max_tokens(tokenizer, network)) is not None:
@@ -133,10 +121,9 @@ class Tokens:
         if chosen is not None:
             check_length(chosen, network, model.source)
         policy: TooLong = "truncate" if self.truncation else "fail"
-        self.limit = limit_of(tokenizer, model, chosen, policy)
+        self.limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer), policy)
         self._flat = FlatTokenizer.of(tokenizer, self._options)
         self._most_tokens = model.max_tokens_per_batch
-        self._multiple = model.pad_to_multiple_of
 
     def batches(
         self,
@@ -168,16 +155,14 @@ class Tokens:
     ) -> Iterator[tuple[np.ndarray, BatchEncoding]]:
         """Yield groups of texts, padded to the longest text of the group."""
         lengths = tokens.lengths
-        limit = self.limit.tokens or int(lengths.max())
-        if self._pad_to_max:
-            lengths = np.full_like(lengths, limit)
-        groups = buckets(lengths, self._most_tokens, self._multiple, limit)
+        if self._pad_to_max and self.limit.tokens:
+            lengths = np.full_like(lengths, self.limit.tokens)
+        groups = buckets(lengths, self._most_tokens)
         if not has_mask:  # the model would read the padding
             groups = [part for group in groups for part in _of_equal_length(group, lengths)]
         has_mask |= MASK in self._tokenizer.model_input_names
         for rows in groups:
-            width = padded(int(lengths[rows].max()), self._multiple, limit)
-            arrays = pad(self._tokenizer, tokens, rows, width, has_mask=has_mask)
+            arrays = pad(self._tokenizer, tokens, rows, int(lengths[rows].max()), has_mask=has_mask)
             yield rows, _tensors(arrays)
 
     def _cut(
@@ -195,32 +180,11 @@ class Tokens:
             return cut
         parts = tuple([column[row] for row in long] for column in texts)
         truncation = self.truncation or True
-        with truncation_explained(
-            f"options.truncation: {truncation} does not cut the other text, which is too long. "
-            "Leave the option out, so that both are cut, or shorten that text"
-        ):
-            cut = self._of_library(parts, truncation=truncation, max_length=limit, **options)
+        cut = self._of_library(parts, truncation=truncation, max_length=limit, **options)
         return tokens.with_rows(long, cut)
 
     def _of_library(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:
         return FlatTokens.of_lists(self._tokenizer(*map(list, texts), **options))
-
-
-def limit_of(
-    tokenizer: Any,
-    model: TransformersModel,
-    chosen: int | None = None,
-    policy: TooLong = "truncate",
-) -> TextLimit:
-    """Return the limit of a model, whose texts have at most `chosen` tokens. `policy` is used
-    unless the user has set another."""
-    longest = tokenizer.model_max_length
-    tokens = chosen or (longest if longest < NO_LIMIT else None)
-    limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
-    if model.too_long in ("truncate", "truncateLeft"):
-        tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
-    limit.check_windows(model.source)
-    return limit
 
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> BatchEncoding:

@@ -69,7 +69,16 @@ class Engine:
         self._ask = self._llm.generate if model.task == "generate" else self._llm.encode
         # a chat template writes the special tokens itself
         self._tokenization = {"add_special_tokens": not model.is_chat}
+        self._turns = threading.Lock()
         weakref.finalize(self, self._llm.shutdown)
+
+    def tokens(self, prompt: str) -> Prompt:
+        """Return the tokens of a prompt. Raises an error of vLLM if they are too many."""
+        renderer = self._llm.renderer
+        options = renderer.default_cmpl_tok_params.with_kwargs(**self._tokenization)
+        with self._turns:  # a tokenizer is not for several threads
+            (tokens,) = renderer.render_cmpl([{"prompt": prompt}], options)
+        return dict(tokens)
 
     def submit(self, asked: list[tuple[Prompt, Any, Any]]) -> Future[list[Any]]:
         """Let the engine answer prompts with their parameters and adapters; with its base model

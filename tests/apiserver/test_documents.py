@@ -310,7 +310,7 @@ OF_STEPS = [
      "the name of a header has letters, digits, '-' and '_'"),
     ([model_step(model=without("body", json_endpoint()))], "body is required for api json"),
     ([{**vllm_step(), "resources": {"gpu": 1, "custom": {"XPU": 1}}}],
-     "vllm takes GPUs: leave out resources.custom"),
+     "the runtime vllm supports only GPUs: remove resources.custom"),
     ([vllm_step() | {"batchSize": "auto"}], "vllm makes its batches itself: batchSize is a number"),
     (asking(inputs=ADAPTER, adapter="style", loraPath="adapters"),
      "loraPath: expected an absolute path or an address"),

@@ -13,8 +13,8 @@ from batchinference.rendering import (
     Names,
     Owner,
     attempt_objects,
-    effective,
     token_secret,
+    with_platform_defaults,
 )
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
@@ -61,7 +61,7 @@ JOBS = {
 
 def rendered(body: Object) -> list[Object]:
     """Return the ConfigMap, Secret and RayJob of a job, as if the API server stored the job."""
-    job = effective(parse(body), DEFAULTS)
+    job = with_platform_defaults(parse(body), DEFAULTS)
     uid = str(uuid.uuid4())
     names, owner = Names(job.metadata.name, uid, 1), Owner(job.metadata.name, uid)
     config_map, ray_job = attempt_objects(job, names, owner, 1)

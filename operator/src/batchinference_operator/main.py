@@ -18,8 +18,11 @@ from pydantic import ValidationError
 
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.controller import Controller, stores
-from batchinference_operator.controller.driver_client import DashboardClient
-from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
+from batchinference_operator.controller.driver_poller import (
+    MAX_POLLS,
+    DashboardClient,
+    DriverPoller,
+)
 from batchinference_operator.controller.kopf_operator import kopf_operator, resync, run_kopf
 from batchinference_operator.controller.policy_reload import reload_policy
 from batchinference_operator.controller.schedules import ScheduleController
@@ -33,13 +36,11 @@ from batchinference_operator.kube.leader_election import (
     Lease,
     LeaseForbidden,
 )
-from batchinference_operator.kube.reflector import Reflector
-from batchinference_operator.kube.watch_health import WatchHealth
-from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.kube.reflector import Reflector, WatchHealth
+from batchinference_operator.observability.event_recorder import EventRecorder, Telemetry
 from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings

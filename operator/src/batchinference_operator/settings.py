@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from batchinference.rendering.policy import PlatformPolicy, parse_policy
 from batchinference.spec import SpecError, parse_defaults
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
+from batchinference_operator.controller.driver_poller import CLUSTER_DOMAIN
 from batchinference_operator.kube.http import BURST, QPS
 from batchinference_operator.kube.leader_election import Identity
 from batchinference_operator.observability.job_metrics import MAX_NAMESPACES

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from batchinference.rendering import NAME_LABEL, RELEASED, Backstop
+from batchinference.rendering import NAME_LABEL, RELEASED, KubeRayDeadlines
 from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller, stores
@@ -322,7 +322,9 @@ class FakeKubeApi:
                 self.cluster.delete("Pod", pod["metadata"]["name"])
         self.end("remove workers")
 
-    async def set_backstop(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
+    async def set_backstop(
+        self, namespace: str, seen: RayJobView, backstop: KubeRayDeadlines
+    ) -> None:
         await self.begin("limit")
         found = self.cluster.get("RayJob", seen.name)
         if found is not None and found["metadata"]["uid"] == seen.uid:

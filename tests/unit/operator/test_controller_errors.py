@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import attempt_sync
+from batchinference_operator.reconcile.attempt_start import UNREACHABLE_SECONDS
 from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.reconcile.job_view import LEFT_OUT
-from batchinference_operator.reconcile.pending import UNREACHABLE_SECONDS
+from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import Harness, running_operator
@@ -333,7 +333,9 @@ async def test_slow_writes_to_large_jobs_occupy_one_worker(harness: Harness) -> 
     harness.api = SlowServer(harness.cluster, before=harness.record)
     async with harness.operator():
         for name in names:
-            harness.cluster.put({**job_body(name), LEFT_OUT: {"spec": "spec: it is too large"}})
+            harness.cluster.put(
+                {**job_body(name), SKIPPED_FIELDS: {"spec": "spec: it is too large"}}
+            )
         harness.cluster.apply()
         begin = clock()
         await until(lambda: harness.phase() == "Starting")

@@ -95,7 +95,7 @@ async def test_hostile_job_does_not_end_the_watch_of_kopf(serve: Serve, value: s
         "honest",
     ]
     assert (found[0], found[2]) == (honest, honest)
-    assert found[1]["object"]["leftOut"]["spec"].startswith("spec")
+    assert found[1]["object"]["skippedFields"]["spec"].startswith("spec")
 
 
 @pytest.mark.parametrize("code", [410, 429, 500, 504])

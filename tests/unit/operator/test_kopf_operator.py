@@ -16,7 +16,7 @@ from batchinference_operator.controller.kopf_operator import kopf_operator, run_
 from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import PAGE
 from batchinference_operator.kube.kopf_login import KopfLogin
-from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.status.ray_job import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver

@@ -15,17 +15,16 @@ from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.attempt_objects import complete_job, create_actions
+from batchinference_operator.reconcile.attempt_objects import create_actions, parse_with_defaults
+from batchinference_operator.reconcile.attempt_start import status_after_create_error
 from batchinference_operator.reconcile.config import Concurrency, Config
 from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
     polls_driver,
 )
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.owned import names_of
-from batchinference_operator.reconcile.pending import status_after_create_error
-from batchinference_operator.reconcile.queue_entry import entry_of
+from batchinference_operator.reconcile.job_view import JobView, entry_of
+from batchinference_operator.reconcile.ray_jobs_of_job import names_of
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import IDLE_SECONDS, NO_PODS_SECONDS, WATCHED_SECONDS
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -270,7 +269,7 @@ def test_invalid_spec_creates_nothing_and_fails(spec: dict[str, Any]) -> None:
     body = job_body()
     seen = JobView.of({**body, "spec": {**body["spec"], **spec} if spec else {}})
     with pytest.raises(SpecError) as refusal:
-        rendering.attempt_objects(complete_job(seen, CONFIG), names_of(seen, 1), None)
+        rendering.attempt_objects(parse_with_defaults(seen, CONFIG), names_of(seen, 1), None)
     actions = act(Observed(seen))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")

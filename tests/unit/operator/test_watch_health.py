@@ -11,7 +11,7 @@ import yaml
 
 from batchinference_operator.kube import kopf_login
 from batchinference_operator.kube.kopf_login import KopfLogin
-from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 from support.operator.virtual_time import ManualClock
 from support.servers.scripted_http import Serve, answering

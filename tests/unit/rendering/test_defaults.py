@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.rendering import effective
+from batchinference.rendering import with_platform_defaults
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from support.documents.minimal import Document
@@ -100,7 +100,7 @@ def mounted(name: str, path: str, **source: Any) -> Document:
 
 
 def merged(own: Document, defaults: Document) -> Cluster:
-    return effective(job(cluster=own), Cluster.model_validate(defaults)).spec.cluster
+    return with_platform_defaults(job(cluster=own), Cluster.model_validate(defaults)).spec.cluster
 
 
 def test_defaults_of_every_cluster_field_are_tested() -> None:
@@ -197,6 +197,6 @@ def test_defaults_in_conflict_with_the_job_are_refused(
 
 def test_defaults_change_the_cluster_settings_only() -> None:
     own = job()
-    made = effective(own, Cluster(image="default:1"))
+    made = with_platform_defaults(own, Cluster(image="default:1"))
     assert made.metadata == own.metadata
     assert made.spec.model_copy(update={"cluster": own.spec.cluster}) == own.spec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.rendering import GPUS_LABEL, effective
+from batchinference.rendering import GPUS_LABEL, with_platform_defaults
 from batchinference.rendering.limits import MAX_CLUSTER_BYTES, check_limits
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.cluster import Cluster
@@ -114,9 +114,9 @@ def test_devices_of_claims_are_refused_if_devices_are_limited(limits: Any) -> No
 
 def test_priority_above_the_limit_is_refused() -> None:
     platform = Cluster(image="own:1", limits=Limits(priority=0))
-    render(effective(job(priority=0), platform))
+    render(with_platform_defaults(job(priority=0), platform))
     own = {"limits": {"priority": 10**9}}
-    assert refused(effective(job(priority=1, cluster=own), platform)) == (
+    assert refused(with_platform_defaults(job(priority=1, cluster=own), platform)) == (
         "spec.priority: 1 is above limits.priority (0). Lower it"
     )
 
@@ -128,7 +128,7 @@ def test_job_above_its_limits_is_not_rendered() -> None:
 
 def test_job_above_the_platform_limits_is_not_rendered() -> None:
     platform = Cluster(image="own:1", limits=Limits(gpu=4))
-    over = effective(job(steps=[GPUS], cluster={"limits": {"gpu": 64}}), platform)
+    over = with_platform_defaults(job(steps=[GPUS], cluster={"limits": {"gpu": 64}}), platform)
     assert "8 devices (embed 4 x 2) and 4 are allowed" in refused(over)
 
 
@@ -145,7 +145,9 @@ LIMITS = st.builds(
 def test_job_limit_may_only_lower_the_platform_limit(own: Limits, platform: Limits) -> None:
     defaults = Cluster(limits=platform)
     given_limits = own.model_dump(by_alias=True, exclude_none=True)
-    found = effective(job(cluster={"limits": given_limits}), defaults).spec.cluster.limits
+    found = with_platform_defaults(
+        job(cluster={"limits": given_limits}), defaults
+    ).spec.cluster.limits
     for name in Limits.model_fields:
         one, other, both = (getattr(each, name) for each in (own, platform, found))
         assert both in (one, other)

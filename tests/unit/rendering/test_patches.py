@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchinference.rendering import Names, attempt_objects, effective
+from batchinference.rendering import Names, attempt_objects, with_platform_defaults
 from batchinference.rendering.patches import MERGE_KEYS, strategic_merge
 from batchinference.spec import SpecError, parse_defaults
 from batchinference.spec.platform_defaults import PlatformDefaults
@@ -23,7 +23,7 @@ SPREAD = {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
 def pods(*patches: Any) -> list[Any]:
     """Return the pods of the head, the group `cpu` and the group `embed` with these patches."""
     defaults = PlatformDefaults.model_validate({"image": "x", "patches": list(patches)})
-    complete = effective(job(steps=[model_step(resources={"gpu": 1})]), defaults)
+    complete = with_platform_defaults(job(steps=[model_step(resources={"gpu": 1})]), defaults)
     _, ray_job = attempt_objects(complete, Names("j", "u", 1), None, patches=defaults.patches)
     cluster = ray_job["spec"]["rayClusterSpec"]
     return [one["template"] for one in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]

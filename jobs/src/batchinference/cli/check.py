@@ -26,7 +26,7 @@ from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.columns import replaced_columns
-from batchinference.rendering import Names, attempt_objects, effective, token_secret
+from batchinference.rendering import Names, attempt_objects, token_secret, with_platform_defaults
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadows import shadowing
 from batchinference.spec import (
@@ -208,7 +208,7 @@ def _load_and_show(
         job = parse_one(read_text(file), parameter_values(settings))
         if policy and (problems := policy.check(job.spec.cluster)):
             raise SpecError(problems)
-        show(effective(job, defaults), defaults.patches)
+        show(with_platform_defaults(job, defaults), defaults.patches)
     except SpecError as error:
         print_problems(current_file, error)
         return exits.BAD_INPUT

@@ -1,7 +1,7 @@
 """Renders the Kubernetes objects that run a BatchInference, as dicts, without side effects."""
 
 from batchinference.rendering.config_map import token_secret
-from batchinference.rendering.defaults import effective
+from batchinference.rendering.defaults import with_platform_defaults
 from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
@@ -24,7 +24,7 @@ from batchinference.rendering.rayjob import (
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
-    Backstop,
+    KubeRayDeadlines,
     attempt_objects,
 )
 
@@ -45,13 +45,13 @@ __all__ = [
     "RAY_CONTAINER",
     "RAY_JOB",
     "RELEASED",
-    "Backstop",
+    "KubeRayDeadlines",
     "Names",
     "Owner",
     "attempt_objects",
-    "effective",
     "running_containers",
     "templates_of",
     "token_secret",
     "with_memory",
+    "with_platform_defaults",
 ]

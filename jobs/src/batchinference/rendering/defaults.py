@@ -13,7 +13,7 @@ from batchinference.spec.merge import with_defaults
 from batchinference.spec.problems import Problem, SpecError, problems_of
 
 
-def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
+def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInference:
     """Return the job with its unset cluster settings taken from the defaults.
 
     Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key. Lists of

@@ -48,7 +48,7 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
     """Return the problems with queue settings that Kueue would reject or ignore."""
     if cluster.queue is None and cluster.queue_priority_class is not None:
-        message = "a priority in no queue: set spec.cluster.queue, or a default in the chart"
+        message = "queuePriorityClass needs a queue: set spec.cluster.queue"
         return [Problem("spec.cluster.queuePriorityClass", message)]
     if cluster.queue is not None and len(groups) > MAX_GROUPS:
         message = (

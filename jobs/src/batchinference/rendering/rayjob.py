@@ -41,7 +41,7 @@ MAX_SECONDS = 2**31 - 1
 """The largest value that KubeRay accepts."""
 
 
-class Backstop(NamedTuple):
+class KubeRayDeadlines(NamedTuple):
     """Seconds from the start of a RayJob after which KubeRay ends it. None means never."""
 
     active: int | None = None
@@ -50,7 +50,9 @@ class Backstop(NamedTuple):
     """Deadline for its cluster to be ready for the driver."""
 
     @classmethod
-    def of(cls, deadlines: Deadlines, *, queued: bool, counting: bool, waited: int = 0) -> Backstop:
+    def of(
+        cls, deadlines: Deadlines, *, queued: bool, counting: bool, waited: int = 0
+    ) -> KubeRayDeadlines:
         """Return the backstop of one attempt, which is later than each of the operator's deadlines.
 
         KubeRay counts from the start of the RayJob, which is never before its creation. The
@@ -136,7 +138,7 @@ def _ray_job(
     if job.spec.cluster.annotations:
         about["annotations"] = dict(job.spec.cluster.annotations)
     queue = job.spec.cluster.queue is not None
-    backstop = Backstop.of(job.spec.deadlines, queued=queue, counting=not queue)
+    backstop = KubeRayDeadlines.of(job.spec.deadlines, queued=queue, counting=not queue)
     body = {
         "apiVersion": RAY_API_VERSION,
         "kind": RAY_JOB,

@@ -19,7 +19,7 @@ from pydantic_core import from_json
 
 from batchinference_operator.kube.http import USER_AGENT, OnRequest, read_lines
 from batchinference_operator.kube.json_reader import MAX_BYTES, read_json
-from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.kube.reflector import WatchHealth
 
 MAX_TYPE_BYTES = 64
 """The type of an event is in its first bytes."""

@@ -202,8 +202,8 @@ class JobMetrics(Collector):
         )
         yield _gauge(
             "batchinference_longest_wait_seconds",
-            "Time for which the oldest of these jobs has been waiting, since it was created, was "
-            "resumed, or ended its last attempt.",
+            "Seconds that the longest-waiting job of `batchinference_waiting_jobs` has waited "
+            "since it was created, resumed, or ended an attempt.",
             ("namespace",),
             {
                 (label,): max(0.0, seconds_since(oldest[label], now)) if label in oldest else 0

@@ -33,7 +33,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.queue_depth = Gauge(
-            "batchinference_queue_depth", "Jobs that wait for a reconcile.", registry=self.registry
+            "batchinference_queue_depth", "Keys in the work queue of jobs.", registry=self.registry
         )
         self.reconcile_seconds = Histogram(
             "batchinference_reconcile_seconds",
@@ -51,7 +51,8 @@ class Metrics:
             self.reconcile_errors.labels(kind)  # Prometheus sees no increase in a new series
         self.api_requests = self._counter(
             "batchinference_api_requests",
-            "Requests to the API server by status code; none if there was no answer.",
+            "Requests to the API server by verb, resource and status code. The code is `none` if "
+            "the server did not answer.",
             *("verb", "resource", "code"),
         )
         self.api_request_seconds = Histogram(

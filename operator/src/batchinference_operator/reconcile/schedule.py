@@ -20,7 +20,7 @@ from batchinference.spec.schedule import BatchInferenceSchedule, parse_schedule
 from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.job_view import LEFT_OUT, JobView
+from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS, JobView
 from batchinference_operator.status.conditions import (
     Summary,
     conditions_of,
@@ -47,7 +47,7 @@ class ScheduleView:
     spec: dict[str, Any]
     status: Status
     deleting: bool
-    unread: str
+    skipped_reason: str
     """Why fields of the spec were skipped; else empty."""
 
     @classmethod
@@ -63,7 +63,7 @@ class ScheduleView:
             spec=body.get("spec", {}),
             status=body.get("status", {}),
             deleting="deletionTimestamp" in metadata,
-            unread=body.get(LEFT_OUT, {}).get("spec", ""),
+            skipped_reason=body.get(SKIPPED_FIELDS, {}).get("spec", ""),
         )
 
     def owns(self, body: Object) -> bool:
@@ -72,8 +72,8 @@ class ScheduleView:
 
     def parse(self) -> BatchInferenceSchedule:
         """Return the parsed schedule. Raises SpecError."""
-        if self.unread:
-            raise SpecError([Problem("", self.unread)])
+        if self.skipped_reason:
+            raise SpecError([Problem("", self.skipped_reason)])
         metadata = {"name": self.name, "namespace": self.namespace}
         document = {"apiVersion": API_VERSION, "kind": self.kind, "metadata": metadata}
         return parse_schedule({**document, "spec": self.spec})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchinference.rendering import Backstop
+from batchinference.rendering import KubeRayDeadlines
 from batchinference.spec.report import Report
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
@@ -46,7 +46,7 @@ class Observed:
     """Why the driver did not answer the last poll."""
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
-    drivers: int = 0
+    driver_count: int = 0
     """The number of drivers of all jobs that the operator polls."""
 
     @property
@@ -89,7 +89,7 @@ class Actions:
     """RayJobs without a driver, of whose clusters only the head is kept."""
     delete_job: bool = False
     """Whether to delete the BatchInference, whose TTL has expired."""
-    update_backstop: tuple[RayJobView, Backstop] | None = None
+    update_backstop: tuple[RayJobView, KubeRayDeadlines] | None = None
     """The RayJob of the running attempt and its new backstop deadlines, if they have changed."""
     release_pods: RayJobView | None = None
     """The RayJob of the running attempt if Kueue must look at its gated pods."""

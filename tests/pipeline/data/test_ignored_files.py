@@ -105,7 +105,7 @@ class TestText:
         assert (warning.name, warning.count, warning.step) == ("FilesIgnored", 2, None)
         assert warning.example == "in/1.txt"
         assert ".txt 2" in warning.message
-        assert "read.options.file_extensions" in warning.message
+        assert "read.options.fileExtensions" in warning.message
 
     def test_paths_are_shortened_and_shown_without_controls(self) -> None:
         ignored = IgnoredFiles.of({"x/" * 2000 + "a\x1b[2J\n.txt": Reason.EXTENSION})

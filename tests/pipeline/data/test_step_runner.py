@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -348,25 +348,24 @@ def test_provenance_passes_through() -> None:
 
 def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch is recorded immediately, later batches once they take a tenth of the time."""
-    clock = Mock(perf_counter=Mock(), process_time=Mock())
-    monkeypatch.setattr(step_time, "time", clock)
+    clock = Mock()
+    monkeypatch.setitem(step_time._CLOCKS, "timed", SharedClock(clock))
     found = StepTime("timed")
     taken = []
     for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):
-        clock.perf_counter.side_effect = [0.0, seconds]
-        clock.process_time.side_effect = [0.0, 2 * seconds]
+        clock.side_effect = [0.0, seconds]
         with found.measured(lambda: 10):
             pass
         notes = found.take_notes()
         assert all(step == "timed" for step, _ in notes)
         taken.append([json.loads(note) for _, note in notes])
     assert taken == [
-        [{"rows": 10, "seconds": 20.0, "cpu_seconds": 40.0}],
-        *([], [], [{"rows": 30, "seconds": 2.2, "cpu_seconds": 4.4}], []),
+        [{"rows": 10, "seconds": 20.0}],
+        *([], [], [{"rows": 30, "seconds": 2.2}], []),
     ]
     ((step, rest),) = found.take_rest()
     assert step == "timed"
-    assert json.loads(rest) == {"rows": 10, "seconds": 0.5, "cpu_seconds": 1.0}
+    assert json.loads(rest) == {"rows": 10, "seconds": 0.5}
     assert found.take_rest() == []
 
 
@@ -414,35 +413,6 @@ def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     steps = collect_notes([("embed", first), ("embed", second), ("own", second)]).steps
     assert (steps["embed"].wait_seconds, steps["own"].wait_seconds) == (1.75, None)
     assert (steps["embed"].compute_seconds, steps["embed"].blocked_seconds) == (0.5, None)
-
-
-@pytest.mark.parametrize("ends", [True, False], ids=["ended", "running"])
-def test_cpu_time_of_a_step_lacks_that_of_a_commit_at_the_same_time(*, ends: bool) -> None:
-    step, commit = StepTime("embed"), StepTime("write", of_thread=True)
-    started, computed, leave = Event(), Event(), Event()
-
-    def committing() -> None:
-        with commit.measured(lambda: 1):
-            started.set()
-            used = time.thread_time()
-            while time.thread_time() - used < 0.5:
-                sum(range(1000))
-            computed.set()
-            leave.wait(60)
-
-    thread = Thread(target=committing)
-    with step.measured(lambda: 1):
-        thread.start()
-        assert started.wait(60)
-        assert computed.wait(60)
-        if ends:
-            leave.set()
-            thread.join()
-    leave.set()
-    thread.join()
-    ((_, of_step), (_, of_commit)) = *step.take_rest(), *commit.take_rest()
-    assert json.loads(of_step)["cpu_seconds"] < 0.25
-    assert json.loads(of_commit)["cpu_seconds"] >= 0.5
 
 
 def test_filtered_rows_keep_their_ids() -> None:

@@ -436,7 +436,7 @@ def test_each_row_is_committed_once_for_any_chunks(
                 raise ValueError("died")
 
         rows = data.draw(st.integers(1, 20))
-        steps = Segment(NO_STEPS, texts=("text",), before=data.draw(st.integers(0, 1)))
+        steps = Segment(NO_STEPS, texts=("text",))
         task = CommitTask(TASK, read, steps, committer, CommitRules(rows), stop)
         with (
             patch.object(segment, "BATCH_BYTES", data.draw(st.integers(1, 20 * FOUR))),

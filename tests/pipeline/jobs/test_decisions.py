@@ -206,7 +206,7 @@ def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
-    [({}, DONE), ({"resume": False}, Replace()), ({"retry": True}, RetryFailed())],
+    [({}, DONE), ({"resume": False}, Replace()), ({"retryFailedRows": True}, RetryFailed())],
     ids=["run", "restart", "retry"],
 )
 def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:

@@ -194,7 +194,7 @@ def test_rows_divided_into_blocks_stay_together(job_file: JobFile) -> None:
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_preview_as_data(job_file: JobFile, module: str, tmp_path: Path, form: str) -> None:
     Image.new("RGB", (197, 221)).save(tmp_path / "in" / "a.png")
-    read = {"format": "images", "options": {"include_paths": True}}
+    read = {"format": "images", "options": {"includePaths": True}}
     file = job_file(python("shape", module), read=read, write={"format": "parquet"})
     done = preview(file, "-o", form)
     assert (done.exit_code, done.stderr) == (0, "2 files ignored: .txt 2\n")

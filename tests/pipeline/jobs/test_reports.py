@@ -109,15 +109,7 @@ def test_time_of_each_step_is_reported(run: Run) -> None:
     assert rows == {"read": 100, "few": 100, "slow": 90, "busy": 90, "own": 90, "write": 89}
     assert list(rows) == ["read", "few", "slow", "busy", "own", "write"]
     for step in run.report.steps.values():
-        assert step.cpu_seconds > 0
         assert step.rows / step.rows_per_second == pytest.approx(step.seconds, rel=0.01, abs=0.001)
-
-
-def test_cpu_time_of_a_step_is_not_that_of_another_step(run: Run) -> None:
-    slow, busy = run.report.steps["slow"], run.report.steps["busy"]
-    assert busy.cpu_seconds > 90 * 0.02 - 0.01  # rounded
-    assert slow.seconds > 90 * 0.05 - 0.01
-    assert slow.cpu_seconds < 90 * 0.02
 
 
 @pytest.mark.parametrize("max_rows", [10, 1], ids=["succeeds", "fails"])

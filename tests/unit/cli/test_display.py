@@ -133,7 +133,7 @@ def test_summary_of_a_succeeded_job() -> None:
 
 
 def test_summary_shows_how_busy_the_replicas_of_a_pool_were() -> None:
-    step = StepTimes(rows=10, seconds=5, cpuSeconds=1, rowsPerSecond=2)
+    step = StepTimes(rows=10, seconds=5, rowsPerSecond=2)
     pool = step.model_copy(update={"wait_seconds": 12.0, "blocked_seconds": 3.0})
     lines = summary(report(JobState.SUCCEEDED, steps={"read": step, "embed": pool}))
     (shown,) = [line for line in lines if "computed" in line]

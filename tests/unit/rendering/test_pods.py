@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
+from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.rendering.config_map import DIGEST_VARIABLES
 from batchinference.rendering.pods import STOP_WAIT, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
@@ -271,7 +271,7 @@ def test_devices_are_claimed_by_the_template_of_their_profile() -> None:
     claims = [{"name": "device-0"}, {"name": "device-1"}]
     assert container(pod)["resources"]["claims"] == claims
     assert GPU not in repr(pod)
-    assert pod["metadata"]["labels"][GPUS_LABEL] == "2"
+    assert pod["metadata"]["labels"][DEVICES_LABEL] == "2"
     assert made.workers["embed"]["rayStartParams"]["num-gpus"] == "2"
     assert "resourceClaims" not in made.pods[0]["spec"]
 

@@ -162,7 +162,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:
     """Return what a job requests of its output. The hashes of its code are computed."""
     code, work = code_of(spec), work_of(spec)
-    retry = spec.errors.retry
+    retry = spec.errors.retry_failed_rows
     return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
 
 
@@ -194,7 +194,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     problems = list(check_columns(spec, source.columns()))
     if not problems:
         problems = list(
-            type_problems(spec.steps, source.types(), source.why_text)
+            type_problems(spec.steps, source.types())
             if isinstance(source, FileInput)
             else type_problems(spec.steps, {})
         )

@@ -7,8 +7,8 @@ from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     CLUSTER_LABEL,
+    DEVICES_LABEL,
     GENERATION,
-    GPUS_LABEL,
     MANAGED_BY,
     MANAGER,
     NAME_LABEL,
@@ -31,8 +31,8 @@ from batchinference.rendering.rayjob import (
 __all__ = [
     "ATTEMPT_LABEL",
     "CLUSTER_LABEL",
+    "DEVICES_LABEL",
     "GENERATION",
-    "GPUS_LABEL",
     "KEEP_SECONDS",
     "MANAGED_BY",
     "MANAGER",

@@ -8,7 +8,6 @@ from batchinference.plan import WorkerGroup
 from batchinference.plan.devices import Profiles, profiles_of
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.kueue import check_queue
-from batchinference.rendering.limits import check_priority
 from batchinference.rendering.paths import check_paths
 from batchinference.spec.accelerators import RAY_NAMES
 from batchinference.spec.cluster import ALL_GROUPS, Cluster
@@ -60,7 +59,6 @@ def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> It
     """Yield the problems of a job with complete cluster settings. Its pods are not checked here."""
     yield from check_paths(spec)
     yield from check_profiles(spec)
-    yield from check_priority(spec)
     yield from check_queue(spec.cluster, groups)
     yield from _check_group_names(spec.cluster, [group.name for group in groups])
 

@@ -10,10 +10,9 @@ import json
 from typing import Any
 
 from batchinference.plan import CPU_GROUP
-from batchinference.rendering.names import GPUS_LABEL
+from batchinference.rendering.names import DEVICES_LABEL
 from batchinference.rendering.objects import templates_of
 from batchinference.rendering.quantities import cpus_of
-from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.limits import Limits
 from batchinference.spec.problems import Problem
 
@@ -50,10 +49,10 @@ def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
     cpus: Shares = []
     for name, most, template in templates_of(ray_cluster):
         labels, ray = template["metadata"]["labels"], template["spec"]["containers"][0]
-        devices.append((name, int(labels.get(GPUS_LABEL, "0")), most))
+        devices.append((name, int(labels.get(DEVICES_LABEL, "0")), most))
         cpus.append((name, cpus_of(ray["resources"]["limits"]["cpu"]), most))
     found = [
-        _check("gpu", "devices", devices, limits.gpu),
+        _check("devices", "devices", devices, limits.devices),
         _check("cpu", "CPUs", cpus, limits.cpu),
         _check_claims(limits, ray_cluster),
     ]
@@ -62,7 +61,7 @@ def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
 
 def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
     """Return a problem if devices are limited and a pod has claims, whose size is unknown."""
-    if limits.gpu is None and limits.gpu_hours is None:
+    if limits.devices is None and limits.device_hours is None:
         return None
     claiming = [
         name
@@ -74,18 +73,9 @@ def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None
     message = (
         "the devices of a resourceClaimTemplateName cannot be counted (group "
         f"{', '.join(claiming)}), and devices are limited: use `resource` in the profile, or "
-        "remove the limits gpu and gpuHours in the job and in the platform's defaults"
+        "remove the limits devices and deviceHours in the job and in the platform's defaults"
     )
     return Problem("spec.cluster.profiles", message)
-
-
-def check_priority(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return a problem if the priority is above `cluster.limits.priority`."""
-    most = spec.cluster.limits.priority
-    if most is None or spec.priority <= most:
-        return []
-    message = f"{spec.priority} is above limits.priority ({most}). Lower it"
-    return [Problem("spec.priority", message)]
 
 
 def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Problem | None:

@@ -12,7 +12,7 @@ from batchinference.rendering.config_map import (
     digest_of,
 )
 from batchinference.rendering.devices import add_devices, device_count
-from batchinference.rendering.names import ATTEMPT_LABEL, GPUS_LABEL, RAY_CONTAINER, Names
+from batchinference.rendering.names import ATTEMPT_LABEL, DEVICES_LABEL, RAY_CONTAINER, Names
 from batchinference.rendering.objects import RESTRICTED, dump, dump_given
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Head
@@ -100,7 +100,7 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     _request_storage(template["spec"], cluster.ephemeral_storage)
     add_devices(template["spec"], group, cluster.profiles)
     if devices := device_count(group, cluster.profiles):
-        template["metadata"]["labels"][GPUS_LABEL] = str(devices)
+        template["metadata"]["labels"][DEVICES_LABEL] = str(devices)
     return template
 
 

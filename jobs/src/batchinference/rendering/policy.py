@@ -41,7 +41,7 @@ NONE = "none"
 class PlatformPolicy(BaseModel):
     """The chart value `policy`. True allows all values, a list only the listed values.
 
-    The maximum priority and number of devices are set by `defaults.limits`.
+    The maximum number of devices is set by `defaults.limits`.
     """
 
     model_config = ConfigDict(
@@ -66,6 +66,8 @@ class PlatformPolicy(BaseModel):
     """Whether jobs may define or change profiles."""
     annotations: Literal[True] | Names = list(SAFE_ANNOTATIONS)
     """Keys of annotations. An entry that ends in `/` allows all keys that begin with it."""
+    max_priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 1_000_000_000
+    """Maximum `spec.priority`."""
     host_access: bool = False
     """Whether `envFrom` may set the variables with which a pod gets devices of its node."""
 
@@ -73,6 +75,13 @@ class PlatformPolicy(BaseModel):
         """Return the problems with the settings of a job, before the defaults are merged."""
         settings = own.model_dump(by_alias=True, exclude_none=True)
         return [problem for rule in RULES for problem in rule.check(self, settings)]
+
+    def check_priority(self, priority: int) -> list[Problem]:
+        """Return a problem if the priority of a job is above the maximum."""
+        if priority <= self.max_priority:
+            return []
+        message = f"{priority} is above policy.maxPriority ({self.max_priority}). Lower it"
+        return [Problem("spec.priority", message)]
 
 
 @dataclass(frozen=True)
@@ -172,7 +181,7 @@ RULES = (
     Rule("images", ("image", "volumes[].image.reference"), "image"),
     Rule("serviceAccounts", ("serviceAccountName",)),
     Rule("priorityClasses", ("priorityClassName",)),
-    Rule("queuePriorityClasses", ("queuePriorityClass",)),
+    Rule("queuePriorityClasses", ("queuePriorityClassName",)),
     Rule("runtimeClasses", ("profiles{}.runtimeClassName",)),
     Rule("tolerations", tuple(f"{at}tolerations[].key?" for at in ("", "head.", "profiles{}."))),
     Rule("profiles", ("profiles{}",), "any"),

@@ -137,7 +137,7 @@ def _ray_job(
     about = metadata(names.ray_job, job.metadata.namespace, labels, owner)
     if job.spec.cluster.annotations:
         about["annotations"] = dict(job.spec.cluster.annotations)
-    queue = job.spec.cluster.queue is not None
+    queue = job.spec.cluster.queue_name is not None
     backstop = KubeRayDeadlines.of(job.spec.deadlines, queued=queue, counting=not queue)
     body = {
         "apiVersion": RAY_API_VERSION,

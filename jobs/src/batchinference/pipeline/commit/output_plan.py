@@ -97,7 +97,7 @@ def plan_outputs(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTar
         yield OutputTarget(first, reader=reader)
         return
     retried = 0
-    for target in _targets_with_failed_rows(spec, layout) if spec.errors.retry else ():
+    for target in _targets_with_failed_rows(spec, layout) if spec.errors.retry_failed_rows else ():
         retried += 1
         yield target
     if not retried or _adds_new_files(spec):
@@ -182,9 +182,10 @@ class OutputPlan:
         retried = layout.end.exists() and Snapshot.read(layout.end, layout.key).attempt
         if layout.success.exists() or (lease is not None and retried and retried < lease.attempt):
             raise BadInput(
-                f"errors.retry: read.format '{source}' cannot read only the failed rows, "
+                f"errors.retryFailedRows: read.format '{source}' cannot read only the failed rows, "
                 "because it is unknown whether the source has changed. The output was not changed. "
-                "Remove errors.retry, or process all rows again with write.mode: overwrite"
+                "Remove errors.retryFailedRows, or process all rows again with write.mode: "
+                "overwrite"
             )
         start_over = Start(lease.series if lease is not None else "")
         return replace(self, action=start_over, start=None, files=None)

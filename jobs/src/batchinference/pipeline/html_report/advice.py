@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import preparation_of
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.report import JobState, Report, StepTimes
+from batchinference.spec.report import JobState, Report
 from batchinference.spec.steps import TUNABLE, Step
 from batchinference.text import counted
 
@@ -26,8 +26,6 @@ FED = 0.2
 ACTIVE = 0.5
 """Minimum computing time of a pool that limits the job, as a share of the running time. In shorter
 jobs, loading models and waiting for nodes take the rest."""
-IDLE = 0.3
-"""Maximum CPU seconds per second of a step that waits for something other than CPUs."""
 MEASURED = 0.5
 """Minimum share of the rows with measured times. A short job measures only few rows."""
 LEAST_SECONDS = 1.0
@@ -97,13 +95,13 @@ class Load:
     writers: int
     parts: dict[str, float]
     """CPU seconds that reading and each step in tasks have taken."""
-    writing: StepTimes | None
+    writing: float
+    """The seconds of all writers."""
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds that reading, steps in tasks and writing have taken."""
-        writing = self.writing.cpu_seconds if self.writing else 0.0
-        return _rounded(sum(self.parts.values()) + writing)
+        """CPU seconds that reading and steps in tasks have taken."""
+        return _rounded(sum(self.parts.values()))
 
     @property
     def cpu_share(self) -> float:
@@ -113,8 +111,7 @@ class Load:
     @property
     def writer_share(self) -> float:
         """The share of the time in which the writers were busy."""
-        written = self.writing.seconds if self.writing else 0.0
-        return written / (self.writers * self.seconds)
+        return self.writing / (self.writers * self.seconds)
 
 
 @dataclass(frozen=True)
@@ -162,8 +159,7 @@ def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
     pool = _pool(pools[0], report) if pools else None
     if pools and pool is None:
         return None
-    stated = [*_of_pool(pool, load)] if pool else [*_of_tasks(load)]
-    return " ".join([*stated, *_of_reading(load, report)]) if stated else None
+    return " ".join(_of_pool(pool, load) if pool else _of_tasks(load)) or None
 
 
 def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
@@ -188,9 +184,9 @@ def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
     measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)
     if not (measured and capacity and seconds > 0 and capacity.cpus > 0 and capacity.writers > 0):
         return None
-    parts = dict(_parts(report, spec))
     writing = report.steps.get(WRITE_STEP)
-    return Load(seconds, capacity.cpus, capacity.writers, parts, writing)
+    written = writing.seconds if writing else 0.0
+    return Load(seconds, capacity.cpus, capacity.writers, dict(_parts(report, spec)), written)
 
 
 def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, float]]:
@@ -275,16 +271,6 @@ def _largest_part(load: Load) -> str:
     name = max(load.parts, key=lambda part: load.parts[part])
     subject = "Reading and decoding take" if name == READ_STEP else f"The step '{name}' takes"
     return f"{subject} {_percent(load.parts[name] / load.cpu_seconds)} of this time."
-
-
-def _of_reading(load: Load, report: Report) -> Iterator[str]:
-    """Yield that reading waits, if it takes most of the CPU time."""
-    read = report.steps[READ_STEP]
-    if load.cpu_share < BUSY or load.parts[READ_STEP] < load.cpu_seconds / 2:
-        return
-    if read.cpu_seconds <= IDLE * read.seconds:
-        waits = 1 - read.cpu_seconds / read.seconds
-        yield f"Reading waits for data {_percent(waits)} of its time."
 
 
 def _rounded(seconds: float) -> float:

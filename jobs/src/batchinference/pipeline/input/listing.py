@@ -114,7 +114,7 @@ def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
     if files.exists:
         raise BadInput(f"{label} {_describe_empty(files)}")
     fix = _near_name(files.address) or _other_path(files.address)
-    hint = ", or set read.options.ignore_missing_paths" if allow_empty else ""
+    hint = ", or set read.options.ignoreMissingPaths" if allow_empty else ""
     raise BadInput(f"{label} does not exist{fix}{hint}")
 
 
@@ -130,7 +130,7 @@ def _describe_empty(files: PathFiles) -> str:
     ignored = IgnoredFiles.of(files.ignored).text
     return (
         f"holds no {which if endings else 'files'}{f' ({ignored})' if ignored else ''}. Choose "
-        f"another path{', set read.format or read.options.file_extensions' if endings else ''}, or "
+        f"another path{', set read.format or read.options.fileExtensions' if endings else ''}, or "
         "set read.allowEmpty if it may be empty"
     )
 

@@ -10,9 +10,8 @@ import numpy as np
 from PIL import Image, ImageCms
 from PIL.ImageFile import ImageFile
 
-from batchinference.pipeline.media.deep_pixels import DeepImage
+from batchinference.pipeline.media.deep_pixels import DeepImage, RawMode
 from batchinference.pipeline.media.orientation import Turns, oriented
-from batchinference.pipeline.media.stored_values import RawMode
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import ImageFields
 from batchinference.spec.warnings import WarningName

@@ -236,7 +236,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
         peak = max(peak, note.get("peak_bytes", 0))
         if {"retries", "task"} <= note.keys():
             retries[note["task"]] = max(retries.get(note["task"], 0), int(note["retries"]))
-        if {"cpu_seconds", "rows", "seconds"} <= note.keys():
+        if {"rows", "seconds"} <= note.keys():
             times[step].append(note)
         if "batch_size" in note:
             sizes[step].append(note["batch_size"])
@@ -248,16 +248,13 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
 
 
 def _times(notes: list[dict[str, float]]) -> StepTimes:
-    rows, seconds, cpu = (
-        sum(note[name] for note in notes) for name in ("rows", "seconds", "cpu_seconds")
-    )
+    rows, seconds = (sum(note[name] for note in notes) for name in ("rows", "seconds"))
     optional = ("compute_seconds", "wait_seconds", "blocked_seconds", "load_seconds")
     found = {name: [note[name] for note in notes if name in note] for name in optional}
     sums = {name: round(sum(values), 3) for name, values in found.items() if values}
     return StepTimes(
         rows=int(rows),
         seconds=round(seconds, 3),
-        cpuSeconds=round(cpu, 3),
         computeSeconds=sums.get("compute_seconds"),
         waitSeconds=sums.get("wait_seconds"),
         blockedSeconds=sums.get("blocked_seconds"),

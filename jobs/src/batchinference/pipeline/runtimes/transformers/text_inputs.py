@@ -44,8 +44,6 @@ from batchinference.spec.warnings import WarningName
 _MIN_VOCABULARY_SHARE = 0.1
 """Minimum share of the model's tokens that its tokenizer must have. The tokenizer
 of the model has nearly all of them."""
-_FROM_THE_ONLY_TEXT = (True, "longest_first", "only_first")
-"""The values of the option `truncation` that cut a text without a second one."""
 
 
 def buckets(lengths: Sequence[int] | np.ndarray, most_tokens: int | None) -> list[np.ndarray]:
@@ -105,22 +103,28 @@ def pad_behind(tokenizer: Any, network: Any) -> None:
 class Tokens:
     """Tokenizes the texts of a batch, and pads those that are computed together.
 
-    `options` are the options that a model or task requires. The options of the user override them.
+    `policy` is for texts that are too long, unless the user has set another. `options` are those
+    that a model or task requires. The options of the user override them.
     """
 
     def __init__(
-        self, tokenizer: Any, model: TransformersModel, network: Any, **options: Any
+        self,
+        tokenizer: Any,
+        model: TransformersModel,
+        network: Any,
+        policy: TooLong = "truncate",
+        **options: Any,
     ) -> None:
         self._tokenizer = tokenizer
         self._options = {**options, **model.options}
         take_loading(self._options)  # unused: tokenizers have one implementation
         check_options(self._options, tokenizer_options(tokenizer))
+        if "truncation" in self._options:
+            raise ModelLoad("options.truncation: use the model's field tooLong")
         self._pad_to_max = self._options.pop("padding", True) == "max_length"
-        self.truncation = self._options.pop("truncation", True)
         chosen = self._options.pop("max_length", None)
         if chosen is not None:
             check_length(chosen, network, model.source)
-        policy: TooLong = "truncate" if self.truncation else "fail"
         self.limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer), policy)
         self._flat = FlatTokenizer.of(tokenizer, self._options)
         self._most_tokens = model.max_tokens_per_batch
@@ -173,14 +177,12 @@ class Tokens:
         options: dict[str, Any],
     ) -> FlatTokens:
         """Return the tokens of texts, of which the `long` ones are cut."""
-        is_simple = len(texts) == 1 and self.truncation in _FROM_THE_ONLY_TEXT
-        flat = FlatTokenizer.of(self._tokenizer, options) if is_simple else None
+        flat = FlatTokenizer.of(self._tokenizer, options) if len(texts) == 1 else None
         limit = self.limit.tokens or 0
         if flat is not None and (cut := flat.cut(tokens, limit)) is not None:
             return cut
         parts = tuple([column[row] for row in long] for column in texts)
-        truncation = self.truncation or True
-        cut = self._of_library(parts, truncation=truncation, max_length=limit, **options)
+        cut = self._of_library(parts, truncation=True, max_length=limit, **options)
         return tokens.with_rows(long, cut)
 
     def _of_library(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:

@@ -1,4 +1,7 @@
-"""Sends requests to the API server and interprets the responses."""
+"""Sends requests to the API server, with retries and a rate limit, and interprets the responses.
+
+All requests are idempotent: an object that already exists or is already gone is not an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs kopf in to the API server, and observes its lists and watches."""
+"""Logs kopf in to the API server, observes its lists and watches, and limits what they read."""
 
 from __future__ import annotations
 

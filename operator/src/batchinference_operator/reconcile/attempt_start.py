@@ -1,4 +1,4 @@
-"""Starts the first attempt of a job and each retry."""
+"""Starts the first attempt of a job and each retry, adopts its RayJob, and says why it waits."""
 
 from __future__ import annotations
 

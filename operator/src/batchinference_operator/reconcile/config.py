@@ -1,4 +1,4 @@
-"""The settings of the operator that reconcile needs."""
+"""The settings of the operator that reconcile needs, and its limits of running jobs."""
 
 from __future__ import annotations
 

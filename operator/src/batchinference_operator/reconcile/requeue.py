@@ -1,4 +1,7 @@
-"""Computes requeue intervals of running jobs. Events may trigger an earlier reconcile."""
+"""Computes requeue intervals of running jobs, and when a changed status is written.
+
+Events may trigger an earlier reconcile.
+"""
 
 from __future__ import annotations
 

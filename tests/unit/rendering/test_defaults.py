@@ -176,7 +176,8 @@ def test_default_env_variable_is_replaced_by_name() -> None:
     ("own", "defaults", "message"),
     [
         (mounted("own", "/data"), mounted("all", "/data"),
-         ".volumeMounts: with the platform's defaults: two items have the mountPath '/data'"),
+         ".volumeMounts: with the platform's defaults: two items have the mountPath '/data'. "
+         "Remove one of them"),
         ({"workers": {"min": 5}}, {"workers": {"max": 3}},
          ".workers: with the platform's defaults: min (5) is above max (3). "
          "Set max to 5 or more, or min to 3 or less"),

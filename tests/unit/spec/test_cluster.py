@@ -82,11 +82,15 @@ def test_volume_without_exactly_one_source_is_refused(sources: list[str]) -> Non
 
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
 TWICE: dict[str, Any] = {
-    "volumes": ([NODE, {**NODE, "emptyDir": None}], "two items have the name 'v'"),
-    "volumeMounts": ([MOUNT, MOUNT], "two items have the mountPath '/v'"),
+    "volumes": (
+        [NODE, {**NODE, "emptyDir": None}],
+        "two items have the name 'v'. Remove one of them",
+    ),
+    "volumeMounts": ([MOUNT, MOUNT], "two items have the mountPath '/v'. Remove one of them"),
     "topologySpreadConstraints": (
         [SPREAD, SPREAD],
-        "two items have the topologyKey and whenUnsatisfiable 'zone DoNotSchedule'",
+        "two items have the topologyKey and whenUnsatisfiable 'zone DoNotSchedule'. "
+        "Remove one of them",
     ),
 }
 
@@ -205,7 +209,7 @@ def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
 
 def test_a_variable_that_is_given_twice_is_refused() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]
-    message = "two variables have the name 'A': remove one"
+    message = "two items have the name 'A'. Remove one of them"
     assert refused(with_cluster(env=env)) == f"spec.cluster.env: {message}"
     assert refused(with_cluster(profiles={"mine": {"env": env}})).endswith(message)
 

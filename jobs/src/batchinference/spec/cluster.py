@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
     DNS_SUBDOMAIN,
     START_VALUE,
     SpecModel,
-    all_keys,
-    rules,
+    keyed,
 )
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.fixes import above_max
@@ -30,7 +29,7 @@ from batchinference.spec.pods import (
 from batchinference.spec.profiles import Profiles
 from batchinference.spec.quantities import Cpus, HeadMemory, Memory, MemoryRequest
 from batchinference.spec.scheduling import Affinity, TopologySpreads
-from batchinference.spec.volumes import MOUNT_RULE, VolumeMounts, Volumes, check_mounts
+from batchinference.spec.volumes import VolumeMounts, Volumes, check_mounts
 
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
 """The length is the maximum of a label value, because Kueue reads the name from a label."""
@@ -58,10 +57,6 @@ RAY_START_OPTIONS = (
 )
 """Options that a job may set. BatchInference or KubeRay sets the others, or they would allow other
 clients to connect to the node."""
-_KNOWN_OPTIONS = all_keys(
-    f"^({'|'.join(RAY_START_OPTIONS)})$",
-    f"rayStartParams: a job may only set {', '.join(RAY_START_OPTIONS)}",
-)
 
 
 def _check_start_option(name: str) -> str:
@@ -76,7 +71,7 @@ RayStartParams = Annotated[
         Annotated[str, Field(max_length=64), AfterValidator(_check_start_option)],
         Annotated[str, Field(pattern=START_VALUE, max_length=256)],
     ],
-    Field(max_length=32, json_schema_extra=_KNOWN_OPTIONS),
+    Field(max_length=32),
 ]
 """Options by name. Values have a pattern because KubeRay inserts them into a shell command."""
 
@@ -108,12 +103,6 @@ class Head(SpecModel):
 class Workers(SpecModel):
     """The worker group `cpu`, which reads, writes and runs all steps that need only CPUs."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("!has(self.min) || !has(self.max) || self.min <= self.max", "min is above max")
-        )
-    )
-
     cpu: Cpus | None = None
     """CPUs of a worker. By default, enough for one replica of each CPU step, a read task and a
     write task, but at most 8 unless a single replica needs more."""
@@ -137,13 +126,11 @@ class Workers(SpecModel):
 class Cluster(SpecModel):
     """Settings for the pods of the job. Local runs ignore them."""
 
-    model_config = ConfigDict(json_schema_extra=rules(MOUNT_RULE))
-
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """The image of all pods: the BatchInference pipeline image, or your own image built from it."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled. By default, Kubernetes decides by the tag of the image."""
-    image_pull_secrets: Annotated[list[NamedRef], Field(max_length=8)] = []
+    image_pull_secrets: Annotated[list[NamedRef], *keyed("name", 8)] = []
     """Secrets for pulling the image."""
     service_account_name: ObjectName | None = None
     """The ServiceAccount of the pods, for example one that is bound to a cloud role."""

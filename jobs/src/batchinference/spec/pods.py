@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
@@ -16,8 +16,7 @@ from batchinference.spec.base import (
     LABEL_VALUE,
     TAINT_KEY,
     SpecModel,
-    all_keys,
-    rules,
+    keyed,
 )
 
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
@@ -33,12 +32,8 @@ def _check_label_key(key: str) -> str:
 
 
 LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key)]
-LABEL_KEYS = all_keys(LABEL_KEY, _EXPECTED)
-"""The CEL rule of maps whose keys are label keys."""
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
-NodeSelector = Annotated[
-    dict[LabelKey, LabelValue], Field(max_length=32, json_schema_extra=LABEL_KEYS)
-]
+NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
 """Domains of labels and annotations with which BatchInference, KubeRay and Kueue select objects."""
 SCHEDULING_KEYS = (
@@ -57,22 +52,14 @@ def _check_own_keys(values: dict[str, str]) -> dict[str, str]:
     return values
 
 
-_OWN_KEYS = rules(
-    *((one["rule"], one["message"]) for one in LABEL_KEYS["x-kubernetes-validations"]),
-    (
-        f"self.all(key, key in {list(SCHEDULING_KEYS)} || !key.matches("
-        f"'^({'|'.join(RESERVED_DOMAINS).replace('.', '[.]')})/'))",
-        f"a key {_RESERVED_KEY}",
-    ),
-)
 Labels = Annotated[
     dict[LabelKey, LabelValue],
-    Field(max_length=32, json_schema_extra=_OWN_KEYS),
+    Field(max_length=32),
     AfterValidator(_check_own_keys),
 ]
 Annotations = Annotated[
     dict[LabelKey, Annotated[str, Field(max_length=4096)]],
-    Field(max_length=32, json_schema_extra=_OWN_KEYS),
+    Field(max_length=32),
     AfterValidator(_check_own_keys),
 ]
 DEVICE_VARIABLES = (
@@ -92,7 +79,6 @@ _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator: remo
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
 _ONE_OBJECT = "give exactly one of secretRef and configMapRef"
 _ONE_VALUE = "give exactly one of value and valueFrom"
-_EXISTS = "(has(self.operator) && self.operator == 'Exists')"
 _NO_KEY = "without a key, operator must be Exists"
 _NO_VALUE = "'value' is for operator Equal"
 _NO_SECONDS = "'tolerationSeconds' is for effect NoExecute"
@@ -113,12 +99,6 @@ class KeyRef(SpecModel):
 class EnvSource(SpecModel):
     """The source of the value: exactly one of `secretKeyRef` and `configMapKeyRef`."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("has(self.secretKeyRef) != has(self.configMapKeyRef)", _ONE_SOURCE)
-        )
-    )
-
     secret_key_ref: KeyRef | None = None
     """A key of a Secret."""
     config_map_key_ref: KeyRef | None = None
@@ -132,13 +112,6 @@ class EnvSource(SpecModel):
 
 
 class EnvVar(SpecModel):
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("has(self.value) != has(self.valueFrom)", _ONE_VALUE),
-            (f"!self.name.matches('{RESERVED_NAMES}')", f"this variable {_RESERVED}"),
-        )
-    )
-
     name: EnvName
     """The name of the variable."""
     value: Annotated[str, Field(max_length=4096)] | None = None
@@ -156,32 +129,11 @@ class EnvVar(SpecModel):
         return self
 
 
-def _check_unique_names(variables: list[EnvVar]) -> list[EnvVar]:
-    names = [variable.name for variable in variables]
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        message = "two variables have the name '{name}': remove one"
-        raise PydanticCustomError("env_twice", message, {"name": duplicates[0]})
-    return variables
-
-
-Environment = Annotated[
-    list[EnvVar],
-    Field(
-        max_length=64,
-        json_schema_extra=rules(
-            ("self.all(a, self.exists_one(b, b.name == a.name))", "two variables have one name")
-        ),
-    ),
-    AfterValidator(_check_unique_names),
-]
+Environment = Annotated[list[EnvVar], *keyed("name", 64)]
 
 
 class EnvFrom(SpecModel):
     """A ConfigMap or a Secret, each of whose keys becomes a variable."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(("has(self.secretRef) != has(self.configMapRef)", _ONE_OBJECT))
-    )
 
     prefix: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
     """The beginning of the names of the variables, before the key. The platform may require one."""
@@ -199,17 +151,6 @@ class EnvFrom(SpecModel):
 
 class Toleration(SpecModel):
     """A taint that pods tolerate."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (f"{_EXISTS} || (has(self.key) && self.key != '')", _NO_KEY),
-            (f"!{_EXISTS} || !has(self.value) || self.value == ''", _NO_VALUE),
-            (
-                "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
-                _NO_SECONDS,
-            ),
-        )
-    )
 
     key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316)] | None = None
     """The key of the taint. If absent, all keys match. This requires the operator Exists."""

@@ -5,26 +5,18 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import LABEL_KEY, SpecModel, map_by, rules, unique_by
+from batchinference.spec.base import LABEL_KEY, SpecModel, keyed
 from batchinference.spec.pods import LabelKey, LabelValue
 
 Key = Annotated[str, Field(pattern=LABEL_KEY, max_length=316)]
 _WITH_VALUES = "In and NotIn need values, Gt and Lt need one number, other operators need none"
-_VALUES_RULE = (
-    "self.operator in ['In', 'NotIn'] ? (has(self.values) && size(self.values) > 0) : "
-    "(self.operator in ['Gt', 'Lt'] ? (has(self.values) && size(self.values) == 1 && "
-    "self.values[0].matches('^[0-9]+$')) : (!has(self.values) || size(self.values) == 0))",
-    _WITH_VALUES,
-)
 
 
 class NodeRequirement(SpecModel):
     """A condition on a label of nodes."""
-
-    model_config = ConfigDict(json_schema_extra=rules(_VALUES_RULE))
 
     key: Key
     """The key of the label."""
@@ -128,8 +120,4 @@ class TopologySpread(SpecModel):
     """The pods that are counted. By default, the pods of the attempt."""
 
 
-TopologySpreads = Annotated[
-    list[TopologySpread],
-    Field(max_length=8, json_schema_extra=map_by("topologyKey", "whenUnsatisfiable")),
-    unique_by("topologyKey", "whenUnsatisfiable"),
-]
+TopologySpreads = Annotated[list[TopologySpread], *keyed("topologyKey", 8, "whenUnsatisfiable")]

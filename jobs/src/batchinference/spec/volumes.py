@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
@@ -14,9 +14,7 @@ from batchinference.spec.base import (
     DNS_SUBDOMAIN,
     RELATIVE_PATH,
     SpecModel,
-    map_by,
-    rules,
-    unique_by,
+    keyed,
 )
 from batchinference.spec.pods import Key, NamedRef, ObjectName
 from batchinference.spec.quantities import MemoryRequest
@@ -149,17 +147,6 @@ _ONE_SOURCE = f"give exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCES[-1]
 class Volume(SpecModel):
     """A volume of all pods, which `volumeMounts` mounts. It has exactly one source."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                f"[{', '.join(f'has(self.{source})' for source in _SOURCES)}]"
-                ".exists_one(given, given)",
-                _ONE_SOURCE,
-            ),
-            (f"!self.name.matches('{RESERVED_VOLUMES}')", f"this volume name {_RESERVED}"),
-        )
-    )
-
     name: VolumeName
     """The name of the volume in the pods."""
     persistent_volume_claim: ClaimVolume | None = None
@@ -201,12 +188,6 @@ class Volume(SpecModel):
 class VolumeMount(SpecModel):
     """Where a volume is mounted in all pods."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (f"!self.mountPath.matches('{RESERVED_PATHS}')", f"this mountPath {_RESERVED}"),
-        )
-    )
-
     name: VolumeName
     """The name of the volume in `volumes`."""
     mount_path: Directory
@@ -237,18 +218,5 @@ def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
             raise PydanticCustomError("mount", message, {"name": mount.name})
 
 
-MOUNT_RULE = (
-    "!has(self.volumeMounts) || (has(self.volumes) && self.volumeMounts.all(mount, "
-    "self.volumes.exists(volume, volume.name == mount.name)))",
-    "volumeMounts: a volume is not in volumes",
-)
-
-
-Volumes = Annotated[
-    list[Volume], Field(max_length=16, json_schema_extra=map_by("name")), unique_by("name")
-]
-VolumeMounts = Annotated[
-    list[VolumeMount],
-    Field(max_length=32, json_schema_extra=map_by("mountPath")),
-    unique_by("mountPath"),
-]
+Volumes = Annotated[list[Volume], *keyed("name", 16)]
+VolumeMounts = Annotated[list[VolumeMount], *keyed("mountPath", 32)]

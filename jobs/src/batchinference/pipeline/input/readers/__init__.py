@@ -74,12 +74,6 @@ class FileStats:
     schema: pa.Schema | None = None
 
 
-class Recognize(Protocol):
-    """Returns whether a file with these first bytes is of a format."""
-
-    def __call__(self, head: bytes) -> bool: ...
-
-
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
@@ -92,7 +86,7 @@ class Reader(Protocol):
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
     sampled_files: ClassVar[int] = 8
     """Maximum number of files to inspect for properties of all files."""
-    recognizes: ClassVar[Recognize | None] = None
+    recognizes: ClassVar[Callable[[bytes], bool] | None] = None
     """Returns whether a file with these first bytes is of the format; None if that is unknown, as
     for files of lines."""
 

@@ -37,7 +37,7 @@ ONE_KIND = f"a step holds exactly one of {', '.join(map(to_alias, Step.kinds()))
 POOLED = "batchSize, replicas and resources do not apply to this step. Remove them"
 NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning with a letter"
 KEY = {"name": "object", "key": "key"}
-NEEDS_PATHS = "a labelFromPath step needs read.options.include_paths: true"
+NEEDS_PATHS = "a labelFromPath step needs read.options.includePaths: true"
 NO_DEVICE = "'acceleratorType' is the type of the devices: request devices with gpu or custom"
 NO_EXECUTE = "'tolerationSeconds' is for effect NoExecute"
 ONE_REFERENCE = "give exactly one of secretKeyRef and configMapKeyRef"
@@ -125,7 +125,7 @@ INVALID = [
     ("spec.write.compression", "brotli", "spec.write.compression: Unsupported value"),
     ("spec.retry.onCause.Oom", "fail", f"there is no such cause, only {', '.join(Cause)}"),
     ("spec.cluster.imagePullPolicy", "Often", "spec.cluster.imagePullPolicy: Unsupported value"),
-    ("spec.read.options.include_paths", False, NEEDS_PATHS),
+    ("spec.read.options.includePaths", False, NEEDS_PATHS),
     ("spec.steps.1.replicas", {"min": 2}, "min is above max; either is 1 when absent"),
     ("spec.steps.1.resources", {"acceleratorType": "T4"}, NO_DEVICE),
     *(
@@ -213,9 +213,9 @@ OPTIONS_OF_OTHER_FORMATS = [
     (options("csv", columns=["a"]), "options.columns is for format parquet "),
     (options("parquet", lines=True), "options.lines is for format json only"),
     (options("json", delimiter=";"), "options.delimiter is for format csv only"),
-    (options("images", column_names=["a"]), "options.column_names is for format csv only"),
+    (options("images", columnNames=["a"]), "options.columnNames is for format csv only"),
     (options("binary", encoding="utf-8"), "options.encoding is for format csv and text only"),
-    (options("csv", drop_empty_lines=True), "options.drop_empty_lines is for format text only"),
+    (options("csv", dropEmptyLines=True), "options.dropEmptyLines is for format text only"),
 ]
 
 
@@ -348,15 +348,15 @@ OF_ICEBERG: list[tuple[Document, str]] = [
 TASKS_ONLY = "replicas, gpu, memory and custom are for a model, or a class (a name in CapWords)"
 CROSS_FIELDS = [
     *(("spec.steps", steps, expected) for steps, expected in OF_STEPS),
-    ("spec.read", options("text", shuffle_seed=1), "'shuffle_seed' needs 'shuffle: files'"),
+    ("spec.read", options("text", shuffleSeed=1), "'shuffleSeed' needs 'shuffle: files'"),
     ("spec.read", {**SOURCES["sql of a secret"], "url": "sqlite:///a.db"},
      "give exactly one of url and urlEnv"),
     ("spec.read", {**SOURCES["sql of a secret"], "options": {"limit": 5}},
      "options.limit is for format images "),
     ("spec.read", {**SOURCES["sql"], "format": "sql", "url": "postgresql://me:key@db/x"},
      "a password does not belong in the file"),
-    ("spec.read", {**SOURCES["sql of a secret"], "options": {"shard_keys": ["id"]}},
-     "'shard_keys' and an 'override_num_blocks' above 1 need each other"),
+    ("spec.read", {**SOURCES["sql of a secret"], "options": {"shardKeys": ["id"]}},
+     "'shardKeys' and an 'overrideNumBlocks' above 1 need each other"),
     *(("spec.write", {**ICEBERG, **fields}, expected) for fields, expected in OF_ICEBERG),
     ("spec.write.rowNumber", "score",
      "rowNumber: it adds a column that columns names: choose another name"),
@@ -365,9 +365,9 @@ CROSS_FIELDS = [
     *(("spec.write.partitionBy", [f"{prefix}class"],
        f"partitionBy: readers leave out directories whose names begin with '{prefix}'. Rename the "
        "column first, with a step renameColumns") for prefix in "_."),
-    ("spec", {**writing("delta")["spec"], "errors": {"retry": True}},
-     "errors.retry: the rows of a table are written in one commit, so failed rows cannot be "
-     "retried alone. Remove it"),
+    ("spec", {**writing("delta")["spec"], "errors": {"retryFailedRows": True}},
+     "errors.retryFailedRows: the rows of a table are written in one commit, so failed rows cannot "
+     "be retried alone. Remove it"),
     ("spec.steps.6.decode.output", "sample_rate",
      "output: the sampling rate would replace the audio (sample_rate). Set output to another name"),
     ("spec.steps.3.python.callable", "own.code:label", TASKS_ONLY),

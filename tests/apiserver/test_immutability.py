@@ -94,10 +94,10 @@ def is_immutable(message: str) -> bool:
 
 ADDED = [
     ("spec.errors", {"path": "s3://errors/"}),
-    ("spec.errors", {"retry": True}),
+    ("spec.errors", {"retryFailedRows": True}),
     ("spec.write.mode", "overwrite"),
     ("spec.write.compression", "zstd"),
-    ("spec.read.options", {"include_paths": True}),
+    ("spec.read.options", {"includePaths": True}),
     ("spec.read.paths.1", "s3://in/more/"),
     ("spec.steps", []),
     ("spec.managedBy", "kueue.x-k8s.io/multikueue"),

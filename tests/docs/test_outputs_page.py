@@ -69,7 +69,7 @@ def job_of(photos: Path, place: Path, write: Document, *steps: Document) -> Batc
         "outputs",
         photos,
         place / "out",
-        read={"format": "images", "options": {"include_paths": True}},
+        read={"format": "images", "options": {"includePaths": True}},
         steps=[
             {"name": "class", "labelFromPath": {"column": "class", "index": -2}},
             {"name": "name", "labelFromPath": {"column": "name", "index": -1}},

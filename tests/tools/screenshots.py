@@ -44,12 +44,12 @@ MODEL = {
     "output": "embedding",
 }
 JOB = {
-    "apiVersion": "batchinference.dev/v1alpha1",
+    "apiVersion": "batchinference.dev/v1beta1",
     "kind": "BatchInference",
     "metadata": {"name": "photos"},
     "spec": {
         "read": {"format": "images", "paths": ["./photos"],
-                 "options": {"size": [224, 224], "include_paths": True}},
+                 "options": {"size": [224, 224], "includePaths": True}},
         "steps": [
             {"name": "sharpness", "python": {"callable": "pictures:sharpness"}},
             {"name": "clear", "filter": "sharpness > 1"},

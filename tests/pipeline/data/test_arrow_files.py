@@ -248,15 +248,13 @@ CHECKED = {
     "pipeline/output/contents.py": "reads from a dataset with a checked schema",
     "pipeline/storage/arrow_files.py": "the check itself",
     "pipeline/execution/segment.py": "unpickles what the driver has pickled",
-    "pipeline/input/parquet_file.py": "checks the columns that are wanted",
-    "pipeline/input/int96.py": "only metadata",
+    "pipeline/input/parquet_file.py": "checks the columns that are wanted; else only metadata",
     "pipeline/steps/expression.py": "reads from a table in memory",
     "pipeline/output/tables/delta.py": "checks the first rows; all else is metadata",
     "pipeline/output/tables/iceberg.py": "checks each scan; all else is metadata",
     "pipeline/output/tables/lance.py": "checks the first rows; all else is metadata",
     "pipeline/input/sources/lance.py": "only metadata; TableInput checks what tasks read",
     "pipeline/input/sources/huggingface.py": "TableInput checks what tasks read",
-    "pipeline/input/sources/dataset_folder.py": "TableInput checks what tasks read",
 }
 
 

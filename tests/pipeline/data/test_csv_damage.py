@@ -132,9 +132,9 @@ def test_too_long_row_fails_alone(tmp_path: Path) -> None:
     long = "x" * (3 << 20)
     for value in (long, f'"{long}"', f'"{long}\n{long}"'):
         content = f"a,b\n1,x\n2,{value}\n3,z\n"
-        outcome = read_csv(tmp_path, content, max_row_bytes=1 << 20)
+        outcome = read_csv(tmp_path, content, maxRowBytes=1 << 20)
         assert [row["a"] for row in outcome.good] == [1, 3]
-        assert all("max_row_bytes (1048576)" in error for error in outcome.bad.values())
+        assert all("maxRowBytes (1048576)" in error for error in outcome.bad.values())
 
 
 def test_open_quote_far_before_the_next_one_is_found(tmp_path: Path) -> None:

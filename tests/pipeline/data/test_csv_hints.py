@@ -130,7 +130,7 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any], int]] = {
     "a line of another length": (b"id,text\n1,a\n2\n3,c,d\n", {}, 1),
     "one line of another length": (b"id,text\n1\n", {}, 0),
     "one damaged character": (b"id,text\n1,a\n2,\xff\n3,c\n", {}, 2),
-    "mostly UTF-8": ("1,ä\n2,ö\n3,ü\n".encode() + b"4,caf\xe9\n", {"column_names": ["a", "b"]}, 3),
+    "mostly UTF-8": ("1,ä\n2,ö\n3,ü\n".encode() + b"4,caf\xe9\n", {"columnNames": ["a", "b"]}, 3),
     "NUL characters only": (b"id\n" + b"\0" * 100, {}, 1),
     "NUL characters": (b"id,text\n1,a\0b\n", {}, 1),
     "cp1252": ("id,text\n1,Ã¼ber é\n".encode("cp1252"), {"encoding": "cp1252"}, 1),

@@ -82,35 +82,35 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
     "array of 2^42 bytes": ("numpy", "a.npy", lambda: npy_header((1, 2**42)),
                             "the file ends before its array of shape (1, 4398046511104) does", {}),
     "array of 2 MiB": ("numpy", "a.npy", lambda: npy_header((2 * MIB,)) + bytes(2 * MIB),
-                       "more than max_row_bytes (1048576)", {"max_row_bytes": MIB}),
+                       "more than maxRowBytes (1048576)", {"maxRowBytes": MIB}),
     "pictures of a sample": ("webdataset", "a.tar", lambda: tar_of(
         {f"a.{n}.png": large_png(2000, 2000) for n in range(2)}),
-        "sample 'a' has more bytes than max_row_bytes (20000000) once decoded",
-        {"max_row_bytes": 20_000_000}),
+        "sample 'a' has more bytes than maxRowBytes (20000000) once decoded",
+        {"maxRowBytes": 20_000_000}),
     "2^36 samples": ("audio", "a.flac", lambda: flac(2**36 - 1),
-                     "68719476735 samples take more bytes than max_row_bytes", {}),
+                     "68719476735 samples take more bytes than maxRowBytes", {}),
     "1 sample a second": ("audio", "a.wav", lambda: wav(1), "samples take more bytes",
-                          {"sample_rate": 1_000_000}),
+                          {"sampleRate": 1_000_000}),
     "2^31 samples a second": ("audio", "a.wav", lambda: wav(2**31 - 1), "are no rate",
-                              {"sample_rate": 16_000}),
+                              {"sampleRate": 16_000}),
     "member": ("webdataset", "a.tgz", lambda: tar_of({"a.bin": bytes(2 * MIB)}, "w:gz"),
-               "sample 'a' has more bytes than max_row_bytes (1048576) with 'bin'",
-               {"max_row_bytes": MIB}),
+               "sample 'a' has more bytes than maxRowBytes (1048576) with 'bin'",
+               {"maxRowBytes": MIB}),
     "line of text": ("text", "a.txt.gz", lambda: gzip.compress(b" " * (2 * MIB)),
-                     "read.options.max_row_bytes: the line has more bytes than the limit (1048576)."
-                     " Raise the limit, or reduce the size of the line", {"max_row_bytes": MIB}),
+                     "read.options.maxRowBytes: the line has more bytes than the limit (1048576)."
+                     " Raise the limit, or reduce the size of the line", {"maxRowBytes": MIB}),
     "row of CSV": ("csv", "a.csv.gz", lambda: gzip.compress(b"a\n" + b"1" * (4 * MIB)),
-                   "a row has more bytes than max_row_bytes (1048576)", {"max_row_bytes": MIB}),
+                   "a row has more bytes than maxRowBytes (1048576)", {"maxRowBytes": MIB}),
     "array of JSON": ("json", "a.json.gz", lambda: gzip.compress(b"[" + b" " * (2 * MIB) + b"]"),
-                      "read.options.max_row_bytes: the file has more bytes than the limit (1048576)"
+                      "read.options.maxRowBytes: the file has more bytes than the limit (1048576)"
                       ". Raise the limit, or reduce the size of the file",
-                      {"max_row_bytes": MIB, "lines": False}),
+                      {"maxRowBytes": MIB, "lines": False}),
     "file": ("binary", "a.bin", lambda: bytes(2 * MIB),
-             "the file has more bytes than the limit (1048576)", {"max_row_bytes": MIB}),
+             "the file has more bytes than the limit (1048576)", {"maxRowBytes": MIB}),
     "pixels": ("images", "a.png", lambda: large_png(8001, 8000),
-               "8001 x 8000 pixels are more than max_pixels (64000000)", {}),
+               "8001 x 8000 pixels are more than maxPixels (64000000)", {}),
     "more pixels than Pillow takes": ("images", "a.png", lambda: large_png(20_000, 10_000),
-                                      "the picture has more pixels than max_pixels", {}),
+                                      "the picture has more pixels than maxPixels", {}),
 }  # fmt: skip
 """Small files that claim or unpack to a large size: format, name, content, error and options."""
 
@@ -135,7 +135,7 @@ def test_a_row_that_would_take_too_much_memory_is_bad(
 
 
 def test_rows_next_to_a_large_row_are_read(tmp_path: Path) -> None:
-    limit = {"max_row_bytes": 1024}
+    limit = {"maxRowBytes": 1024}
     long = b'{"a": "' + b"x" * 5000 + b'"}\n'
     (tmp_path / "a.jsonl").write_bytes(GOOD + long + GOOD + long + long + GOOD)
     outcome = read_files("json", tmp_path / "a.jsonl", **limit)
@@ -177,7 +177,7 @@ def test_long_csv_value_takes_little_more_memory_than_a_row_may_have(
     value = unit * (24 * MIB // len(unit))
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b'a,b\n1,2\n3,"%b"\n5,6\n' % value, 1))
     most = 8 * MIB
-    assert peak_bytes("csv", tmp_path, max_row_bytes=most) < 2 * most + 48 * MIB
+    assert peak_bytes("csv", tmp_path, maxRowBytes=most) < 2 * most + 48 * MIB
 
 
 def test_large_samples_are_not_inspected_together(tmp_path: Path) -> None:
@@ -203,14 +203,14 @@ def test_long_lines_are_found_over_several_chunks(
     monkeypatch.setattr(records, "CHUNK_BYTES", 100)
     short, long = b"short\n", b"x" * 3000 + b"\n"
     (tmp_path / "a.txt").write_bytes(short * 40 + long + short + long + long + short * 30)
-    outcome = read_files("text", tmp_path, max_row_bytes=1024)
+    outcome = read_files("text", tmp_path, maxRowBytes=1024)
     assert (len(outcome.good), set(outcome.bad)) == (71, {(0, 40), (0, 42), (0, 43)})
 
 
 def test_max_pixels_above_the_limit_of_pillow_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     content = png(pictures(1)[0])
-    with pytest.raises(ValueError, match=r"6 x 5 pixels are more than|more pixels than max_pixels"):
+    with pytest.raises(ValueError, match=r"6 x 5 pixels are more than|more pixels than maxPixels"):
         open_image(content, 12)
     assert open_image(content, 1000).size == (5, 6)
 
@@ -254,9 +254,9 @@ def test_frames_with_too_many_pixels_are_a_bad_row(tmp_path: Path) -> None:
         pixels = np.zeros((30, 40, 3), np.uint8)
         container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")))
         container.mux(stream.encode())
-    assert len(read_files("video", tmp_path, max_pixels=1200).good) == 1
-    (error,) = read_files("video", tmp_path, max_pixels=1199).bad.values()
-    assert "40 x 30 pixels are more than max_pixels (1199)" in error
+    assert len(read_files("video", tmp_path, maxPixels=1200).good) == 1
+    (error,) = read_files("video", tmp_path, maxPixels=1199).bad.values()
+    assert "40 x 30 pixels are more than maxPixels (1199)" in error
 
 
 @pytest.mark.parametrize(

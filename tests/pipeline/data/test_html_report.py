@@ -85,7 +85,7 @@ def test_page_of_a_succeeded_job() -> None:
         *(
             "label pug corgi",
             "python 3.11.16, ray 2.60.0",
-            "apiVersion: batchinference.dev/v1alpha1",
+            "apiVersion: batchinference.dev/v1beta1",
         ),
     ):
         assert part in text

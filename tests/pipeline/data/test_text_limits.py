@@ -62,10 +62,11 @@ def test_truncation_keeps_the_beginning_or_the_end(bert: str) -> None:
 
 
 def test_long_text_fails_if_wanted(bert: str) -> None:
-    for fields in ({"tooLong": "fail"}, {"options": {"truncation": False}}):
-        with pytest.raises(TextTooLong, match="158 tokens, and the model takes 64"):
-            embedded(bert, TEXTS, **fields)
-        assert embedded(bert, TEXTS[::2], **fields)[1] == []
+    with pytest.raises(TextTooLong, match="158 tokens, and the model takes 64"):
+        embedded(bert, TEXTS, tooLong="fail")
+    assert embedded(bert, TEXTS[::2], tooLong="fail")[1] == []
+    with pytest.raises(ModelLoad, match=r"options\.truncation: use .* tooLong"):
+        embedded(bert, TEXTS, options={"truncation": False})
 
 
 def test_windows_are_averaged_by_their_tokens(bert: str) -> None:

@@ -215,32 +215,23 @@ class FullDisk:
         raise OSError("no space left")
 
 
-class NoMemoryAtFirst:
-    """A writer that reports some calls as if they were about a row, but finds no such row."""
-
-    def __init__(self, failing: int) -> None:
-        self.failing = failing
+class Unencodable:
+    """A writer that cannot encode a file, although it finds no row that is the cause."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
         yield from ParquetWriter("snappy").files(table)
-        self.failing -= 1
-        if self.failing >= 0:
-            raise UnwritableValue("write: column 'n' cannot be encoded (unknown error)")
+        raise UnwritableValue("write: column 'n' cannot be encoded (unknown error)")
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         return {}
 
 
-def test_encoding_error_without_a_failed_row_is_retried_once(
+def test_encoding_error_that_is_about_no_row_leaves_no_files(
     attempt: Attempt, layout: Layout
 ) -> None:
-    output = Path(layout.output.path)
     with pytest.raises(UnwritableValue, match="unknown error"):
-        committing(attempt, NoMemoryAtFirst(2)).put(MIXED, 0)
-    assert data_files(output) == []
-    committing(attempt, NoMemoryAtFirst(1)).put(MIXED, 0)
-    assert len(data_files(output)) == 1
-    assert [row["n"] for row in rows_of(output)] == [10, 11, 17]
+        committing(attempt, Unencodable()).put(MIXED, 0)
+    assert data_files(Path(layout.output.path)) == errors_of(layout) == []
 
 
 def test_manifest_has_the_types_of_the_files(commit: Committer, layout: Layout) -> None:

@@ -191,7 +191,7 @@ def test_damaged_input_has_the_columns_that_are_known(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.png").write_bytes(b"no picture")
     steps = [{"name": "size", "addColumns": {"n": "path"}}]
     write = {"columns": ["n", "path"]}
-    read = {"format": "images", "options": {"include_paths": True}}
+    read = {"format": "images", "options": {"includePaths": True}}
     output = run(tmp_path / "in", steps, read=read, write=write)
     assert schema_of(output).names == ["n", "path"]
 
@@ -405,7 +405,10 @@ def test_retried_rows_replace_the_file_without_rows(source: Path) -> None:
     assert schema_of(output).names == ["id"]
     picky.touch()
     document = job_of(
-        source, output, [*steps, {"name": "s", "selectColumns": ["id"]}], errors={"retry": True}
+        source,
+        output,
+        [*steps, {"name": "s", "selectColumns": ["id"]}],
+        errors={"retryFailedRows": True},
     )
     report = run_in_process(document).report
     assert report.state is JobState.SUCCEEDED, report.message

@@ -187,7 +187,7 @@ def test_steps_without_rows_are_not_run(job_file: JobFile, module: str) -> None:
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_preview_as_data(job_file: JobFile, module: str, tmp_path: Path, form: str) -> None:
     Image.new("RGB", (197, 221)).save(tmp_path / "in" / "a.png")
-    read = {"format": "images", "options": {"include_paths": True}}
+    read = {"format": "images", "options": {"includePaths": True}}
     file = job_file(python("shape", module), read=read, write={"format": "parquet"})
     done = preview(file, "-o", form)
     assert (done.exit_code, done.stderr) == (0, "2 files ignored: .txt 2\n")

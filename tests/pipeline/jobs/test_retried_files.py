@@ -47,7 +47,7 @@ def exchange(file: Path, content: bytes) -> bytes:
 def job(format_: str, directory: Path) -> Document:
     read = {"format": format_}
     if format_ == "json":
-        read["options"] = {"file_extensions": ["gz"]}
+        read["options"] = {"fileExtensions": ["gz"]}
     errors = {"maxRows": 100}
     return job_document("files", directory / "in", directory / "out", read=read, errors=errors)
 

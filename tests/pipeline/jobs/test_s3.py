@@ -74,7 +74,7 @@ class TestJobs:
             "s3",
             f"s3://{bucket}/in/",
             f"s3://{bucket}/out/",
-            read={"options": {"include_paths": True}},
+            read={"options": {"includePaths": True}},
             write={"format": "parquet"},
             steps=STEPS,
             errors={"maxRows": 1},
@@ -178,7 +178,7 @@ class TestKeys:
     def read(self, path: str) -> list[str]:
         """Return the keys of the rows that a path selects."""
         given = open_files(ReadText.model_validate({
-            "format": "text", "paths": [path], "options": {"include_paths": True}
+            "format": "text", "paths": [path], "options": {"includePaths": True}
         }))  # fmt: skip
         batches = (batch for task in given.read_tasks(4) for batch in task())
         rows = [row for batch in batches for row in batch.table.to_pylist()]

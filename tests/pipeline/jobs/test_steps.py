@@ -74,7 +74,7 @@ def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
     lines = [*LINES["cats/a.txt"], *LINES["dogs/b.txt"]]
     source = write_lines(tmp_path / "in", {"a.txt": lines})
     steps = [{"name": "some", **own("VectorsOfDogs"), "batchSize": 20, "replicas": {}}]
-    read = {"options": {"override_num_blocks": 1}}
+    read = {"options": {"overrideNumBlocks": 1}}
     run = run_job(job_document("some", source, tmp_path / "out", read=read, steps=steps))
     expected = [{"text": text, "vector": [1.0] * 3 if "dog" in text else None} for text in TEXTS]
     check(tmp_path, run, expected)

@@ -46,7 +46,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def job(source: Path, output: Path, **spec: Any) -> Document:
-    read = {"options": {"include_paths": True}, **spec.pop("read", {})}
+    read = {"options": {"includePaths": True}, **spec.pop("read", {})}
     return job_document("job", source, output, read=read, errors=TOLERANT, **spec)
 
 

@@ -209,7 +209,7 @@ CASES = {
     "numpy": Case(write_numpy, "numpy"),
     "numpy archives": Case(write_numpy_archives, "numpy"),
     "audio": Case(write_audio, "audio"),
-    "video": Case(write_video, "video", {"include_timestamps": True}),
+    "video": Case(write_video, "video", {"includeTimestamps": True}),
     "webdataset": Case(write_webdataset, "webdataset"),
     "manifest": Case(write_manifest, "manifest", {"decode": "image"}),
 }

@@ -33,19 +33,19 @@ def problems(*steps: Document, columns: list[str] | None, **spec: Any) -> list[s
     ("given", "columns"),
     [
         (read("text"), ["text"]),
-        (read("text", include_paths=True), ["text", "path"]),
+        (read("text", includePaths=True), ["text", "path"]),
         (read("images"), ["image"]),
         (read("binary"), ["bytes"]),
         (read("audio"), ["amplitude", "sample_rate"]),
         (read("video"), ["frame", "frame_index"]),
         (
-            read("video", include_timestamps=True, include_paths=True),
+            read("video", includeTimestamps=True, includePaths=True),
             ["frame", "frame_index", "frame_timestamp", "path"],
         ),
         (read("parquet", columns=["a", "b"]), ["a", "b"]),
-        (read("parquet", columns=["a"], include_paths=True), ["a", "path"]),
-        (read("parquet", include_paths=True), None),
-        (read("csv", column_names=["a", "b"]), ["a", "b"]),
+        (read("parquet", columns=["a"], includePaths=True), ["a", "path"]),
+        (read("parquet", includePaths=True), None),
+        (read("csv", columnNames=["a", "b"]), ["a", "b"]),
         *((read(format_), None) for format_ in ("numpy", "webdataset", "parquet", "csv", "json")),
     ],
     ids=str,
@@ -200,7 +200,7 @@ def test_missing_columns_of_all_steps_are_named() -> None:
     ids=["model", "label"],
 )
 def test_added_column_can_be_read_afterwards(steps: list[Document], columns: list[str]) -> None:
-    assert problems(*steps, columns=columns, **read("text", include_paths=True)) == []
+    assert problems(*steps, columns=columns, **read("text", includePaths=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_removed_column_is_missing_afterwards(step: Document) -> None:
 
 def test_label_requires_the_path_column() -> None:
     steps = [drop_step("path"), label_step()]
-    assert problems(*steps, columns=["text", "path"], **read("text", include_paths=True)) == [
+    assert problems(*steps, columns=["text", "path"], **read("text", includePaths=True)) == [
         "spec.steps[1].labelFromPath: step 'label' reads column 'path', but the columns here are "
         "text. Use one of them"
     ]
@@ -249,7 +249,7 @@ def test_steps_that_drop_every_column_are_refused() -> None:
 def test_reserved_column_names_are_refused(step: Document) -> None:
     if "model" in step:
         step = step | {"model": step["model"] | {"output": "_bi_id"}}
-    found = problems(python_step(), step, columns=None, **read("text", include_paths=True))
+    found = problems(python_step(), step, columns=None, **read("text", includePaths=True))
     kind = "model" if "model" in step else "labelFromPath"
     assert found == [
         f"spec.steps[1].{kind}: step 'step' adds column '_bi_id', but columns that begin with "

@@ -242,8 +242,8 @@ def test_memory_quantity_is_refused(memory: str) -> None:
         ("head.cpu", 0, "head.cpu: expected more than 0, got 0"),
         ("head.cpu", float("inf"), "head.cpu: expected at most 1024, got inf"),
         ("workers", {"min": 3, "max": 2}, "workers: min (3) is above max (2)"),
-        ("queue", "a_b", "queue: "),
-        ("queuePriorityClass", "Nightly", "queuePriorityClass: "),
+        ("queueName", "a_b", "queueName: "),
+        ("queuePriorityClassName", "Nightly", "queuePriorityClassName: "),
     ],
     ids=short,
 )  # fmt: skip

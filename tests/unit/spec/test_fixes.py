@@ -38,7 +38,7 @@ def test_memory_is_written_with_a_unit(value: object, written: str) -> None:
         (90, "1m30s"),
         (86461.5, "24h1m1s"),
         ("2 hours", "2h"),
-        ("1 day", "24h"),
+        ("1 day", "1d"),
         ("30 Min", "30m"),
         ("5sec", "5s"),
     ],

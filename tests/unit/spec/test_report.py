@@ -158,7 +158,7 @@ def test_report_time_in_rfc_3339_is_accepted(time: str) -> None:
 
 def test_report_fields_of_a_newer_driver_are_ignored() -> None:
     progress = {"rows": 1, "bytes": 5}
-    report = Report.parse(json.dumps({**SMALLEST, "progress": progress, "gpuSeconds": 3}))
+    report = Report.parse(json.dumps({**SMALLEST, "progress": progress, "deviceSeconds": 3}))
     assert report.progress is not None
     assert report.progress.rows == 1
 

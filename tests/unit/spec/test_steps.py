@@ -36,7 +36,7 @@ BATCH_SIZE = ".batchSize: expected a whole number from 1 to 1000000, or 'auto', 
 
 def with_step(**fields: Any) -> Document:
     """Return a document with one step."""
-    read = {"format": "text", "paths": ["in"], "options": {"include_paths": True}}
+    read = {"format": "text", "paths": ["in"], "options": {"includePaths": True}}
     return document(read=read, steps=[without_removed({"name": "step", **fields})])
 
 
@@ -281,7 +281,7 @@ def test_step_number_is_in_the_path_of_a_message() -> None:
 
 def test_steps_of_every_kind_follow_every_format() -> None:
     for format_ in READ_OPTIONS:
-        read = {"format": format_, "paths": ["in"], "options": {"include_paths": True}}
+        read = {"format": format_, "paths": ["in"], "options": {"includePaths": True}}
         steps = [{"name": kind.lower(), kind: value} for kind, value in KINDS.items()]
         assert len(parse(document(read=read, steps=steps)).spec.steps) == len(KINDS)
 

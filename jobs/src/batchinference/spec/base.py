@@ -86,7 +86,8 @@ Columns = Annotated[
 ]
 Text = Annotated[str, Field(max_length=2048)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
-Cpus = Annotated[float, Field(gt=0, le=1024)]
+Money = Annotated[str, Field(pattern=r"^[0-9]{1,15}(\.[0-9]{1,4})?$", max_length=20)]
+"""An amount of money as a decimal number. As text, because JSON numbers are not exact."""
 
 
 class SpecModel(BaseModel):
@@ -98,9 +99,3 @@ class SpecModel(BaseModel):
         frozen=True,
         strict=True,
     )
-
-
-class OptionsModel(BaseModel):
-    """Options with the snake_case names of Ray Data."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

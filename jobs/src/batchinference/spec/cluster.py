@@ -14,24 +14,17 @@ from batchinference.spec.base import (
     DNS_LABEL,
     DNS_SUBDOMAIN,
     START_VALUE,
-    Cpus,
     SpecModel,
     all_keys,
     rules,
 )
-from batchinference.spec.durations import (
-    NOT_ZERO,
-    Duration,
-    DurationOrZero,
-    check_not_zero,
-    seconds_of,
-)
+from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.fixes import above_max
 from batchinference.spec.limits import Limits
 from batchinference.spec.patches import GroupName, Patch
 from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
 from batchinference.spec.profiles import Profiles
-from batchinference.spec.quantities import HeadMemory, Memory, MemoryRequest
+from batchinference.spec.quantities import Cpus, HeadMemory, Memory, MemoryRequest
 
 Directory = Annotated[str, Field(pattern=DIRECTORY, max_length=1024)]
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
@@ -55,13 +48,7 @@ def _check_grace(duration: str) -> str:
     return duration
 
 
-_SHORT = (f"duration(self) <= duration('{MAX_GRACE_SECONDS}s')", f"at most {MAX_GRACE_SECONDS}s")
-GracePeriod = Annotated[
-    DurationOrZero,
-    Field(json_schema_extra=rules(NOT_ZERO, _SHORT)),
-    AfterValidator(check_not_zero),
-    AfterValidator(_check_grace),
-]
+GracePeriod = Annotated[Duration, AfterValidator(_check_grace)]
 
 
 RAY_START_OPTIONS = (
@@ -250,10 +237,10 @@ class Cluster(SpecModel):
     """The head pod."""
     workers: Workers = Workers()
     """The worker group for all work that does not need a device."""
-    queue: QueueName | None = None
+    queue_name: QueueName | None = None
     """The Kueue LocalQueue in which the job waits for quota. Each attempt is created suspended, and
     starts when Kueue admits it."""
-    queue_priority_class: QueueName | None = None
+    queue_priority_class_name: QueueName | None = None
     """The WorkloadPriorityClass of the job in this queue."""
     limits: Limits = Limits()
     """Limits on the resources of the job."""

@@ -32,16 +32,16 @@ from batchinference.spec.write import WriteTable
 PRINTER_COLUMNS = (
     ("Phase", "string", ".status.phase", 0),
     ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason", 0),
-    ("%", "integer", ".status.progress.percent", 0),
+    ("Progress", "integer", ".status.progress.percent", 0),
     ("Rows", "integer", ".status.progress.rows", 0),
     ("Failed", "integer", ".status.counts.failed", 0),
-    ("Rows/s", "number", ".status.progress.rowsPerSecond", 0),
+    ("RowsPerSecond", "number", ".status.progress.rowsPerSecond", 0),
     ("ETA", "string", ".status.progress.eta", 0),
     ("Attempts", "integer", ".status.attempt", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
-    ("GPUs", "integer", ".status.gpus", 1),
+    ("Devices", "integer", ".status.devices", 1),
     ("Warnings", "integer", ".status.counts.warned", 1),
-    ("Cost", "number", ".status.cost.amount", 1),
+    ("Cost", "string", ".status.cost.amount", 1),
     ("RayJob", "string", ".status.rayJobName", 1),
     ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
 )
@@ -166,15 +166,16 @@ def _spec() -> Schema:
         {"rule": _unchanged(spec), "message": _IMMUTABLE},
         {
             "rule": "!has(self.steps) || !self.steps.exists(step, has(step.labelFromPath)) || "
-            "(has(self.read.options) && has(self.read.options.include_paths) && "
-            "self.read.options.include_paths && !has(self.read.options.pathColumn))",
-            "message": "a labelFromPath step needs read.options.include_paths: true",
+            "(has(self.read.options) && has(self.read.options.includePaths) && "
+            "self.read.options.includePaths && !has(self.read.options.pathColumn))",
+            "message": "a labelFromPath step needs read.options.includePaths: true",
         },
         {
-            "rule": "!has(self.errors) || !has(self.errors.retry) || !self.errors.retry || "
+            "rule": "!has(self.errors) || !has(self.errors.retryFailedRows) || "
+            "!self.errors.retryFailedRows || "
             f"!(self.write.format in {TABLES})",
-            "message": "errors.retry: the rows of a table are written in one commit, so failed "
-            "rows cannot be retried alone. Remove it",
+            "message": "errors.retryFailedRows: the rows of a table are written in one commit, so "
+            "failed rows cannot be retried alone. Remove it",
         },
     ]
     step = spec["properties"]["steps"]["items"]

@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import CASE_RULE, RESOURCE_NAMES, ResourceName, wrong_case_of
-from batchinference.spec.base import ACCELERATOR, Cpus, SpecModel, rules
-from batchinference.spec.quantities import Memory
+from batchinference.spec.base import ACCELERATOR, SpecModel, rules
+from batchinference.spec.quantities import Cpus, Memory
 
 _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": "memory"}
 """Built-in resources of Ray, and the fields that request them."""

@@ -60,6 +60,9 @@ def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
         schema = {**schema, "enum": [schema["const"]]}
     result = {key: schema[key] for key in schema if key in _KEPT or key.startswith("x-")}
     result = _plain_numbers(_plain_description(result))
+    if isinstance(result.get("type"), list):  # a quantity: an integer, a fraction or a text
+        del result["type"]
+        result["x-kubernetes-preserve-unknown-fields"] = True
     if "properties" in schema:
         result["properties"] = {
             name: _expand(child, definitions) for name, child in schema["properties"].items()

@@ -200,10 +200,6 @@ class FileInput:
         path = {columns.path_name: pa.string()} if columns.path_name else {}
         return {**self.rows.reader.types(), **partitions, **path}
 
-    def why_text(self, column: str) -> str:
-        """Return which value makes a column text; empty if that is unknown."""
-        return self.rows.reader.why_text(column)
-
     def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
         if self.frozen.rows is not None:
             return RowCount(self.frozen.rows, estimated=False)

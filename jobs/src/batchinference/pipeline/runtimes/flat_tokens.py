@@ -28,7 +28,7 @@ _OPTIONS = {"add_special_tokens", "return_attention_mask", "return_token_type_id
 """The options of a call of a tokenizer that this module implements."""
 _SAMPLE = "a"
 _PROMPTS = "config_sentence_transformers.json"
-_NOT_FOR_TOKENS = ("backend", "max_length", "padding", "truncation", "use_fast")
+_NOT_FOR_TOKENS = ("backend", "max_length", "padding", "use_fast")
 """The options of a model that do not change the tokens of its texts before they are cut."""
 Prepared = Mapping[str, pa.ChunkedArray]
 """The tokens of the texts of a batch that another process has prepared, as lists."""

@@ -39,6 +39,7 @@ from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
     retry_after,
 )
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
 from batchinference.spec.warnings import WarningName
 
@@ -62,7 +63,7 @@ class Endpoint:
         self._slots = Slots(self._limit)
         self._session = aiohttp.ClientSession(
             headers=credentials.headers,
-            timeout=aiohttp.ClientTimeout(total=model.timeout_seconds),
+            timeout=aiohttp.ClientTimeout(total=seconds_of(model.timeout)),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=True,
@@ -103,8 +104,7 @@ class Endpoint:
             async with post as response:
                 content = await response.read()
         except TimeoutError:
-            seconds = self._model.timeout_seconds
-            raise Overloaded(f"no answer within {seconds:g} seconds") from None
+            raise Overloaded(f"no answer within {self._model.timeout}") from None
         except (aiohttp.ClientError, OSError) as error:
             problem = self._credentials.hide(f"{type(error).__name__}: {error}")
             raise NoResponse(f"the endpoint cannot be reached: {problem}") from None

@@ -122,10 +122,8 @@ class SentenceTransformersRuntime:
             return None, {}
         samples = ["a", "a b c", "a " * (limit.tokens or _SAMPLE_WORDS)]
         flat = FlatTokenizer.of(limit.tokenizer, prefix=prompt)
-        if flat is None:
-            return None, {}
-        cut = flat.cut(flat.tokens({}, samples), limit.tokens or NO_LIMIT)
-        if cut is None:
+        cut = flat.cut(flat.tokens({}, samples), limit.tokens or NO_LIMIT) if flat else None
+        if flat is None or cut is None:
             return None, {}
         expected = self._model.preprocess(samples, prompt=prompt or None)
         settings = {name: expected.pop(name) for name in list(expected) if name not in FEATURES}

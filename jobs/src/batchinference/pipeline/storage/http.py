@@ -73,10 +73,10 @@ class Fetcher:
         allowed: Allowed,
         max_bytes: int,
         allow_field: str = "read.options.allow",
-        limit: str = "read.options.max_bytes",
+        limit: str = "read.options.maxBytes",
     ) -> None:
         """Error messages use `allow_field` and `limit` as the names of `allowed` and
-        `max_bytes`."""
+        `maxBytes`."""
         self._allowed, self._max_bytes = allowed, max_bytes
         self._allow_field, self._limit = allow_field, limit
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.file_names import escaped, os_path
-from batchinference.pipeline.storage import contained_files, local_files, local_listing
+from batchinference.pipeline.storage import local_files
 from batchinference.pipeline.storage.conditional_put import Change, update_object
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
@@ -53,7 +53,7 @@ class Location:
     @property
     def filesystem(self) -> pafs.FileSystem:
         if self.local and (self.places or "\\x" in self.path):  # pyarrow knows no such names
-            return contained_files.contained(self.places or ("/",))
+            return local_files.contained(self.places or ("/",))
         if self.local:
             return pafs.LocalFileSystem()
         return object_store(self.scheme, self.path.split("/", 1)[0], self.storage)
@@ -115,7 +115,7 @@ class Location:
     def info(self) -> pafs.FileInfo:
         self._refuse_links()
         if self.local:
-            return with_retries(lambda: local_listing.info_of(self.path))
+            return with_retries(lambda: local_files.info_of(self.path))
         return with_retries(lambda: self.filesystem.get_file_info(self.path))
 
     def _refuse_links(self) -> None:
@@ -128,7 +128,7 @@ class Location:
     def read(self, limit: int | None = None) -> bytes:
         """Return the content, or its first `limit` bytes. Compressed files are not decompressed."""
         if self.local and self.places:
-            return with_retries(lambda: contained_files.read(self.path, self.places, limit))
+            return with_retries(lambda: local_files.read_contained(self.path, self.places, limit))
         if self.local:
             return with_retries(lambda: local_files.read(self.path, self.root, limit))
         return with_retries(lambda: self._read(limit))
@@ -201,7 +201,7 @@ class Location:
         neither a file nor a directory is Unknown, and that of a broken link NotFound."""
         self._refuse_links()
         if self.local:
-            return with_retries(lambda: local_listing.content_of(self.path, recursive=recursive))
+            return with_retries(lambda: local_files.entries_in(self.path, recursive=recursive))
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         return with_retries(lambda: self.filesystem.get_file_info(selector))
 

@@ -45,7 +45,7 @@ class ArrayHeader:
 
 def array_headers(source: io.BufferedReader, most: int) -> dict[str, ArrayHeader]:
     """Return the headers of the arrays of a file by column name. Raises ValueError or BadZipFile
-    for arrays that cannot be read, or that have more than `most` bytes (`max_row_bytes`) together.
+    for arrays that cannot be read, or that have more than `most` bytes (`maxRowBytes`) together.
     Warns about members that are no arrays."""
     if not source.peek(len(ZIP)).startswith(ZIP):
         size = source.seek(0, io.SEEK_END)
@@ -76,7 +76,7 @@ def array_headers(source: io.BufferedReader, most: int) -> dict[str, ArrayHeader
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise ValueError(f"the arrays have {size} bytes, more than max_row_bytes ({most})")
+        raise ValueError(f"the arrays have {size} bytes, more than maxRowBytes ({most})")
 
 
 def _header(source: BinaryIO, size: int) -> ArrayHeader:

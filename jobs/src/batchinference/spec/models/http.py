@@ -14,6 +14,7 @@ from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
 from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, all_keys, matches, rules
 from batchinference.spec.column_types import ColumnType
+from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.models.base import CUSTOM, GPUS, Inputs, only_for
 from batchinference.spec.models.prompts import (
     IMAGES_RULE,
@@ -26,6 +27,7 @@ from batchinference.spec.models.prompts import (
 )
 from batchinference.spec.models.sampling import check_http
 from batchinference.spec.models.texts import TextModel
+from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
 
 PATHS = {
@@ -58,6 +60,7 @@ _CEL_FIELDS = (
 )
 """Fields whose rule is the one of `only_for`. CEL cannot read `sampling` and `body`, because they
 have no schema."""
+MAX_TIMEOUT_SECONDS = 3600
 _HEADER = "^[-A-Za-z0-9_]+$"
 _HEADER_EXPECTED = "the name of a header has letters, digits, '-' and '_'"
 _NO_USER = rules((f"!{matches('self', '^https?://[^/?#]*@')}", "a key does not belong in the file"))
@@ -88,6 +91,12 @@ def _error(message: str) -> PydanticCustomError:
     return PydanticCustomError("http", "{message}", {"message": message})
 
 
+def _check_timeout(duration: str) -> str:
+    if seconds_of(duration) > MAX_TIMEOUT_SECONDS:
+        raise _error("expected at most 1h")
+    return duration
+
+
 def _check_header_name(name: str) -> str:
     if not re.fullmatch(_HEADER, name):
         raise _error(_HEADER_EXPECTED)
@@ -100,6 +109,7 @@ Url = Annotated[
     AfterValidator(_check_no_key),
 ]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
+Timeout = Annotated[Duration, AfterValidator(_check_timeout)]
 HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_header_name)]
 
 
@@ -195,10 +205,10 @@ class HttpModel(TextModel):
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Maximum number of concurrent requests of each replica. It starts with at most 16, sends more,
     and halves them when the endpoint is overloaded: status 429, 503 or 504, or a timeout."""
-    requests_per_second: Annotated[float, Field(gt=0, le=100000)] | None = None
+    requests_per_second: Annotated[float, Field(gt=0, le=100000), *Quantity] | None = None
     """Maximum number of requests that each replica starts per second. Unlimited by default."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 300
-    """Timeout of one request."""
+    timeout: Timeout = "5m"
+    """Timeout of one request, at most 1h."""
     retries: Annotated[int, Field(ge=0, le=100)] = 8
     """Maximum number of retries after a transient error: status 408, 409, 425, 429 or 5xx, a broken
     connection, a timeout, or a response that is not JSON. The backoff doubles from half a second to

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, OptionsModel, SpecModel, rules
+from batchinference.spec.base import ColumnName, SpecModel, rules
 from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
@@ -18,8 +18,8 @@ Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
-_NO_SHUFFLE = "'shuffle_seed' needs 'shuffle: files'"
-SEED_RULE = ("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE)
+_NO_SHUFFLE = "'shuffleSeed' needs 'shuffle: files'"
+SEED_RULE = ("!has(self.shuffleSeed) || has(self.shuffle)", _NO_SHUFFLE)
 _NO_TYPES = (
     "types: these files define the types of their columns. Remove it, or set partitioning: hive "
     "for the types of partition values"
@@ -27,7 +27,7 @@ _NO_TYPES = (
 TYPES_RULE = ("!has(self.types) || has(self.partitioning)", _NO_TYPES)
 
 
-class ReadOptions(OptionsModel):
+class ReadOptions(SpecModel):
     """Options of all sources."""
 
     override_num_blocks: Blocks | None = None
@@ -43,7 +43,7 @@ class FileOptions(ReadOptions):
 
     include_paths: bool = False
     """Add a column `path` with the path or URI of the file of each row."""
-    path_column: ColumnName | None = Field(default=None, alias="pathColumn")
+    path_column: ColumnName | None = None
     """Add the path or URI of the file of each row as a column of this name, instead of `path`."""
     file_extensions: (
         Annotated[
@@ -98,7 +98,7 @@ class TypedOptions(FileOptions):
 class TableOptions(TypedOptions):
     """Options of formats whose files are tables."""
 
-    duplicate_columns: Literal["fail", "rename"] = Field(default="fail", alias="duplicateColumns")
+    duplicate_columns: Literal["fail", "rename"] = "fail"
     """What happens if a file has several columns of the same name. `fail`: the job is refused.
     `rename`: the second column `v` becomes `v_1`, and so on. The case of names is ignored."""
 
@@ -115,7 +115,7 @@ class RowOptions(FileOptions):
 
     @property
     def row_bytes(self) -> int:
-        """Return `max_row_bytes`, or the default of the format."""
+        """Return `maxRowBytes`, or the default of the format."""
         return self.max_row_bytes or self.DEFAULT_ROW_BYTES
 
 
@@ -222,7 +222,7 @@ class ReadFiles(ReadModel):
     """How to access the object store of the paths."""
     allow_empty: bool = False
     """Whether there may be no files to read. The output is then complete and has no rows. A local
-    path must exist, unless `ignore_missing_paths` is set: a directory or a glob may be empty."""
+    path must exist, unless `ignoreMissingPaths` is set: a directory or a glob may be empty."""
 
     @property
     def path_name(self) -> str | None:

@@ -14,6 +14,7 @@ from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
 from batchinference.spec.media import FrameFields, ImageFields, SoundFields
+from batchinference.spec.quantities import Quantity
 from batchinference.spec.read.base import (
     SEED_RULE,
     FileOptions,
@@ -78,7 +79,7 @@ class ReadBinary(ReadFiles):
 class ParquetOptions(TableOptions):
     columns: Columns | None = None
     """The columns to read. Other columns are not fetched. All columns by default."""
-    assume_timezone: TimeZone | None = Field(default=None, alias="assumeTimezone")
+    assume_timezone: TimeZone | None = None
     """The time zone of timestamps without one, such as UTC or Europe/Berlin. They become points in
     time, as those with a time zone in other files."""
     int96: Literal["us", "ns"] = "us"
@@ -136,14 +137,14 @@ class CsvOptions(TableOptions, RowOptions):
     begins the sequences of MySQL and PostgreSQL: `\\n` is a line feed and `\\t` a tab."""
     comment: Annotated[str, Field(pattern=MARK, max_length=1)] = ""
     """The character at the beginning of lines to leave out, such as `#`."""
-    skip_lines: Annotated[int, Field(ge=0, le=10_000)] = Field(default=0, alias="skipLines")
+    skip_lines: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Number of lines before the header to leave out."""
-    newlines_in_values: bool = Field(default=True, alias="newlinesInValues")
+    newlines_in_values: bool = True
     """Whether values in quotes may contain line ends. If not, a quote that is not closed damages
     one line."""
     decimal: Literal[".", ","] = "."
     """The character before the fraction of a number. With a comma, `1.5` is no number."""
-    null_values: NullValues = Field(default=[], alias="nullValues")
+    null_values: NullValues = []
     """Texts that mean null in all columns. In columns that are not text, an empty field and texts
     such as `NA` and `null` always mean null."""
 
@@ -204,7 +205,7 @@ class AudioOptions(SoundFields, RowOptions):
 
 
 class VideoOptions(FrameFields, FileOptions):
-    fps: Annotated[float, Field(gt=0, le=1000)] | None = None
+    fps: Annotated[float, Field(gt=0, le=1000), *Quantity] | None = None
     """Number of frames to read per second: the first frame at or after each point in time. All
     frames by default."""
     include_timestamps: bool = False

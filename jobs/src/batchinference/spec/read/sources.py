@@ -22,15 +22,15 @@ Items = Annotated[
 ]
 SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
-_SHARDS = "'shard_keys' and an 'override_num_blocks' above 1 need each other"
+_SHARDS = "'shardKeys' and an 'overrideNumBlocks' above 1 need each other"
 
 
 class SqlOptions(ReadOptions):
     model_config = ConfigDict(
         json_schema_extra=rules(
             (
-                "has(self.shard_keys) == (has(self.override_num_blocks) && "
-                "self.override_num_blocks > 1)",
+                "has(self.shardKeys) == (has(self.overrideNumBlocks) && "
+                "self.overrideNumBlocks > 1)",
                 _SHARDS,
             )
         )
@@ -44,7 +44,7 @@ class SqlOptions(ReadOptions):
         ]
         | None
     ) = None
-    """Columns whose hash divides the rows into `override_num_blocks` concurrent queries. The
+    """Columns whose hash divides the rows into `overrideNumBlocks` concurrent queries. The
     database must support MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"
     """The database function that computes a number from the shard keys."""

@@ -140,11 +140,6 @@ class Reader(Protocol):
         """Return the types of the columns whose type is known before reading, after `prepare`."""
         return {}
 
-    def why_text(self, column: str) -> str:
-        """Return which value makes a column text, after `prepare`; empty if that is unknown, or if
-        most of its values are texts."""
-        return ""
-
 
 @runtime_checkable
 class StatsReader(Reader, Protocol):

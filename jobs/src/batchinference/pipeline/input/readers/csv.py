@@ -9,25 +9,36 @@ from __future__ import annotations
 
 import io
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import RENAME, check_known, check_names, unique_names
-from batchinference.pipeline.column_types import arrow_type, shown
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.csv_dialect import Dialect
-from batchinference.pipeline.input.csv_parser import Rejected, parse_rows, parse_sample, read_header
-from batchinference.pipeline.input.csv_text import LINE_END, CsvText, Damage
+from batchinference.pipeline.input.csv_text import (
+    LINE_END,
+    CsvText,
+    Damage,
+    Rejected,
+    parse_rows,
+    parse_sample,
+    read_header,
+)
 from batchinference.pipeline.input.csv_types import CsvTypes
-from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
+from batchinference.pipeline.input.encoding_hints import (
+    Utf8Converter,
+    Utf8Stream,
+    check_beginning,
+    check_encoding,
+    is_utf8,
+)
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
-from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
 from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
@@ -59,7 +70,6 @@ class CsvReader(Reader):
         self._options, self._adjustable = plain(options), adjustable
         self._fix = "Set read.options.encoding" if adjustable else "Convert the file to UTF-8"
         self._encoding = None if is_utf8(options.encoding) else options.encoding
-        self._odd_texts: dict[str, str] = {}
         self._limit = min(max(options.row_bytes, MIN_ROW_BYTES), MAX_BLOCK)
         self._types = CsvTypes(
             declared=parse_types(options.types),
@@ -72,7 +82,6 @@ class CsvReader(Reader):
 
     def prepare(self, samples: list[Location]) -> None:
         columns: dict[str, list[pa.Array]] = defaultdict(list)
-        files: dict[str, list[str]] = defaultdict(list)
         names: dict[str, list[str]] = {}
         damaged = ""
         for file, lines in samples_of(samples, SAMPLE_BYTES):
@@ -84,7 +93,6 @@ class CsvReader(Reader):
                 names[file.uri] = list(sampled)
             for name, column in sampled.items():
                 columns[name] += column.chunks
-                files[name] += [file.uri] * column.num_chunks
         arrays = {name: pa.chunked_array(parts, pa.binary()) for name, parts in columns.items()}
         self.lacking = describe_lacking(names)
         if damaged and not arrays:
@@ -92,22 +100,6 @@ class CsvReader(Reader):
         for name in self._types.declared if arrays else ():
             check_known(f"types.{name}", name, list(arrays))
         self._types = replace(self._types, sampled=self._types.infer(arrays))
-        self._note_odd_texts(arrays, files)
-
-    def _note_odd_texts(
-        self, columns: Mapping[str, pa.ChunkedArray], files: Mapping[str, list[str]]
-    ) -> None:
-        """Remember the first text of each column of numbers that is text because of it. `files`
-        are those of the chunks of each column."""
-        for name, column in columns.items():
-            is_text = name not in self._types.declared and self._types.sampled[name] == "string"
-            if is_text and (row := self._types.odd_text(column)) is not None:
-                ends = list(accumulate(map(len, column.chunks)))
-                value = shown(column[row].as_py().decode(errors="replace"))
-                self._odd_texts[name] = f"{files[name][bisect_right(ends, row)]} has {value}"
-
-    def why_text(self, column: str) -> str:
-        return self._odd_texts.get(column, "")
 
     def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:
         """Return the columns of a sample as bytes, or the damage of its header. Raises BadInput if

@@ -56,7 +56,7 @@ HELD_BYTES = 1 << 30
 """Limits for the rows that a read task fetches or holds at a time, and for their bytes. Rows are
 decoded one at a time, just before they are yielded: decoded images are much larger, and a task has
 one CPU."""
-_FIX = "with read.options.on_unreachable: error, only such rows fail"
+_FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class ManifestReader(DivisibleReader):
 
     def _fetched(self, uri: Any, file: Location) -> bytes | Exception:
         """Return the content of a URI, or the error of its row. Raises JobFailure if the URI is
-        unreachable and `on_unreachable` is `fail`."""
+        unreachable and `onUnreachable` is `fail`."""
         try:
             if not uri or not isinstance(uri, str):
                 raise PermanentFetchError(

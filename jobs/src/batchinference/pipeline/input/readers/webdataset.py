@@ -192,7 +192,7 @@ class WebdatasetReader(Reader):
                 "the keys. Rename the member"
             )
         if sample.too_large is not None:
-            limit = f"max_row_bytes ({self._options.row_bytes})"
+            limit = f"maxRowBytes ({self._options.row_bytes})"
             raise ValueError(
                 f"sample '{sample.key}' has more bytes than {limit} with '{sample.too_large}'"
             )
@@ -203,7 +203,7 @@ class WebdatasetReader(Reader):
                 row[name] = self._decode(name, content)
                 size += _bytes(row[name])
                 if size > self._options.row_bytes:
-                    limit = f"max_row_bytes ({self._options.row_bytes}) once decoded"
+                    limit = f"maxRowBytes ({self._options.row_bytes}) once decoded"
                     raise ValueError(f"sample '{sample.key}' has more bytes than {limit}")
         return {**row, WARNING_COLUMN: [*_about_members(sample), *warnings]}
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
 from batchinference.pipeline.commit.manifest import Content
-from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.storage.location import Location
 
@@ -94,15 +92,3 @@ def rewriting_writer_for(write: Write) -> RewritingWriter | None:
     """Return the writer of an output; None if its files are not rewritten."""
     writer = writer_for(write) if write.format in WRITERS else None
     return writer if isinstance(writer, RewritingWriter) else None
-
-
-@contextmanager
-def naming(column: str) -> Iterator[None]:
-    """Raise UnwritableValue with the column's name if a value cannot be encoded."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, BadOutput) or not is_about_the_row(error):
-            raise
-        message = f"write: column '{column}' cannot be encoded ({error})"
-        raise UnwritableValue(message) from error

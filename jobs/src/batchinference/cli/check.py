@@ -129,29 +129,26 @@ def _check_document(
         return _validate_schedule(document, values), []
     job = parse(document, values)
     plan_for_cluster(job.spec)
-    remarks = [] if directory is None else _check_deep(job, directory)
-    return f"{job.metadata.name} is valid", [
-        *replaced_columns(job.spec, job.spec.read.columns),
-        *map(str, remarks),
-    ]
+    if directory is not None:
+        _check_deep(job, directory)
+    notes = list(replaced_columns(job.spec, job.spec.read.columns))
+    return f"{job.metadata.name} is valid", notes
 
 
-def _check_deep(job: BatchInference, directory: Path) -> list[Problem]:
-    """Return remarks about the job on a cluster. Raises SpecError with all problems of the job's
-    input, columns, models, code and output."""
+def _check_deep(job: BatchInference, directory: Path) -> None:
+    """Raise SpecError with all problems of the job's input, columns, models, code and output."""
     if not pipeline_is_installed():
         raise SpecError([])  # pipeline_is_installed has printed the problem
     from batchinference.pipeline.commit.lease import identity_of
-    from batchinference.pipeline.preflight import preflight, small_pods
+    from batchinference.pipeline.preflight import preflight
     from batchinference.pipeline.steps.user_modules import add_import_path
 
-    if problems := [Problem("", problem) for problem in shadowing([str(directory)])]:
+    problems = [Problem("", problem) for problem in shadowing([str(directory)])]
+    if not problems:
+        add_import_path(str(directory))
+        problems = preflight(with_absolute_paths(job, directory).spec, identity_of(job))
+    if problems:
         raise SpecError(problems)
-    add_import_path(str(directory))
-    spec = with_absolute_paths(job, directory).spec
-    if problems := preflight(spec, identity_of(job)):
-        raise SpecError(problems)
-    return list(small_pods(spec, plan_for_cluster(spec)))
 
 
 def _validate_schedule(document: dict[str, Any], values: Values) -> str:

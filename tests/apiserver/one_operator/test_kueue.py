@@ -7,7 +7,7 @@ from typing import Any
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import SimulatedJob
 
-QUEUE = {"queue": "gpu", "queuePriorityClass": "nightly"}
+QUEUE = {"queueName": "gpu", "queuePriorityClassName": "nightly"}
 PLACE = {"nodeSelector": {"flavor": "spot"}}
 
 

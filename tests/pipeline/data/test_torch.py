@@ -276,12 +276,6 @@ def test_threads_equal_the_cpus_of_the_replica() -> None:
         assert torch.get_num_threads() == threads
 
 
-@pytest.mark.usefixtures("counted_gpus")
-def test_gpu_is_used_if_present() -> None:
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    assert torch_device(device_of(cpus=1, gpus=1)).type == kind
-
-
 @pytest.mark.skipif("torch.cuda.is_available()", reason="needs a machine without GPU")
 def test_missing_gpu_is_rejected() -> None:
     with pytest.raises(ModelLoad, match=r"was given a GPU, and PyTorch .* finds none"):

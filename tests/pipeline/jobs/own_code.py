@@ -24,10 +24,11 @@ def length(batch: Batch) -> Batch:
     return batch
 
 
-def batch_rows(batch: Batch) -> Batch:
-    rows = len(batch["text"])
-    batch["rows"] = np.full(rows, rows)
-    return batch
+class BatchRows:
+    def __call__(self, batch: Batch) -> Batch:
+        rows = len(batch["text"])
+        batch["rows"] = np.full(rows, rows)
+        return batch
 
 
 def to_upper(batch: Batch, mark: str = "!") -> Batch:

@@ -13,7 +13,8 @@ import pytest
 from ray import ObjectRef
 from ray.data import DataContext
 from ray.data._internal.execution import streaming_executor_state
-from ray.data._internal.execution.bundle_queue import RebundleQueue
+from ray.data._internal.execution.bundle_queue import EstimateSize, RebundleQueue
+from ray.data._internal.execution.bundle_queue.bundler import PendingBundleState
 from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
 from ray.data.block import BlockMetadata
 from ray.exceptions import RayTaskError, WorkerCrashedError
@@ -25,8 +26,10 @@ from batchinference.pipeline.execution.control import ABORT_SECONDS, MAX_LOST, E
 from batchinference.pipeline.ray_compat import (
     MapOperator,
     TimedBundling,
+    bundle_whole_calls,
     errors_of_blocks,
     start_late_bundle,
+    whole_call,
 )
 
 
@@ -182,3 +185,13 @@ def test_write_task_begins_in_time_although_no_block_arrives(
             queue.get_next_with_original()
         start_late_bundle(operator)
     assert started == expected
+
+
+@pytest.mark.parametrize(("wanted", "rows"), [(whole_call(3), 3), (7, 7)])
+def test_call_of_an_actor_starts_with_a_batch_although_it_gets_all_rows(
+    wanted: int, rows: int
+) -> None:
+    queue = RebundleQueue(EstimateSize(wanted))
+    bundle_whole_calls(Mock(spec=MapOperator, _block_ref_bundler=queue))
+    ready = [queue._strategy.can_build_ready_bundle(PendingBundleState(n, n)) for n in range(9)]
+    assert ready == [number >= rows for number in range(9)]

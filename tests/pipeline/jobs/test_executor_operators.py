@@ -22,6 +22,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input import files as input_files
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.planning import Sizing
+from batchinference.pipeline.ray_compat import whole_call
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import CPU_GROUP, plan_for_cluster, plan_for_machine
 from batchinference.plan.groups import GROUP_LABEL
@@ -186,12 +187,6 @@ def test_tasks_commit_if_each_fills_most_of_its_files(
     assert found == [tasks]
 
 
-def test_job_without_pools_needs_no_operators(tmp_path: Path, written: list[Dataset]) -> None:
-    run = run_job(_job(tmp_path, 1, [FILTER, FUNCTION, CLASS], {}))
-    assert run.counts == (60, 60, 0, 0)
-    assert written == []
-
-
 def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading, decoding and writing are for the CPU workers of a cluster."""
     places: dict[str, Document] = {}
@@ -250,7 +245,7 @@ def test_pool_of_a_text_model_gets_windows_of_rows(
     spec = spec_of(read={"format": "text", "paths": [str(tmp_path)]}, steps=steps)
     operators = planned(monkeypatch, spec)
     assert operators["MapBatches(embed)"].batch_size == 100
-    assert operators["MapBatches(own)"].batch_size == 16
+    assert operators["MapBatches(own)"].batch_size == whole_call(16)
 
 
 def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchinference.spec.base import DNS_SUBDOMAIN
 from batchinference.spec.crd import custom_resource_definition, schedule_definition
+from batchinference.spec.quantities import NUMBER
 
 Schema = dict[str, Any]
 
@@ -30,15 +31,16 @@ OWN_CODE = "code and its arguments, which run in the pods of the job"
 FIXED = "one of a few fixed values"
 NODES = "chooses among the nodes whose taints the policy lets the pods tolerate"
 COLUMNS = "columns, labels and values of the rows"
-LIMITED = "counts for `defaults.limits.gpu`, and the quota of the namespace limits it"
+LIMITED = "counts for `defaults.limits.devices`, and the quota of the namespace limits it"
 LOWER = "can only lower the limit of the platform"
 IGNORED = "the operator ignores a job of another controller"
+CHECKED_RUN = "the policy checks each field of it as that of a job"
 NO_OBJECT = "the operator reads no setting from it and copies it to no other object"
 
 REASONS: dict[str, tuple[str, ...]] = {
     OWN_NAMESPACE: (
         "cluster.imagePullSecrets[].name",
-        *("cluster.volumes[].persistentVolumeClaim.claimName", "cluster.queue"),
+        *("cluster.volumes[].persistentVolumeClaim.claimName", "cluster.queueName"),
         *("cluster.volumes[].configMap.name", "cluster.volumes[].secret.secretName"),
         *(
             f"cluster.{env}[].valueFrom.{kind}.{field}"
@@ -56,14 +58,14 @@ REASONS: dict[str, tuple[str, ...]] = {
     OWN_ACCESS: (
         *(
             f"{place}.storage.{field}"
-            for place in ("read", "write", "steps[].model", "steps[].nearest", "steps[].chunk")
+            for place in ("read", "write", "steps[].model", "steps[].chunk")
             for field in ("endpoint", "region", "anonymous")
         ),
         *("read.paths[]", "read.path", "read.url", "read.urlEnv", "read.query"),
         *("read.options.allow[]", "read.options.config"),
         *("write.path", "write.url", "write.urlEnv", "write.table"),
         *("write.catalog.name", "write.catalog.properties{}", "errors.path"),
-        *("steps[].nearest.path", "steps[].model.source", "steps[].model.trustSource"),
+        *("steps[].model.source", "steps[].model.trustSource"),
         *("steps[].model.loraPath", "steps[].model.allow[]", "steps[].model.url"),
         *("steps[].model.apiKeyEnv", "steps[].model.headersFrom{}"),
     ),
@@ -80,15 +82,16 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     NODES: tuple(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),
     COLUMNS: (
-        *("read.items[]", "read.options.include_paths", "read.options.ignore_missing_paths"),
+        *("read.items[]", "read.options.includePaths", "read.options.ignoreMissingPaths"),
         *("read.allowEmpty", "read.options.pathColumn"),
         *("steps[].labelFromPath.column", "steps[].labelFromPath.index"),
         *("steps[].model.images[]", "steps[].model.labels[]", "steps[].model.candidateLabels[]"),
         "steps[].model.resultPath",
     ),
     LIMITED: ("cluster.profiles{}.resource",),
-    LOWER: ("cluster.limits.priority",),
+    LOWER: ("cluster.limits.devices", "cluster.limits.deviceHours"),
     IGNORED: ("managedBy",),
+    CHECKED_RUN: ("template.spec",),
     NO_OBJECT: ("template.metadata.labels{}", "template.metadata.annotations{}"),
 }
 """Why fields below `spec` are in no row of the table of docs/security.md."""
@@ -127,7 +130,9 @@ _ITEMS = {"items": "[]", "additionalProperties": "{}"}
 def _names_something(path: str, schema: Schema) -> bool:
     """Return whether a field has any content, is the name of a Kubernetes object, or its name or
     the name of its parent has one of the WORDS."""
-    if "x-kubernetes-preserve-unknown-fields" in schema or schema.get("pattern") == DNS_SUBDOMAIN:
+    if "x-kubernetes-preserve-unknown-fields" in schema and schema.get("pattern") != NUMBER:
+        return True
+    if schema.get("pattern") == DNS_SUBDOMAIN:
         return True
     names = re.sub(r"[\[\]{}]", "", path).split(".")[-2:]
     words = re.findall("[a-z]+", re.sub("([A-Z])", r"_\1", "_".join(names)).lower())

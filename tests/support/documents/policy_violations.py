@@ -21,10 +21,11 @@ VALUES: Object = {
         "runtimeClasses": ["gvisor"],
         "tolerations": ["gpu"],
         "profiles": True,
+        "maxPriority": 10,
         "hostAccess": False,
         "patches": True,
     },
-    "defaults": {"limits": {"priority": 10, "gpu": 4}},
+    "defaults": {"limits": {"devices": 4}},
 }
 """Values of the chart of a platform with two tenants."""
 NO_PATCHES = {"policy": {"patches": False, "profiles": False}}
@@ -71,8 +72,8 @@ class PolicyViolation:
             return f"`policy.{self.part}`"
         field = self.shown.partition(":")[0]
         return {
-            "spec.priority": "`defaults.limits.priority`",
-            "spec.cluster.limits.gpu": "`defaults.limits.gpu`",
+            "spec.priority": "`policy.maxPriority`",
+            "spec.cluster.limits.devices": "`defaults.limits.devices`",
         }.get(field, "the namespace of the operator")
 
     @property
@@ -153,8 +154,9 @@ VIOLATIONS = [
          "priorityClassName: 'system-node-critical'"),
     _patched("priorityClasses", "priorityClassName", "the same by a patch",
              {"priorityClassName": "urgent"}, "priorityClassName: 'urgent'"),
-    _own("queuePriorityClasses", "cluster.queuePriorityClass", "jobs of Kueue that evict others",
-         {"queue": "q", "queuePriorityClass": "urgent"}, "queuePriorityClass: 'urgent'"),
+    _own("queuePriorityClasses", "cluster.queuePriorityClassName", "Kueue jobs that evict others",
+         {"queueName": "q", "queuePriorityClassName": "urgent"},
+         "queuePriorityClassName: 'urgent'"),
     _own("runtimeClasses", "cluster.profiles{}.runtimeClassName", "a less isolated runtime",
          {"profiles": {"GPU": {"runtimeClassName": "runc"}}},
          "profiles.GPU.runtimeClassName: 'runc'"),
@@ -259,11 +261,11 @@ VIOLATIONS = [
     _patched("patches", "hostUsers", "a field that patches may not change", {"hostUsers": False},
              "hostUsers: it", values=SOME_PATCHES),
     PolicyViolation("priority", "a priority above the limit",
-            "spec.priority: 11 is above limits.priority (10). Lower it", {"priority": 11}),
+            "spec.priority: 11 is above policy.maxPriority (10). Lower it", {"priority": 11}),
     PolicyViolation("steps[].resources.gpu", "more devices than the limit",
-            "spec.cluster.limits.gpu: the job may grow to 8 devices (embed 8 x 1) and 4 are "
-            "allowed: lower replicas.max, or raise the limit (cluster.limits.gpu of the job, "
-            "defaults.limits.gpu of the platform)",
+            "spec.cluster.limits.devices: the job may grow to 8 devices (embed 8 x 1) and 4 are "
+            "allowed: lower replicas.max, or raise the limit (cluster.limits.devices of the job, "
+            "defaults.limits.devices of the platform)",
             {"steps": [model_step(replicas={"min": 1, "max": 8}, resources={"gpu": 1})]},
             at_apply=False),
     PolicyViolation("metadata.namespace", "a job that can read the Secrets of the operator",

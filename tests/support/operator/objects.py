@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
+from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import JobState, Report
@@ -85,7 +85,7 @@ def pod_body(
     labels = {
         NAME_LABEL: job,
         ATTEMPT_LABEL: str(attempt),
-        **({GPUS_LABEL: str(gpus)} if gpus else {}),
+        **({DEVICES_LABEL: str(gpus)} if gpus else {}),
         "ray.io/cluster": f"{job}-{attempt}-cluster",
         "ray.io/node-type": "head" if name.endswith("head") else "worker",
     }

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from batchinference.rendering import Backstop
+from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
@@ -93,6 +94,10 @@ class ReconcileLoop:
         """Set the limits of the platform."""
         defaults = CONFIG.defaults.model_copy(update={"limits": Limits.model_construct(**limits)})
         self.config = replace(CONFIG, defaults=defaults)
+
+    def allow(self, **policy: Any) -> None:
+        """Set the policy of the platform."""
+        self.config = replace(CONFIG, policy=PlatformPolicy(**policy))
 
     # --- KubeRay and the driver ---------------------------------------------------------
 

@@ -54,7 +54,7 @@ def admit(loop: ReconcileLoop) -> None:
 @pytest.mark.parametrize("queue", [None, "gpu"])
 def test_new_ray_job_has_its_backstop_already(queue: str | None) -> None:
     deadlines = {"pending": "30m", "active": "8h", "total": "24h"}
-    loop = ReconcileLoop(deadlines=deadlines, cluster={"queue": queue} if queue else {})
+    loop = ReconcileLoop(deadlines=deadlines, cluster={"queueName": queue} if queue else {})
     loop.plan()
     loop.ray_job["metadata"]["labels"] |= {QUEUE_LABEL: queue} if queue else {}
     loop.ray_job["spec"]["suspend"] = queue is not None
@@ -100,7 +100,7 @@ def test_deleted_ray_job_is_not_changed() -> None:
 
 
 def test_queued_attempt_has_the_active_deadline_from_its_first_row() -> None:
-    loop = ReconcileLoop(cluster={"queue": "gpu"}, deadlines={"active": "8h", "pending": "1h"})
+    loop = ReconcileLoop(cluster={"queueName": "gpu"}, deadlines={"active": "8h", "pending": "1h"})
     loop.plan()
     loop.ray_job["metadata"]["labels"][QUEUE_LABEL] = "gpu"
     suspend(loop)
@@ -127,7 +127,7 @@ class Play:
     """An attempt under all kinds of changes, and the time from which KubeRay's deadlines count."""
 
     def __init__(self, queue: str | None) -> None:
-        self.loop = ReconcileLoop(cluster={"queue": queue} if queue else {})
+        self.loop = ReconcileLoop(cluster={"queueName": queue} if queue else {})
         self.loop.plan()
         self.loop.ray_job["metadata"]["labels"] |= {QUEUE_LABEL: queue} if queue else {}
         self.loop.set_kuberay_status(**INITIALIZING)

@@ -42,9 +42,9 @@ def test_jobs_and_schedules_are_watched() -> None:
         name: (selector.group, selector.version, selector.any_name, labels)
         for name, (selector, labels) in found.items()
     } == {
-        "jobs": ("batchinference.dev", "v1alpha1", "batchinferences", None),
-        "runs": ("batchinference.dev", "v1alpha1", "batchinferences", runs),
-        "schedules": ("batchinference.dev", "v1alpha1", "batchinferenceschedules", None),
+        "jobs": ("batchinference.dev", "v1beta1", "batchinferences", None),
+        "runs": ("batchinference.dev", "v1beta1", "batchinferences", runs),
+        "schedules": ("batchinference.dev", "v1beta1", "batchinferenceschedules", None),
     }
 
 

@@ -23,7 +23,7 @@ from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.scripted_http import Answer, Server, answering
 
 Connect = Callable[[Answer], Awaitable[tuple[KubeClient, Server]]]
-JOBS = f"/apis/batchinference.dev/v1alpha1/namespaces/{NAMESPACE}/batchinferences"
+JOBS = f"/apis/batchinference.dev/v1beta1/namespaces/{NAMESPACE}/batchinferences"
 RAY_JOBS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayjobs"
 RAY_CLUSTERS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters"
 PATCH = {"phase": "Running", "progress": {"eta": None}}

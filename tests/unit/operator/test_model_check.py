@@ -79,7 +79,7 @@ _SPECS = st.fixed_dictionaries(
         ),
         "cluster": st.sampled_from(
             [
-                {"queue": "gpu"},
+                {"queueName": "gpu"},
                 {"patches": PATCHES[0]},
             ]
         ),
@@ -450,7 +450,7 @@ class JobModel(RuleBasedStateMachine):
         """Check that a job is charged only for its own pods: at most two pods with one GPU."""
         created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
         age = (self.clock.now() - created).total_seconds()
-        assert job["status"].get("gpuSeconds", 0) <= 2 * age
+        assert job["status"].get("deviceSeconds", 0) <= 2 * age
 
     def check_retry(self, job: Object, status: Object) -> None:
         """Check that the job is retried only if its retry policy allows it."""

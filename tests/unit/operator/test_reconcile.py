@@ -172,12 +172,12 @@ def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
 def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     """Kueue asks for an annotation that the user cannot set."""
     kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
-    to_queue, gate = "set spec.cluster.queue to a LocalQueue", "ElasticJobsViaWorkloadSlices"
+    to_queue, gate = "set spec.cluster.queueName to a LocalQueue", "ElasticJobsViaWorkloadSlices"
     for message, spec, hint in (
         (kueue, {}, to_queue),
-        (kueue, {"cluster": {"queue": "gpu"}}, gate),
+        (kueue, {"cluster": {"queueName": "gpu"}}, gate),
         ("403: exceeded quota", {}, None),
-        ("403: exceeded quota", {"cluster": {"queue": "gpu"}}, None),
+        ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None),
     ):
         status = status_after_create_error(replace(job(), spec=spec), CreateError(message), NOW)
         assert status is not None
@@ -195,7 +195,7 @@ def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:
 
 def test_a_corrected_spec_leaves_invalid_spec() -> None:
     loop = ReconcileLoop(priority=5)
-    loop.limit(priority=3)
+    loop.allow(max_priority=3)
     loop.reconcile()
     assert (loop.phase, loop.reason) == ("Failed", "InvalidSpec")
     loop.reconcile()
@@ -213,7 +213,7 @@ def test_a_corrected_spec_leaves_invalid_spec() -> None:
 
 def test_a_job_that_became_invalid_between_two_attempts_continues_when_corrected() -> None:
     loop = ReconcileLoop(retry={"maxAttempts": 3}, priority=3)
-    loop.limit(priority=3)
+    loop.allow(max_priority=3)
     loop.run(rows=7)
     loop.fail("NodeLost")
     loop.spec["priority"], loop.generation = 5, 2
@@ -234,7 +234,7 @@ def test_a_job_that_became_invalid_between_two_attempts_continues_when_corrected
 def test_an_admitted_attempt_whose_spec_became_invalid_is_not_recorded() -> None:
     """The status names the attempt before its objects are created."""
     loop = ReconcileLoop(priority=3)
-    loop.limit(priority=3)
+    loop.allow(max_priority=3)
     loop.config = replace(loop.config, concurrency=Concurrency(total=1))
     loop.admission = AdmissionDecision(ahead=0, admitted=True)
     loop.reconcile()

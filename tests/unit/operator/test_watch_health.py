@@ -35,8 +35,8 @@ def test_each_kind_is_watched_in_each_namespace() -> None:
     assert len(WatchHealth(["a", "b"], 60).missing) == 8
     watches = WatchHealth([], 60)
     expected = [
-        "/apis/batchinference.dev/v1alpha1/batchinferences",
-        "/apis/batchinference.dev/v1alpha1/batchinferenceschedules",
+        "/apis/batchinference.dev/v1beta1/batchinferences",
+        "/apis/batchinference.dev/v1beta1/batchinferenceschedules",
         "/apis/ray.io/v1/rayjobs",
         "/api/v1/pods",
     ]

@@ -27,8 +27,8 @@ WHOLE: dict[str, Pair] = {
         [{"key": "default", "operator": "Exists"}],
     ),
     "priorityClassName": ("own", "default"),
-    "queue": ("own", "default"),
-    "queuePriorityClass": ("own", "default"),
+    "queueName": ("own", "default"),
+    "queuePriorityClassName": ("own", "default"),
     "idleTimeout": ("5m", "1h"),
     "terminationGracePeriod": ("30s", "10s"),
 }
@@ -46,7 +46,7 @@ BY_KEY: dict[str, dict[str, Pair]] = {
         "cpu": ({"memory": "1"}, {"memory": "2"}),
     },
     "workers": {"cpu": (2.0, 4.0), "memory": ("3Gi", "6Gi"), "min": (0, 1), "max": (5, 9)},
-    "limits": {"gpu": (2, 4), "cpu": (8.0, 9.0), "gpuHours": (1.5, 24.0)},
+    "limits": {"devices": (2, 4), "cpu": (8.0, 9.0), "deviceHours": (1.5, 24.0)},
     "nodeSelector": {"pool": ("own", "default"), "zone": ("a", "b"), "disk": ("", "fast")},
     "profiles": {
         "T4": ({"resource": "own/t4", "env": [{"name": "A", "value": "own"}]},) * 2,

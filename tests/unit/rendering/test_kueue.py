@@ -19,20 +19,22 @@ def problems(groups: int, **cluster: str) -> list[str]:
 
 
 def test_kueue_limits_the_number_of_worker_groups() -> None:
-    assert problems(MAX_GROUPS, queue="gpu") == []
-    (found,) = problems(MAX_GROUPS + 1, queue="gpu")
-    assert found.startswith("spec.cluster.queue: the job has 18 worker groups and Kueue takes 17")
+    assert problems(MAX_GROUPS, queueName="gpu") == []
+    (found,) = problems(MAX_GROUPS + 1, queueName="gpu")
+    assert found.startswith(
+        "spec.cluster.queueName: the job has 18 worker groups and Kueue takes 17"
+    )
     assert problems(MAX_GROUPS + 1) == []
 
 
 def test_kueue_priority_requires_a_queue() -> None:
-    (found,) = problems(1, queuePriorityClass="nightly")
-    assert found.startswith("spec.cluster.queuePriorityClass: a priority in no queue")
+    (found,) = problems(1, queuePriorityClassName="nightly")
+    assert found.startswith("spec.cluster.queuePriorityClassName: a priority in no queue")
 
 
 def test_kueue_queue_may_come_from_the_platform() -> None:
-    platform = Cluster(image="own:1", queue="gpu")
-    made = render(effective(job(cluster={"queuePriorityClass": "nightly"}), platform))
+    platform = Cluster(image="own:1", queueName="gpu")
+    made = render(effective(job(cluster={"queuePriorityClassName": "nightly"}), platform))
     assert made.ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering import GPUS_LABEL, Names, patched_pods
+from batchinference.rendering import DEVICES_LABEL, Names, patched_pods
 from batchinference.rendering.objects import RESTRICTED
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import RESERVED_VOLUMES
@@ -254,18 +254,20 @@ def test_devices_of_patched_pods_are_counted_and_charged() -> None:
     two = {"resources": {"limits": {"nvidia.com/mig-1g": 2}}}
     sidecars = patch(["embed"], containers=[{"name": "own", **two}])
     assert (
-        "spec.cluster.limits.gpu: the job may grow to 12 devices (embed 4 x 3) and 11 are allowed"
-        in refusal(sidecars, limits={"gpu": 11})
+        "limits.devices: the job may grow to 12 devices (embed 4 x 3) and 11 are allowed"
+        in refusal(sidecars, limits={"devices": 11})
     )
-    label = patched(sidecars, limits={"gpu": 12}).workers["embed"]["template"]["metadata"]["labels"]
-    assert label[GPUS_LABEL] == "3"
+    label = patched(sidecars, limits={"devices": 12}).workers["embed"]["template"]["metadata"][
+        "labels"
+    ]
+    assert label[DEVICES_LABEL] == "3"
     inits = patch(["head"], initContainers=[{"name": "own", **two}])
-    assert "6 devices (head 1 x 2, embed 4 x 1)" in refusal(inits, limits={"gpu": 5})
-    assert patched(inits).pods[0]["metadata"]["labels"][GPUS_LABEL] == "2"
+    assert "6 devices (head 1 x 2, embed 4 x 1)" in refusal(inits, limits={"devices": 5})
+    assert patched(inits).pods[0]["metadata"]["labels"][DEVICES_LABEL] == "2"
     none = patch(["embed"], containers=ray(resources={"limits": {GPU: None}, "requests": None}))
-    assert "4 devices (embed 4 x 1)" in refusal(none, limits={"gpu": 3})
+    assert "4 devices (embed 4 x 1)" in refusal(none, limits={"devices": 3})
     pod = patched(none, none).workers["embed"]["template"]
-    assert pod["metadata"]["labels"][GPUS_LABEL] == "1"
+    assert pod["metadata"]["labels"][DEVICES_LABEL] == "1"
     assert GPU not in pod["spec"]["containers"][0]["resources"]["limits"]
 
 
@@ -303,13 +305,13 @@ def test_containers_need_a_cpu_limit_where_cpus_are_limited(spec: Any) -> None:
     assert patched(patch(["cpu"], **spec))
 
 
-@pytest.mark.parametrize("limits", [{"gpu": 100}, {"gpuHours": 1}])
+@pytest.mark.parametrize("limits", [{"devices": 100}, {"deviceHours": 1}])
 def test_claims_are_refused_where_devices_are_limited(limits: Any) -> None:
     claim = patch(["cpu"], resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}])
     assert refusal(claim, limits=limits).startswith(
         "spec.cluster.patches: the devices of resourceClaims cannot be counted (group cpu)"
     )
-    assert patched(claim).workers["cpu"]["template"]["metadata"]["labels"][GPUS_LABEL] == "1"
+    assert patched(claim).workers["cpu"]["template"]["metadata"]["labels"][DEVICES_LABEL] == "1"
 
 
 def test_pods_of_each_group_are_validated_with_the_patches_so_far() -> None:

@@ -9,7 +9,7 @@ import pytest
 from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError
 from support.documents.minimal import Document, model_step, python_step
-from support.documents.parsed import job, nearest_step, spec_of
+from support.documents.parsed import job, spec_of
 from support.documents.runtimes import full_model
 from support.operator.rendered import render
 
@@ -65,10 +65,6 @@ def own_code(model: str) -> Document:
     return {"steps": [step]}
 
 
-def nearest(path: str) -> Document:
-    return {"steps": [nearest_step(path)]}
-
-
 @pytest.mark.parametrize(
     ("spec", "field", "path"),
     [
@@ -84,7 +80,6 @@ def nearest(path: str) -> Document:
             for path in ("./model", "../model", "~/model", ".", "file://model")
         ),
         (own_code("../m"), "steps[0].python.constructorArgs.model", "../m"),
-        *((nearest(path), "steps[0].nearest.path", path) for path in ("out", "./out", "~/out")),
     ],
 )
 def test_relative_path_is_refused(spec: Document, field: str, path: str) -> None:
@@ -110,8 +105,6 @@ def test_relative_path_is_refused(spec: Document, field: str, path: str) -> None
         transformers("/models/clip"),
         transformers("file:///models/clip"),
         own_code("org/model"),
-        nearest("/data/out"),
-        nearest("s3://bucket/out"),
         torch(factory="own:build"),
         torch(factory="own:build", source="/models/weights.pt"),
     ],
@@ -121,7 +114,7 @@ def test_absolute_path_or_address_is_accepted(spec: Document) -> None:
     assert problems(**spec) == []
 
 
-@pytest.mark.parametrize("runtime", ["torch", "torchvision", "keras", "onnx"])
+@pytest.mark.parametrize("runtime", ["torch", "torchvision", "onnx"])
 @pytest.mark.parametrize("folder", ["", "models/", "./"])
 def test_relative_model_file_is_refused(runtime: str, folder: str) -> None:
     model = full_model(runtime)

@@ -129,11 +129,9 @@ def _total(work: Work) -> int | None:
 
 
 def _report_of(work: Work) -> Report | None:
-    """Return the stored report of a job; None if it is missing or damaged. Raises LargeReport."""
-    from batchinference.pipeline.storage.stored_texts import read_report
-
+    """Return the stored report of a job; None if it is missing or damaged."""
     try:
-        return Report.parse(read_report(work.layout.report))
+        return Report.parse(work.layout.report.read())
     except (OSError, ValueError):
         return None
 
@@ -169,14 +167,13 @@ def logs_of(work: Work) -> list[Location]:
 
 
 def last_log(output: str) -> str:
-    """Return the end of the log of the last run. Raises JobFailure if there is none."""
+    """Return the log of the last run. Raises JobFailure if there is none."""
     from batchinference.pipeline.errors import BadInput
-    from batchinference.pipeline.storage.stored_texts import read_end
 
     logs = logs_of(works_at(output)[0])
     if not logs:
         raise BadInput(f"'{output}' has no log: no run has stored one yet")
-    return read_end(logs[-1])
+    return logs[-1].read().decode(errors="replace")
 
 
 def error_tables(output: str) -> Iterator[pa.Table]:

@@ -42,6 +42,7 @@ from batchinference.spec import (
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.parameters import Values
+from batchinference.spec.problems import raise_for_problems
 from batchinference.version import __version__
 
 
@@ -205,8 +206,9 @@ def _load_and_show(
         policy = parse_policy(read_text(current_file)) if platform.policy else None
         current_file = file
         job = parse_one(read_text(file), parameter_values(settings))
-        if policy and (problems := policy.check(job.spec.cluster)):
-            raise SpecError(problems)
+        if policy:
+            own = job.spec
+            raise_for_problems([*policy.check(own.cluster), *policy.check_priority(own.priority)])
         show(effective(job, defaults))
     except SpecError as error:
         print_problems(current_file, error)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.decision import decide, load_state
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
 from batchinference.pipeline.input.files import FileInput, open_input

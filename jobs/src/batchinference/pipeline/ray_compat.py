@@ -30,7 +30,11 @@ from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
 from ray.data._internal.datasource.lance_datasource import LanceDatasource
 from ray.data._internal.datasource.sql_datasource import SQLDatasource
 from ray.data._internal.execution import streaming_executor_state
-from ray.data._internal.execution.bundle_queue.bundler import PendingBundleState, RebundlingStrategy
+from ray.data._internal.execution.bundle_queue.bundler import (
+    EstimateSize,
+    PendingBundleState,
+    RebundlingStrategy,
+)
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.operators import map_operator
 from ray.data._internal.execution.operators.actor_pool_map_operator import (
@@ -58,46 +62,9 @@ if TYPE_CHECKING:
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpState
 
-__all__ = [
-    "ArrowPythonObjectType",
-    "AuthenticationTokenLoader",
-    "ExecutionCallback",
-    "HuggingFaceDatasource",
-    "InternalQueueOperatorMixin",
-    "LanceDatasource",
-    "NodeLifetime",
-    "OpState",
-    "SQLDatasource",
-    "StreamingExecutor",
-    "accelerator_of_machine",
-    "auto_init_hook",
-    "bundle_in_time",
-    "concat",
-    "errors_of_blocks",
-    "get_memory_info_reply",
-    "get_state_from_address",
-    "has_dead_actors",
-    "has_flag",
-    "lost_nodes",
-    "maybe_enable_token_auth_if_token_available",
-    "node_lifetimes",
-    "node_of_this_process",
-    "notes_below",
-    "number_of_this_task",
-    "outputs_within",
-    "owner_of_this_process",
-    "put_note",
-    "remove_note",
-    "replaces_dead_process",
-    "retries_of_this_task",
-    "set_flag",
-    "start_late_bundle",
-    "unify_schemas",
-    "without_monitors",
-]
-
 _map_operator: Any = map_operator
 _pass_on = _map_operator.yield_block_with_stats
+_WHOLE = 1 << 40
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
 _SLOW = {"HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource"}
@@ -337,6 +304,21 @@ def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> Non
     """Make an operator bundle its blocks with TimedBundling."""
     if isinstance(operator, MapOperator) and operator._block_ref_bundler is not None:
         operator._block_ref_bundler._strategy = TimedBundling(rows, seconds)
+
+
+def bundle_whole_calls(operator: PhysicalOperator) -> None:
+    """Make an operator whose batches have `whole_call(rows)` rows start a call for at least `rows`
+    rows."""
+    queue: Any = getattr(operator, "_block_ref_bundler", None)
+    wanted = getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
+    if wanted > _WHOLE:
+        queue._strategy = EstimateSize(wanted - _WHOLE)
+
+
+def whole_call(rows: int) -> int:
+    """Return a batch size for Ray Data with which a call gets all its blocks, at least `rows` rows,
+    as one batch: each batch costs Ray about as much as a cheap model."""
+    return _WHOLE + rows
 
 
 def start_late_bundle(operator: PhysicalOperator) -> None:

@@ -7,8 +7,8 @@ from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     CLUSTER_LABEL,
+    DEVICES_LABEL,
     GENERATION,
-    GPUS_LABEL,
     MANAGED_BY,
     MANAGER,
     NAME_LABEL,
@@ -32,8 +32,8 @@ from batchinference.rendering.token_secret import token_secret
 __all__ = [
     "ATTEMPT_LABEL",
     "CLUSTER_LABEL",
+    "DEVICES_LABEL",
     "GENERATION",
-    "GPUS_LABEL",
     "KEEP_SECONDS",
     "MANAGED_BY",
     "MANAGER",

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from batchinference.plan import WorkerGroup
 from batchinference.rendering.kueue import check_queue
-from batchinference.rendering.limits import check_priority
 from batchinference.rendering.patches import check_groups
 from batchinference.rendering.paths import check_paths
 from batchinference.rendering.profiles import check_profiles
@@ -19,7 +18,6 @@ def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> It
     """Yield the problems of a job with complete cluster settings. Its pods are not checked here."""
     yield from check_paths(spec)
     yield from check_profiles(spec)
-    yield from check_priority(spec)
     yield from check_queue(spec.cluster, groups)
     yield from _check_group_names(spec.cluster, [group.name for group in groups])
 

@@ -10,10 +10,9 @@ import json
 from typing import Any
 
 from batchinference.plan import CPU_GROUP
-from batchinference.rendering.names import GPUS_LABEL
+from batchinference.rendering.names import DEVICES_LABEL
 from batchinference.rendering.patches import templates_of
 from batchinference.rendering.pod_resources import containers_without_cpu_limit, cpus_of_pod
-from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.limits import Limits
 from batchinference.spec.problems import Problem
 
@@ -54,10 +53,10 @@ def check_limits(
     before = {name: cpus_of_pod(one["spec"]) for name, _, one in templates_of(unpatched)}
     for name, most, template in templates_of(ray_cluster):
         labels = template["metadata"]["labels"]
-        devices.append((name, int(labels.get(GPUS_LABEL, "0")), most))
+        devices.append((name, int(labels.get(DEVICES_LABEL, "0")), most))
         cpus.append((name, max(before[name], cpus_of_pod(template["spec"])), most))
     found = [
-        _check("gpu", "devices", devices, limits.gpu),
+        _check("devices", "devices", devices, limits.devices),
         _check("cpu", "CPUs", cpus, limits.cpu),
         _check_claims(limits, ray_cluster),
         _check_unlimited(limits, ray_cluster),
@@ -67,7 +66,7 @@ def check_limits(
 
 def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
     """Return a problem if devices are limited and a pod has claims, whose size is unknown."""
-    if limits.gpu is None and limits.gpu_hours is None:
+    if limits.devices is None and limits.device_hours is None:
         return None
     claiming = [
         name
@@ -78,8 +77,8 @@ def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None
         return None
     message = (
         f"the devices of resourceClaims cannot be counted (group {', '.join(claiming)}), and "
-        "devices are limited: remove the claims, or the limits gpu and gpuHours, in the job and "
-        "where the platform's defaults have them"
+        "devices are limited: remove the claims, or the limits devices and deviceHours, in the job "
+        "and where the platform's defaults have them"
     )
     return Problem("spec.cluster.patches", message)
 
@@ -98,15 +97,6 @@ def _check_unlimited(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | N
         "resources.limits.cpu of the container"
     )
     return Problem("spec.cluster.patches", message)
-
-
-def check_priority(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return a problem if the priority is above `cluster.limits.priority`."""
-    most = spec.cluster.limits.priority
-    if most is None or spec.priority <= most:
-        return []
-    message = f"{spec.priority} is above limits.priority ({most}). Lower it"
-    return [Problem("spec.priority", message)]
 
 
 def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Problem | None:

@@ -12,7 +12,7 @@ from posixpath import normpath
 from typing import Any
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering.names import GPUS_LABEL
+from batchinference.rendering.names import DEVICES_LABEL
 from batchinference.rendering.objects import RESTRICTED
 from batchinference.rendering.pod_resources import cpus_of_pod, devices_of_pod
 from batchinference.rendering.strategic_merge import MergeError, strategic_merge
@@ -112,7 +112,7 @@ def _apply(original: Object, template: Object, patch: Patch, field: str) -> Obje
         raise SpecError([Problem(f"{field}.{path}", message) for path, message in found])
     merged = strategic_merge(template["metadata"], metadata)
     # Ray still schedules onto its devices if a patch removes them from the container
-    devices = int(original["metadata"]["labels"].get(GPUS_LABEL, "0")) + max(0, devices)
+    devices = int(original["metadata"]["labels"].get(DEVICES_LABEL, "0")) + max(0, devices)
     return {"metadata": _with_devices(merged, devices), "spec": pod}
 
 
@@ -130,8 +130,8 @@ def _with_added(pod: Object, patch: Object) -> Object:
 
 def _with_devices(metadata: Object, devices: int) -> Object:
     """Return the metadata with the number of devices as a label, for the accounting of devices."""
-    labels = {name: value for name, value in metadata["labels"].items() if name != GPUS_LABEL}
-    return {**metadata, "labels": labels | ({GPUS_LABEL: str(devices)} if devices else {})}
+    labels = {name: value for name, value in metadata["labels"].items() if name != DEVICES_LABEL}
+    return {**metadata, "labels": labels | ({DEVICES_LABEL: str(devices)} if devices else {})}
 
 
 def _grace_problems(pod: Object) -> Iterator[tuple[str, str]]:

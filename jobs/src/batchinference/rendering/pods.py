@@ -12,7 +12,7 @@ from batchinference.rendering.config_map import (
     digest_of,
 )
 from batchinference.rendering.devices import add_devices, device_count
-from batchinference.rendering.names import ATTEMPT_LABEL, GPUS_LABEL, Names
+from batchinference.rendering.names import ATTEMPT_LABEL, DEVICES_LABEL, Names
 from batchinference.rendering.objects import RESTRICTED, dump
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
@@ -98,7 +98,7 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     template = _template(cluster, names, resources)
     add_devices(template["spec"], group, cluster.profiles)
     if devices := device_count(group, cluster.profiles):
-        template["metadata"]["labels"][GPUS_LABEL] = str(devices)
+        template["metadata"]["labels"][DEVICES_LABEL] = str(devices)
     return template
 
 

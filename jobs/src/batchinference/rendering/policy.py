@@ -69,7 +69,7 @@ NONE = "none"
 class PlatformPolicy(BaseModel):
     """The chart value `policy`. True allows all values, a list only the listed values.
 
-    The maximum priority and number of devices are set by `defaults.limits`.
+    The maximum number of devices is set by `defaults.limits`.
     """
 
     model_config = ConfigDict(
@@ -92,6 +92,8 @@ class PlatformPolicy(BaseModel):
     """Keys of taints."""
     profiles: bool = True
     """Whether jobs may define or change profiles."""
+    max_priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 1_000_000_000
+    """Maximum `spec.priority`."""
     host_access: bool = False
     """Whether patches may give a pod access to its node."""
     patches: bool | Annotated[list[PodPath], Field(max_length=64)] = False
@@ -104,6 +106,13 @@ class PlatformPolicy(BaseModel):
         if isinstance(self.patches, list):
             found += _check_fields(self.patches, own.patches)
         return found
+
+    def check_priority(self, priority: int) -> list[Problem]:
+        """Return a problem if the priority of a job is above the maximum."""
+        if priority <= self.max_priority:
+            return []
+        message = f"{priority} is above policy.maxPriority ({self.max_priority}). Lower it"
+        return [Problem("spec.priority", message)]
 
 
 @dataclass(frozen=True)
@@ -239,7 +248,7 @@ RULES = (
         ("serviceAccountName", f"{_POD}.serviceAccountName", f"{_POD}.serviceAccount"),
     ),
     Rule("priorityClasses", ("priorityClassName", f"{_POD}.priorityClassName")),
-    Rule("queuePriorityClasses", ("queuePriorityClass",)),
+    Rule("queuePriorityClasses", ("queuePriorityClassName",)),
     Rule("runtimeClasses", ("profiles{}.runtimeClassName", f"{_POD}.runtimeClassName")),
     Rule(
         "tolerations",

@@ -86,7 +86,7 @@ def _ray_job(
     job: BatchInference, names: Names, owner: Owner | None, cluster: dict[str, Any]
 ) -> dict[str, Any]:
     labels = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}
-    queue = job.spec.cluster.queue is not None
+    queue = job.spec.cluster.queue_name is not None
     backstop = Backstop.of(job.spec.deadlines, queued=queue, counting=not queue)
     body = {
         "apiVersion": RAY_API_VERSION,

@@ -14,6 +14,7 @@ from batchinference.spec.job import (
     BatchInference,
     BatchInferenceSpec,
 )
+from batchinference.spec.quantities import NUMBER
 from batchinference.spec.report import Report
 from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
 from batchinference.spec.schema import Schema, expanded_schema
@@ -102,6 +103,8 @@ def _type(schema: Schema) -> str:
         return f"list of {_type(schema['items'])}"
     if "additionalProperties" in schema:
         return f"map of string to {_type(schema['additionalProperties'])}"
+    if schema.get("pattern") == NUMBER:
+        return "quantity"
     return str(schema.get("type", "any"))
 
 

@@ -109,7 +109,7 @@ MISTAKES = {
         "an input path does not exist, a glob matches nothing, or no file has an extension of the "
         "format",
         "Correct `read.paths` or `read.format`. Relative paths start at the directory of the job "
-        "file. For files with other extensions, set `read.options.file_extensions` or use a glob. "
+        "file. For files with other extensions, set `read.options.fileExtensions` or use a glob. "
         "If there may be no files, set `read.allowEmpty`.",
     ),
     ("files also hold deleted rows",): Entry(

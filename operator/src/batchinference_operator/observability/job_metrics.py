@@ -64,9 +64,9 @@ class JobMetrics(Collector):
             "failed, by cause.",
             *("outcome", "cause"),
         )
-        self._attempt_gpu_seconds = self._counter(
-            "batchinference_attempt_gpu_seconds",
-            "GPU seconds of attempts that ended, by outcome and cause.",
+        self._attempt_device_seconds = self._counter(
+            "batchinference_attempt_device_seconds",
+            "Device seconds of attempts that ended, by outcome and cause.",
             *("outcome", "cause"),
         )
         self._rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
@@ -78,8 +78,8 @@ class JobMetrics(Collector):
             "Rows and files that a job has left out, cut or changed, by the name of the warning.",
             "name",
         )
-        self._gpu_seconds = self._counter(
-            "batchinference_gpu_seconds", "GPU seconds that jobs have used."
+        self._device_seconds = self._counter(
+            "batchinference_device_seconds", "Device seconds that jobs have used."
         )
         self._cpu_seconds = self._counter(
             "batchinference_cpu_seconds", "CPU seconds that jobs have used."
@@ -99,7 +99,7 @@ class JobMetrics(Collector):
         for counter, path in (
             (self._rows, ("progress", "rows")),
             (self._failed_rows, ("counts", "failed")),
-            (self._gpu_seconds, ("gpuSeconds",)),
+            (self._device_seconds, ("deviceSeconds",)),
             (self._cpu_seconds, ("cpuSeconds",)),
         ):
             counter.labels(label).inc(
@@ -111,7 +111,9 @@ class JobMetrics(Collector):
         for attempt in newly_ended(before, after):
             outcome = attempt["outcome"], attempt.get("cause", "")
             self._attempts.labels(label, *outcome).inc()
-            self._attempt_gpu_seconds.labels(label, *outcome).inc(attempt.get("gpuSeconds", 0))
+            self._attempt_device_seconds.labels(label, *outcome).inc(
+                attempt.get("deviceSeconds", 0)
+            )
 
     def _label(self, namespace: str) -> str:
         """Return the label value of a namespace, and create its counters with the value 0.
@@ -121,13 +123,13 @@ class JobMetrics(Collector):
         known = len(self._namespaces.values)
         label = self._namespaces.value(namespace)
         if len(self._namespaces.values) > known:
-            for counter in (self._rows, self._failed_rows, self._gpu_seconds, self._cpu_seconds):
+            for counter in (self._rows, self._failed_rows, self._device_seconds, self._cpu_seconds):
                 counter.labels(label)
             for name in WarningName:
                 self._warnings.labels(label, name.value)
             for outcome in _OUTCOMES:
                 self._attempts.labels(label, *outcome)
-                self._attempt_gpu_seconds.labels(label, *outcome)
+                self._attempt_device_seconds.labels(label, *outcome)
         return label
 
     def collect(self) -> Iterable[Metric]:
@@ -167,7 +169,7 @@ class JobMetrics(Collector):
             },
         )
         yield _gauge(
-            "batchinference_gpus",
+            "batchinference_devices",
             "GPUs that the pods of jobs have now.",
             ("namespace",),
             {(label,): gpus[label] for label in labels},

@@ -63,7 +63,7 @@ def fail_job(
 def fail_if_expired(
     job: JobView, spec: MutableSpec, now: datetime, update: StatusUpdate | None = None
 ) -> Actions | None:
-    """Return the actions that fail a job if its `deadlines.total` or GPU hours are exceeded."""
+    """Return the actions that fail a job if its `deadlines.total` or device hours are exceeded."""
     passed = [limit for limit in job_deadlines(job, spec, now) if limit.remaining <= 0]
     return fail_job(job, passed[0].cause, passed[0].message, now, update) if passed else None
 

@@ -83,7 +83,10 @@ def complete_job(job: JobView, config: Config) -> BatchInference:
         )
         raise SpecError([Problem("metadata.namespace", message)])
     parsed = parse(job.document)
-    raise_for_problems(config.policy.check(parsed.spec.cluster))
+    policy = config.policy
+    raise_for_problems(
+        [*policy.check(parsed.spec.cluster), *policy.check_priority(parsed.spec.priority)]
+    )
     complete = effective(parsed, config.defaults)
     memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
     return with_memory(complete, memory)

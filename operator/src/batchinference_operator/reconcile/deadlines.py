@@ -1,4 +1,4 @@
-"""Computes the deadlines of jobs and attempts, and the limit on GPU hours."""
+"""Computes the deadlines of jobs and attempts, and the limit on device hours."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ def job_deadlines(
         elapsed = seconds_since(job.created_at, now) - job.status.get("suspendedSeconds", 0)
         message = f"the job has not ended within deadlines.total {limit}"
         yield Deadline(seconds_of(limit) - elapsed, Cause.DEADLINE_EXCEEDED, message)
-    hours = spec.limits.gpu_hours
+    hours = spec.limits.device_hours
     if hours is not None:
-        left = hours * 3600 - job.status.get("gpuSeconds", 0)
-        message = f"the job has used the {hours:g} GPU hours that cluster.limits.gpuHours allows"
+        left = hours * 3600 - job.status.get("deviceSeconds", 0)
+        message = (
+            f"the job has used the {hours:g} device hours that cluster.limits.deviceHours allows"
+        )
         remaining = left if left <= 0 else max(1.0, left / gpus) if gpus else inf
         yield Deadline(remaining, Cause.LIMIT_EXCEEDED, f"{message}; the written output is kept")
 

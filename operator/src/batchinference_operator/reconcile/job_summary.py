@@ -33,7 +33,7 @@ class JobSummary:
             complete = is_condition_true(job.status, "Complete")
             return cls(namespace, Phase.SUCCEEDED if complete else Phase.FAILED)
         phase = str(job.status.get("phase", Phase.PENDING))
-        gpus = int(job.status.get("gpus", 0))
+        gpus = int(job.status.get("devices", 0))
         if phase in _NOT_WAITING:
             return cls(namespace, phase, gpus)
         ready = find_condition(job.status, "Ready") or {}

@@ -84,7 +84,7 @@ class JobView:
     def document(self) -> dict[str, Any]:
         """The resource in the form that the parser of the spec expects."""
         return {
-            "apiVersion": "batchinference.dev/v1alpha1",
+            "apiVersion": "batchinference.dev/v1beta1",
             "kind": "BatchInference",
             "metadata": {"name": self.name, "namespace": self.namespace},
             "spec": self.spec,

@@ -84,8 +84,8 @@ def _kueue_hint(job: JobView, message: str) -> str:
     """
     if "kueue" not in message or "autoscaling" not in message:
         return ""
-    if not (job.spec.get("cluster") or {}).get("queue"):
-        return ". Kueue manages jobs without a queue: set spec.cluster.queue to a LocalQueue"
+    if not (job.spec.get("cluster") or {}).get("queueName"):
+        return ". Kueue manages jobs without a queue: set spec.cluster.queueName to a LocalQueue"
     return (
         ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
         "spec.cluster.workers.min and max to the same number"

@@ -33,8 +33,8 @@ class QueueEntry:
 
 def local_queue_of(job: JobView, platform: Cluster) -> str | None:
     """Return the LocalQueue through which Kueue admits the job; None if it has none."""
-    queue = (job.spec.get("cluster") or {}).get("queue")
-    return queue if isinstance(queue, str) else platform.queue
+    queue = (job.spec.get("cluster") or {}).get("queueName")
+    return queue if isinstance(queue, str) else platform.queue_name
 
 
 def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
@@ -45,12 +45,9 @@ def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
     running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
     queued = local_queue_of(job, platform) is not None
     waiting = not (running or stopping or queued)
-    # a priority that was raised above the limit while the job waits is rejected at its start
-    wanted, most = int(job.spec.get("priority", 0)), platform.limits.priority
-    priority = wanted if most is None else min(wanted, most)
     return QueueEntry(
         job.resource_version,
-        priority,
+        int(job.spec.get("priority", 0)),
         job.created_at,
         running,
         waiting,

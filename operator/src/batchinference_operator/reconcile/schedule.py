@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from batchinference.rendering import Names, Owner
 from batchinference.spec import SpecError
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.schedule import BatchInferenceSchedule
 from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.attempt_objects import create_actions
@@ -196,9 +197,9 @@ def _why_missed(
     observed: ObservedSchedule, parsed: BatchInferenceSchedule, name: str, late: float
 ) -> str:
     """Return why the last due time can no longer run; empty if it can."""
-    deadline = parsed.spec.starting_deadline_seconds
-    if deadline is not None and late > deadline:
-        return f"{late:.0f} s late, with startingDeadlineSeconds {deadline}"
+    deadline = parsed.spec.starting_deadline
+    if deadline is not None and late > seconds_of(deadline):
+        return f"{late:.0f} s late, with startingDeadline {deadline}"
     return f"another BatchInference is named {name}" if observed.taken == name else ""
 
 

@@ -12,9 +12,9 @@ USAGE_SECONDS = 30.0
 Pods may take minutes to start, and each change of a pod changes the usage."""
 _DEFERRABLE_FIELDS = {
     *("progress", "stage", "counts", "warnings", "progressTime"),
-    *("usageTime", "gpus", "gpuSeconds", "cpuSeconds", "cost"),
+    *("usageTime", "devices", "deviceSeconds", "cpuSeconds", "cost"),
 }
-_DEFERRABLE_ATTEMPT_FIELDS = {"rows", "gpuSeconds", "cpuSeconds"}
+_DEFERRABLE_ATTEMPT_FIELDS = {"rows", "deviceSeconds", "cpuSeconds"}
 
 
 def write_delay(before: Status, after: Status, since: float) -> float:

@@ -106,7 +106,7 @@ def _ended_by_operator(job: JobView) -> bool:
 def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
     """Return whether the cluster of a job that the operator ended is kept for debugging.
 
-    The cluster of a job that has exceeded its GPU hours is never kept.
+    The cluster of a job that has exceeded its device hours is never kept.
     """
     over = (find_condition(job.status, "Failed") or {}).get("reason") == Cause.LIMIT_EXCEEDED
     return _ended_by_operator(job) and not over and seconds_of(ttl.cluster) > 0

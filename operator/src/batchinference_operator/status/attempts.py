@@ -119,7 +119,7 @@ def end_attempt(
     if message:
         ended["message"] = in_one_line(message)[:MAX_ATTEMPT_MESSAGE]
     count = failed_attempts(status) + (outcome == "Failed")
-    return {**update_last(without(status, "gpus"), ended), "failedAttempts": count}
+    return {**update_last(without(status, "devices"), ended), "failedAttempts": count}
 
 
 def newly_ended(before: Status, after: Status) -> list[Attempt]:

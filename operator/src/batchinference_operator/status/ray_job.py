@@ -13,8 +13,8 @@ from typing import Any, Self, TypeGuard
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import (
+    DEVICES_LABEL,
     GENERATION,
-    GPUS_LABEL,
     QUEUE_LABEL,
     RELEASED,
     Backstop,
@@ -107,7 +107,7 @@ def _is_suspended(status: Object) -> bool:
 
 def gpus_of(labels: dict[str, str]) -> int:
     """Return the GPUs in the labels of a pod; 0 if the value, which users may set, is invalid."""
-    return _parse_number(labels.get(GPUS_LABEL)) or 0
+    return _parse_number(labels.get(DEVICES_LABEL)) or 0
 
 
 def _parse_number(text: str | None) -> int | None:

@@ -23,6 +23,7 @@ from batchinference.pipeline.ray_compat import (
     ExecutionCallback,
     InternalQueueOperatorMixin,
     bundle_in_time,
+    bundle_whole_calls,
     has_dead_actors,
     start_late_bundle,
 )
@@ -144,7 +145,10 @@ class ControlCallback(ExecutionCallback):
         self._control = ControlCallback.control
 
     def before_execution_starts(self, executor: StreamingExecutor) -> None:
-        *_, last = executor._topology or {}
+        operators = [*(executor._topology or {})]
+        for operator in operators:
+            bundle_whole_calls(operator)
+        *_, last = operators
         bundle_in_time(last, *self.bundling)
 
     def on_execution_step(self, executor: StreamingExecutor) -> None:

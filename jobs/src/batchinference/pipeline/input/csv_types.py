@@ -85,18 +85,6 @@ class CsvTypes:
         texts = _without_missing(self._texts(_as_utf8(column))[0]).drop_null()
         return _inferred(texts, self.decimal) if len(texts) else "string"
 
-    def odd_text(self, column: pa.ChunkedArray) -> int | None:
-        """Return the row of the first text of a sampled column if most of its values are numbers;
-        None otherwise."""
-        rows = np.zeros(0, np.int64)
-        for part in (column.slice(0, FIRST_VALUES), column):
-            texts = _without_missing(self._texts(_as_utf8(part))[0])
-            numbers = _with_points(texts, "float64", self.decimal)
-            rows = np.flatnonzero(cast_texts(numbers, "float64")[1])
-            if 2 * len(rows) > len(texts) - texts.null_count:
-                return None
-        return int(rows[0]) if len(rows) else None
-
     def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
         """Return a column of bytes as text, and a mask of the values that are no text."""
         if self.escaped:

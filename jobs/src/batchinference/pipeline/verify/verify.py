@@ -20,7 +20,6 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
-from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
     Committed,
@@ -45,6 +44,7 @@ from batchinference.text import counted
 
 _PART = re.compile(r"part-[0-9a-f]{8,16}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """The file names of any job. Several jobs may store their error records in one directory."""
+THREADS = 8
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
@@ -114,15 +114,12 @@ def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
     return list({place.path: place for place in places}.values())
 
 
-THREADS = 8
-
-
 def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Defect]:
     """Yield differences between the report and the counts of the output. `rows` is the number of
     input rows; None if it is unknown."""
     try:
-        report = Report.parse(read_report(place))
-    except (ValueError, FileNotFoundError, LargeReport):
+        report = Report.parse(place.read())
+    except (ValueError, FileNotFoundError):
         yield Kind.STATE, Spot(place.uri, detail="it is gone or damaged"), 1
         return
     if report.state is not JobState.SUCCEEDED or report.counts is None:
@@ -172,25 +169,25 @@ class Commits:
                     yield Kind.ORPHANS, Spot((stored.place / name).uri), 1
 
     def _of_data(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Defect]:
-        found = [file.found for file in checked if file.found]
+        found = [defect for _, defect in checked if defect]
         yield from found
-        counts = [file.rows for file in checked if file.rows is not None]
-        if self.work.spec.write.FILE_PER_ROW:
-            if len(checked) > entry.counts.written:
-                yield self._miscounted(entry, counted(len(checked), "file"), entry.counts.written)
-        elif not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
+        counts = [rows for rows, _ in checked if rows is not None]
+        if not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
             yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
 
     def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
         failed = entry.counts.failed
         if entry.errors is None:
             return [self._miscounted(entry, "no failed rows", failed)] if failed else []
-        checked, file = self.errors.check(entry.errors), self.errors.place / entry.errors.name
-        if checked.found:
-            return [checked.found]
+        (rows, defect), file = (
+            self.errors.check(entry.errors),
+            self.errors.place / entry.errors.name,
+        )
+        if defect:
+            return [defect]
         found = []
-        if checked.rows != failed:
-            found.append(self._miscounted(entry, counted(checked.rows or 0, "failed row"), failed))
+        if rows != failed:
+            found.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
         try:
             wrong = with_retries(lambda: wrong_errors(entry, file))
         except DAMAGE as error:
@@ -336,7 +333,5 @@ class JobCheck:
             )
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"
-        elif write.FILE_PER_ROW:
-            yield "which rows have no image, and therefore no file"
         if self.quick:
             yield "the content of files that were not read"

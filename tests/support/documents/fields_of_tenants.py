@@ -34,6 +34,7 @@ COLUMNS = "columns, labels and values of the rows"
 LIMITED = "counts for `defaults.limits.devices`, and the quota of the namespace limits it"
 LOWER = "can only lower the limit of the platform"
 IGNORED = "the operator ignores a job of another controller"
+CHECKED_RUN = "the policy checks each field of it as that of a job"
 NO_OBJECT = "the operator reads no setting from it and copies it to no other object"
 
 REASONS: dict[str, tuple[str, ...]] = {
@@ -90,6 +91,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     LIMITED: ("cluster.profiles{}.resource",),
     LOWER: ("cluster.limits.devices", "cluster.limits.deviceHours"),
     IGNORED: ("managedBy",),
+    CHECKED_RUN: ("template.spec",),
     NO_OBJECT: ("template.metadata.labels{}", "template.metadata.annotations{}"),
 }
 """Why fields below `spec` are in no row of the table of docs/security.md."""

@@ -80,14 +80,14 @@ def test_volume_without_exactly_one_source_is_refused(sources: list[str]) -> Non
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"name": "v"}, "two volumes have the name 'v'"),
-        ({"mountPath": "/v"}, "two volumes have the mountPath '/v'"),
+        ({"name": "v"}, ".volumes: two items have the name 'v'. Remove one of them"),
+        ({"mountPath": "/v"}, ": two volumes have the mountPath '/v'"),
     ],
 )
 def test_volume_with_duplicate_name_or_path_is_refused(other: Document, message: str) -> None:
     second = {**NODE, "name": "w", "mountPath": "/w"}
     assert settings(volumes=[NODE, second])
-    assert refused(with_cluster(volumes=[NODE, {**second, **other}])) == f"spec.cluster: {message}"
+    assert refused(with_cluster(volumes=[NODE, {**second, **other}])) == f"spec.cluster{message}"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
 
 def test_a_variable_that_is_given_twice_is_refused() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]
-    message = "two variables have the name 'A': remove one"
+    message = "two items have the name 'A'. Remove one of them"
     assert refused(with_cluster(env=env)) == f"spec.cluster.env: {message}"
     assert refused(with_cluster(profiles={"mine": {"env": env}})).endswith(message)
 

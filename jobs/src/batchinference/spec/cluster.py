@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
@@ -15,8 +14,7 @@ from batchinference.spec.base import (
     DNS_SUBDOMAIN,
     START_VALUE,
     SpecModel,
-    all_keys,
-    rules,
+    keyed,
 )
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.fixes import above_max
@@ -59,10 +57,6 @@ RAY_START_OPTIONS = (
 )
 """Options that a job may set. BatchInference or KubeRay sets the others, or they would allow other
 clients to connect to the node."""
-_KNOWN_OPTIONS = all_keys(
-    f"^({'|'.join(RAY_START_OPTIONS)})$",
-    f"rayStartParams: a job may only set {', '.join(RAY_START_OPTIONS)}",
-)
 
 
 def _check_start_option(name: str) -> str:
@@ -77,7 +71,7 @@ RayStartParams = Annotated[
         Annotated[str, Field(max_length=64), AfterValidator(_check_start_option)],
         Annotated[str, Field(pattern=START_VALUE, max_length=256)],
     ],
-    Field(max_length=32, json_schema_extra=_KNOWN_OPTIONS),
+    Field(max_length=32),
 ]
 """Options by name. Values have a pattern because KubeRay inserts them into a shell command."""
 
@@ -104,18 +98,6 @@ class SecretVolume(SpecModel):
 
 class Volume(SpecModel):
     """A volume that is mounted in every pod of the job. It has exactly one source."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "[has(self.persistentVolumeClaim), has(self.hostPath), has(self.configMap), "
-                "has(self.secret)].exists_one(given, given)",
-                _ONE_SOURCE,
-            ),
-            (f"!self.name.matches('{RESERVED_VOLUMES}')", f"this volume name {_RESERVED}"),
-            (f"!self.mountPath.matches('{RESERVED_PATHS}')", f"this mountPath {_RESERVED}"),
-        )
-    )
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the volume in the pods."""
@@ -171,12 +153,6 @@ class Head(SpecModel):
 class Workers(SpecModel):
     """The worker group `cpu`, which reads, writes and runs all steps that need only CPUs."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("!has(self.min) || !has(self.max) || self.min <= self.max", "min is above max")
-        )
-    )
-
     cpu: Cpus | None = None
     """CPUs of a worker. By default, enough for one replica of each CPU step, a read task and a
     write task, but at most 8 unless a single replica needs more."""
@@ -204,25 +180,13 @@ class Cluster(SpecModel):
     """The image of all pods: the BatchInference pipeline image, or your own image built from it."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled. By default, Kubernetes decides by the tag of the image."""
-    image_pull_secrets: Annotated[list[NamedRef], Field(max_length=8)] = []
+    image_pull_secrets: Annotated[list[NamedRef], *keyed("name", 8)] = []
     """Secrets for pulling the image."""
     service_account_name: ObjectName | None = None
     """The ServiceAccount of the pods, for example one that is bound to a cloud role."""
     env: Environment = []
     """Environment variables of all pods."""
-    volumes: Annotated[
-        list[Volume],
-        Field(
-            max_length=16,
-            json_schema_extra=rules(
-                ("self.all(a, self.exists_one(b, b.name == a.name))", "two volumes have one name"),
-                (
-                    "self.all(a, self.exists_one(b, b.mountPath == a.mountPath))",
-                    "two volumes have one mountPath",
-                ),
-            ),
-        ),
-    ] = []
+    volumes: Annotated[list[Volume], *keyed("name", 16)] = []
     """Volumes of all pods."""
     node_selector: NodeSelector = {}
     """Labels that a node must have."""
@@ -263,10 +227,8 @@ class Cluster(SpecModel):
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:
-        for field in ("name", "mount_path"):
-            values = [getattr(volume, field) for volume in self.volumes]
-            if duplicates := [value for value in values if values.count(value) > 1]:
-                message = "two volumes have the {field} '{value}'"
-                context = {"field": to_camel(field), "value": duplicates[0]}
-                raise PydanticCustomError("volumes", message, context)
+        paths = [volume.mount_path for volume in self.volumes]
+        if repeated := [path for path in paths if paths.count(path) > 1]:
+            message = "two volumes have the mountPath '{path}'"
+            raise PydanticCustomError("volumes", message, {"path": repeated[0]})
         return self

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from batchinference.spec.arguments import check_json_value
-from batchinference.spec.base import NAMED_ONCE, SpecModel, Unique
+from batchinference.spec.base import SpecModel, Unique
 from batchinference.spec.pods import Annotations, Labels
 
 ALL_GROUPS = "*"
@@ -34,7 +34,7 @@ class Patch(SpecModel):
 
     groups: Annotated[
         list[GroupName],
-        Field(min_length=1, max_length=32, json_schema_extra=NAMED_ONCE),
+        Field(min_length=1, max_length=32),
         Unique,
     ]
     """The groups whose pods are changed: `head`, `cpu`, the names of other worker groups, or `*`

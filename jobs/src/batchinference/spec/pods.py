@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
@@ -16,8 +16,7 @@ from batchinference.spec.base import (
     LABEL_VALUE,
     TAINT_KEY,
     SpecModel,
-    all_keys,
-    rules,
+    keyed,
 )
 
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
@@ -33,16 +32,12 @@ def _check_label_key(key: str) -> str:
 
 
 LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key)]
-LABEL_KEYS = all_keys(LABEL_KEY, _EXPECTED)
-"""The CEL rule of maps whose keys are label keys."""
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
-NodeSelector = Annotated[
-    dict[LabelKey, LabelValue], Field(max_length=32, json_schema_extra=LABEL_KEYS)
-]
-Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64, json_schema_extra=LABEL_KEYS)]
+NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
 Annotations = Annotated[
     dict[LabelKey, Annotated[str, Field(max_length=4096)]],
-    Field(max_length=64, json_schema_extra=LABEL_KEYS),
+    Field(max_length=64),
 ]
 DEVICE_NAMES = "(NVIDIA|ASCEND|AMD|HABANA|MTHREADS)_VISIBLE_DEVICES|NVIDIA_MIG_[A-Z]+_DEVICES"
 """Environment variables with which a container gets devices of its node without a request."""
@@ -57,7 +52,6 @@ the authentication of the Ray cluster or Ray Data's protection against pickled i
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator: remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
 _ONE_VALUE = "give exactly one of value and valueFrom"
-_EXISTS = "(has(self.operator) && self.operator == 'Exists')"
 _NO_KEY = "without a key, operator must be Exists"
 _NO_VALUE = "'value' is for operator Equal"
 _NO_SECONDS = "'tolerationSeconds' is for effect NoExecute"
@@ -73,12 +67,6 @@ class KeyRef(SpecModel):
 class EnvSource(SpecModel):
     """The source of the value: exactly one of `secretKeyRef` and `configMapKeyRef`."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("has(self.secretKeyRef) != has(self.configMapKeyRef)", _ONE_SOURCE)
-        )
-    )
-
     secret_key_ref: KeyRef | None = None
     """A key of a Secret."""
     config_map_key_ref: KeyRef | None = None
@@ -92,13 +80,6 @@ class EnvSource(SpecModel):
 
 
 class EnvVar(SpecModel):
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("has(self.value) != has(self.valueFrom)", _ONE_VALUE),
-            (f"!self.name.matches('{RESERVED_NAMES}')", f"this variable {_RESERVED}"),
-        )
-    )
-
     name: EnvName
     """The name of the variable."""
     value: Annotated[str, Field(max_length=4096)] | None = None
@@ -116,39 +97,11 @@ class EnvVar(SpecModel):
         return self
 
 
-def _check_unique_names(variables: list[EnvVar]) -> list[EnvVar]:
-    names = [variable.name for variable in variables]
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        message = "two variables have the name '{name}': remove one"
-        raise PydanticCustomError("env_twice", message, {"name": duplicates[0]})
-    return variables
-
-
-Environment = Annotated[
-    list[EnvVar],
-    Field(
-        max_length=64,
-        json_schema_extra=rules(
-            ("self.all(a, self.exists_one(b, b.name == a.name))", "two variables have one name")
-        ),
-    ),
-    AfterValidator(_check_unique_names),
-]
+Environment = Annotated[list[EnvVar], *keyed("name", 64)]
 
 
 class Toleration(SpecModel):
     """A taint that pods tolerate."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (f"{_EXISTS} || (has(self.key) && self.key != '')", _NO_KEY),
-            (f"!{_EXISTS} || !has(self.value) || self.value == ''", _NO_VALUE),
-            (
-                "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
-                _NO_SECONDS,
-            ),
-        )
-    )
 
     key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316)] | None = None
     """The key of the taint. If absent, all keys match. This requires the operator Exists."""

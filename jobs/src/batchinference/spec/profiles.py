@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from batchinference.spec.accelerators import RESOURCE_NAMES, ResourceName
+from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, SpecModel
 from batchinference.spec.merge import with_defaults
 from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
@@ -37,9 +37,7 @@ class Profile(SpecModel):
     """The RuntimeClass of the pods, if the devices need one."""
 
 
-Profiles = Annotated[
-    dict[ResourceName, Profile], Field(max_length=32, json_schema_extra=RESOURCE_NAMES)
-]
+Profiles = Annotated[dict[ResourceName, Profile], Field(max_length=32)]
 
 BUILT_IN: Mapping[str, Profile] = {
     GPU: Profile(resource="nvidia.com/gpu", device="cuda"),

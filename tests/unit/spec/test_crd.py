@@ -17,7 +17,6 @@ from jsonschema import Draft4Validator
 from batchinference.spec import SpecError, parse
 from batchinference.spec.crd import custom_resource_definition
 from batchinference.spec.quantities import NUMBER
-from generators.__main__ import CRD_FILE
 from support.documents.minimal import Document, document, python_step
 from support.documents.refusals import READ_OPTIONS, reading, valid_documents, writing
 from support.documents.variations import changed, full_document, places

@@ -114,16 +114,6 @@ def test_limit_counts_failed_rows(tmp_path: Path) -> None:
     assert list(outcome.bad) == [(0, 1)]
 
 
-def test_limit_of_one_row_files_opens_no_others(tmp_path: Path) -> None:
-    for number in range(5):
-        (tmp_path / f"{number}.bin").write_bytes(b"x")
-    opened = open_input("binary", tmp_path, limit=3)
-    for number in range(3, 5):
-        (tmp_path / f"{number}.bin").unlink()
-    assert len(opened.given) == 3
-    assert len(read_all(opened.given).good) == 3
-
-
 def test_limit_reduces_files_and_size(tmp_path: Path) -> None:
     opened = open_input("parquet", write(tmp_path / "in", "parquet"), limit=6)
     table = pq.read_table(io.BytesIO(opened.given.serialized()))

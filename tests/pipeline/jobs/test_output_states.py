@@ -14,9 +14,8 @@ import pytest
 from batchinference.pipeline.commit.attempt import Attempt, start_of
 from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.decision import (
-    AlreadyComplete,
+    Action,
     Request,
-    Resume,
     TableState,
     decide,
     load_state,
@@ -47,9 +46,9 @@ def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> 
     request = Request(write_of("parquet", layout.output.uri, mode=mode), resume)
     state = load_state(layout, request)
     action, lease = decide(state, request), state.lease
-    if isinstance(action, AlreadyComplete):
+    if action is Action.ALREADY_COMPLETE:
         return None
-    if isinstance(action, Resume) and lease is not None:
+    if action is Action.RESUME and lease is not None:
         start = Attempt(layout, lease).load_committed()
     else:
         lease = Claim(layout, lease, mode == "overwrite").put()

@@ -184,13 +184,6 @@ def test_steps_without_rows_are_not_run(job_file: JobFile, module: str) -> None:
     ]
 
 
-def test_rows_divided_into_blocks_stay_together(job_file: JobFile) -> None:
-    divided = {"name": "divided", "repartition": {"rowsPerBlock": 1}}
-    done = preview(job_file(divided, {"name": "all", "filter": "len(text) > 0"}))
-    assert "divided" not in done.stdout
-    assert "all: 5 returned" in done.stdout
-
-
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_preview_as_data(job_file: JobFile, module: str, tmp_path: Path, form: str) -> None:
     Image.new("RGB", (197, 221)).save(tmp_path / "in" / "a.png")

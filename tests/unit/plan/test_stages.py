@@ -102,25 +102,10 @@ def test_stage_is_named_after_its_first_step() -> None:
     assert [stage.name for stage in made] == ["label", "embed"]
 
 
-def test_repartition_gives_its_number_of_rows_to_the_next_steps() -> None:
-    """They are what a plan file can hold: a filter has no batch size."""
-    step = {"name": "cut", "repartition": {"rowsPerBlock": 7}}
-    before, own = python_step("before", FUNCTION), python_step("own", FUNCTION, batchSize=3)
-    after, pool = python_step("after", FUNCTION), python_step("class", replicas={})
-    steps = steps_of(before, step, filter_step("few"), own, after, model_step(), pool)
-    stages = stages_of(steps)
-    sizes = {step.name: step.batch_size for stage in stages for step in stage.steps}
-    expected = {"before": None, "few": None, "own": 3, "after": 7, "embed": None, "class": 7}
-    assert sizes == expected
-    assert stages[-1].batch_size == 7
-
-
 def test_stages_hold_all_steps_in_order() -> None:
     steps = steps_of(*full_document()["spec"]["steps"])
     joined = [step for stage in stages_of(steps) for step in stage.steps]
-    assert [step.name for step in joined] == [
-        step.name for step in drop_early(steps) if step.kind != "repartition"
-    ]
+    assert [step.name for step in joined] == [step.name for step in drop_early(steps)]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ KINDS: dict[str, Any] = {
     "renameColumns": {"a": "b"},
     "explode": {"column": "a"},
     "chunk": {"column": "a", "size": 100},
-    "repartition": {"rowsPerBlock": 100},
 }
 """The kinds of steps, and a valid example of each."""
 POOL_FIELDS: dict[str, Any] = {"batchSize": 8, "replicas": {"max": 2}, "resources": {"cpu": 2}}

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.decision import (
-    AlreadyComplete,
-    FinishTableCommit,
+    Action,
     OutputReader,
     Request,
     storage_errors_as_bad_output,
@@ -74,15 +73,15 @@ def prepare(
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
     plan = look_at_output(target, request, table)
-    if isinstance(plan.action, FinishTableCommit) and plan.state.lease is not None:
+    if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
         _complete(spec, target.layout, plan.state.lease)
         plan = look_at_output(replace(target, reader=OutputReader()), request, table)
     try:
         source = _open_input(spec, target, plan, job)
     except NoNewFiles as remark:
         return NothingToDo(target.complete[0], str(remark), target.complete)
-    if isinstance(plan.action, AlreadyComplete):
-        complete = plan.action.layout
+    if plan.action is Action.ALREADY_COMPLETE:
+        complete = plan.state.layout
         return NothingToDo(complete, describe_changes(source, target.complete or [complete]))
     if plan.start is not None and not source.continues(plan.start.input):
         plan = plan.without_rows(spec.read.format)

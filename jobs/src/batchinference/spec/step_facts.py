@@ -48,8 +48,6 @@ class StepFacts:
     """Whether it runs in actors, which keep what they load. Otherwise, it has no replicas."""
     why_in_tasks: str = ""
     """Why it does not run in actors, for a message."""
-    rows_per_block: int | None = None
-    """The batch size that it gives to the next steps; None if it is another kind of step."""
     modules: Sequence[str] = ()
     """The code of the user that it imports, as `module:name`."""
     places: Mapping[str, Place] = field(default_factory=dict)

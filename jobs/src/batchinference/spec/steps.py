@@ -107,17 +107,6 @@ class Explode(SpecModel):
         return StepFacts(reads={self.column}, adds={self.column: None})
 
 
-class Repartition(SpecModel):
-    """Divides the rows into blocks for the next python steps."""
-
-    rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
-    """The batch size of the next python steps that have none."""
-
-    @property
-    def facts(self) -> StepFacts:
-        return StepFacts(rows_per_block=self.rows_per_block)
-
-
 class Replicas(SpecModel):
     """The number of replicas: concurrent copies of the model or class."""
 
@@ -187,8 +176,6 @@ class Step(SpecModel):
     """Create one row for each element of a list."""
     chunk: Chunk | None = None
     """Divide long texts into chunks, each in its own row."""
-    repartition: Repartition | None = None
-    """Set the number of rows that the next python steps get at a time."""
     batch_size: BatchSize | None = None
     """Number of rows per batch, for model and python. The default is 32 for a model, 16
     for the runtime http, and otherwise a whole block. `auto` searches for the fastest size with the

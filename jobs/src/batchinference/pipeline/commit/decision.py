@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -33,62 +34,63 @@ RETRY = "batchinference retry-errors FILE"
 
 @dataclass(frozen=True)
 class TableState:
-    """The state of the table of an output that is not complete. `committed` is true if the attempt
-    of the lease has committed its rows, and `series_committed` if another attempt of its series
-    has. `has_rows` is only read if the mode allows no existing rows."""
+    """The state of the table of an output that is not complete."""
 
     committed: bool = False
+    """Whether the attempt of the lease has committed its rows."""
     series_committed: bool = False
+    """Whether another attempt of its series has."""
     has_rows: bool = False
+    """Only read if the mode allows no existing rows."""
 
 
 @dataclass(frozen=True)
 class OutputState:
-    """What is stored at an output. `lease` is the lease of the last run that wrote to it, if any,
-    and `complete` is true if that run has completed it. `failed_rows` is only read for a retry or
-    if the code has changed, and `foreign_files` only if there is no lease. `base_complete` says
-    whether the output that this one adds to is complete with the same work; None if it holds other
-    work or no work.
-    `unfinished_append` says whether an append of the same work is unfinished; it is only read in
-    the mode `error`, if the output itself is not of this work. `replaced_by`
-    is the lease of a complete replacement that has not replaced the output yet. `added` says
-    whether rows were added to the output; it is only read for overwrite. `added_by` is another job
-    that has added rows, if any; it is only read with `own_only`. `changed_code` describes how the
-    code or the models have changed since the output was begun; empty if they have not.
-    `changed_spec` describes how the spec differs from that of other work at the output. `committed`
-    says whether rows of the unfinished output count; it is only read if the code has changed."""
+    """What is stored at an output."""
 
     layout: Layout
     lease: Lease | None = None
+    """The lease of the last run that wrote to it, if any."""
     complete: bool = False
+    """Whether that run has completed it."""
     failed_rows: bool = False
+    """Only read for a retry or if the code has changed."""
     foreign_files: bool = False
+    """Only read if there is no lease."""
     replaced_by: Lease | None = None
+    """The lease of a complete replacement that has not replaced the output yet."""
     added: bool = False
+    """Whether rows were added to the output; only read for overwrite."""
     added_by: str = ""
+    """Another job that has added rows, if any; only read with `own_only`."""
     changed_code: str = ""
+    """How the code or the models have changed since the output was begun; empty if not."""
     changed_spec: str = ""
+    """How the spec differs from that of other work at the output."""
     committed: bool = True
+    """Whether rows of the unfinished output count; only read if the code has changed."""
     table: TableState | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a job requests of its output. Without `resume`, commits of an unfinished run are not
-    used. With `retry` and `resume`, failed rows are processed again. `job` identifies the
-    job among others that want the output, and `work` its work as plain data. `code` are the hashes
-    of its code and models. With
-    `continues`, the run has put the complete replacement of an interrupted run in place. With
-    `own_only`, the mode overwrite replaces only output of this job."""
+    """What a job requests of its output."""
 
     write: Write
     resume: bool = True
+    """Whether commits of an unfinished run are used."""
     retry: bool = False
+    """Whether failed rows are processed again; not without `resume`."""
     job: str = ""
+    """The identity of the job, which distinguishes it from others that want the output."""
     code: Mapping[str, str] = field(default_factory=dict)
+    """The hashes of its code and models."""
     work: Mapping[str, Any] = field(default_factory=dict)
+    """Its work as plain data."""
     continues: bool = False
+    """Whether the run has put the complete replacement of an interrupted run in place."""
     own_only: bool = False
+    """Whether the mode overwrite replaces only output of this job."""
 
     def owns(self, lease: Lease, key: str) -> bool:
         """Return whether a lease is of this job: of the work with this key, or of a job with the
@@ -98,50 +100,27 @@ class Request:
         return lease.key == key or (is_named and name_of(lease.job) == name)
 
 
-@dataclass(frozen=True)
-class Start:
-    """Start over: claim the output, and delete what earlier runs have left in it. `series` is the
-    series of attempts to continue; empty for a new one."""
+class Action(Enum):
+    """What a job does about its output."""
 
-    series: str = ""
+    START = "claim the output, and delete what earlier runs have left in it"
+    START_AGAIN = "start, and continue the series of attempts"
+    REPLACE = "write a replacement; the output keeps its rows until this is complete"
+    FINISH_REPLACEMENT = "put a complete replacement, whose driver died, in place; decide again"
+    RESUME = "process the missing rows"
+    RETRY_FAILED = "process the missing rows, and the failed rows again"
+    ALREADY_COMPLETE = "do nothing"
+    FINISH_TABLE_COMMIT = "complete an output whose driver died after the commit of its table"
 
+    @property
+    def starts(self) -> bool:
+        """Whether no committed row is used."""
+        return self in (Action.START, Action.START_AGAIN)
 
-@dataclass(frozen=True)
-class Replace:
-    """Write a replacement of the output, which keeps its rows until the replacement is complete."""
-
-
-@dataclass(frozen=True)
-class FinishReplacement:
-    """Put a complete replacement, whose driver died, in the place of the output. Then decide
-    again."""
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Process the missing rows."""
-
-
-@dataclass(frozen=True)
-class RetryFailed:
-    """Process the missing rows, and the failed rows again."""
-
-
-@dataclass(frozen=True)
-class AlreadyComplete:
-    """Do nothing, because the output in this layout is complete."""
-
-    layout: Layout
-
-
-@dataclass(frozen=True)
-class FinishTableCommit:
-    """Complete an output whose driver died after the commit of its table. Then look again."""
-
-
-Action = (
-    Start | Replace | FinishReplacement | Resume | RetryFailed | AlreadyComplete | FinishTableCommit
-)
+    @property
+    def begins(self) -> bool:
+        """Whether an attempt begins."""
+        return self.starts or self in (Action.RESUME, Action.RETRY_FAILED)
 
 
 def decide(state: OutputState, request: Request) -> Action:
@@ -152,24 +131,24 @@ def decide(state: OutputState, request: Request) -> Action:
     where = f"spec.write.path: '{layout.output.uri}'"
     if (replacement := state.replaced_by) is not None:
         if replacement.key == layout.key and layout.state == layout.whole.state:
-            return FinishReplacement()
+            return Action.FINISH_REPLACEMENT
         raise BadOutput(
             f"{where}: {replacement.job} was interrupted while it replaced the output. Run that "
             "job again to finish this, or choose another path"
         )
-    action: Action = Start()
+    action = Action.START
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
-        action = _check_code(state, state.lease, request, action)
+        action = _check_code(state, request, action)
     elif state.lease is not None and not _may_replace(state, state.lease, request):
         raise BadOutput(f"{where}: {_describe_other_work(state, state.lease, request)}")
-    if isinstance(action, Start):
+    if action.starts:
         _check_start(state, request)
-    if isinstance(action, Start | Resume | RetryFailed):
+    if action.begins:
         _check_rows_of_others(state, request)
     keeps = state.complete or (state.lease is None and state.added)
     replaces = write.mode == "overwrite" and keeps and state.table is None
-    return Replace() if replaces and isinstance(action, Start) else action
+    return Action.REPLACE if replaces and action.starts else action
 
 
 def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Action:
@@ -177,35 +156,39 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     overwrite, table = request.write.mode == "overwrite", state.table
     if state.complete:
         if request.retry and request.resume and table is None and lease.begun:
-            return RetryFailed() if state.failed_rows else AlreadyComplete(state.layout)
+            return Action.RETRY_FAILED if state.failed_rows else Action.ALREADY_COMPLETE
         continues = request.continues and request.resume and not state.changed_code
         by_this_run = continues or (lease.job == request.job and is_resource(request.job))
-        return Start() if overwrite and not by_this_run else AlreadyComplete(state.layout)
+        return Action.START if overwrite and not by_this_run else Action.ALREADY_COMPLETE
     if table is not None and table.committed:
-        return FinishTableCommit()
+        return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
         if overwrite:
-            return Start()
+            return Action.START
         raise BadOutput(
             f"the table of write.path '{state.layout.output.uri}' has the rows of a delayed "
             "attempt that committed after a later attempt had started, so its failed rows are "
             "unknown. Set write.mode to overwrite, or remove its rows and write.path"
         )
     if lease.begun and request.resume:
-        return RetryFailed() if request.retry else Resume()
-    return Start(lease.series)
+        return Action.RETRY_FAILED if request.retry else Action.RESUME
+    return Action.START_AGAIN
 
 
-def _check_code(state: OutputState, lease: Lease, request: Request, action: Action) -> Action:
-    """Return the action, unless it would combine rows of changed code. Return Start if no rows are
+def _check_code(state: OutputState, request: Request, action: Action) -> Action:
+    """Return the action, unless it would combine rows of changed code. Starts again if no rows are
     committed.
 
     Raises BadOutput if rows of the earlier code are committed."""
     # users fix the code before they retry failed rows
-    if not state.changed_code or request.retry or not isinstance(action, Resume | AlreadyComplete):
+    if (
+        not state.changed_code
+        or request.retry
+        or action not in (Action.RESUME, Action.ALREADY_COMPLETE)
+    ):
         return action
-    if isinstance(action, Resume) and not state.committed:
-        return Start(lease.series)
+    if action is Action.RESUME and not state.committed:
+        return Action.START_AGAIN
     raise BadOutput(f"{state.changed_code}. {_remedy_of_changed_code(state, request)}")
 
 
@@ -398,13 +381,13 @@ def _load_table(
     same_work = lease if lease is not None and lease.key == layout.key else None
     if complete and same_work is not None:
         return TableState()
-    if same_work is not None and table.commits(same_work.mark):
+    if same_work is not None and table.commits(same_work.commit_id):
         return TableState(committed=True)
     # the output of other work is refused without reading the table, unless it may be replaced
     refuses_rows = request.write.mode == "error" and same_work == lease
     reads_rows = refuses_rows or request.own_only
     return TableState(
-        series_committed=same_work is not None and table.commits(same_work.series_mark) > 0,
+        series_committed=same_work is not None and table.commits(same_work.series_id) > 0,
         has_rows=reads_rows and table.holds_rows(),
     )
 

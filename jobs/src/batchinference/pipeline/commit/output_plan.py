@@ -12,19 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
+from batchinference.pipeline.commit.claim import Claim, discard_replaced, swap_in_replacement
 from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.commit.decision import (
     Action,
-    AlreadyComplete,
-    FinishReplacement,
     OutputReader,
     OutputState,
-    Replace,
     Request,
-    Resume,
-    RetryFailed,
-    Start,
     decide,
     has_failed_rows,
     load_state,
@@ -187,8 +181,7 @@ class OutputPlan:
                 "Remove errors.retryFailedRows, or process all rows again with write.mode: "
                 "overwrite"
             )
-        start_over = Start(lease.series if lease is not None else "")
-        return replace(self, action=start_over, start=None, files=None)
+        return replace(self, action=Action.START_AGAIN, start=None, files=None)
 
 
 def look_at_output(
@@ -201,9 +194,9 @@ def look_at_output(
     reader, ended = target.reader, set[Lease | None]()
     while True:
         state, action = _decide(target.layout, request, table, reader)
-        if isinstance(action, AlreadyComplete) and table is not None:
+        if action is Action.ALREADY_COMPLETE and table is not None:
             _delete_staged(state)
-        if not isinstance(action, Start | Resume | RetryFailed):
+        if not action.begins:
             return OutputPlan(state, action)
         with storage_errors_as_bad_output(request.write):
             if not _has_waited(state, request, reader, ended):
@@ -217,10 +210,10 @@ def _with_rows(
     """Return what a job does about its output, with the rows that count if it uses them."""
     if state.changed_code:  # read again: an earlier run may have committed its first rows
         decide(load_state(state.layout, request, table), request)
-    if isinstance(action, Start) or state.lease is None:
+    if action.starts or state.lease is None:
         return OutputPlan(state, action)
     start, files = Attempt(state.layout, state.lease).load_committed_files()
-    if isinstance(action, RetryFailed):
+    if action is Action.RETRY_FAILED:
         start = without_failed(start, state.layout.errors)
     return OutputPlan(state, action, start, files)
 
@@ -243,10 +236,10 @@ def _decide(
     state = load_state(layout, request, table, reader)
     action = decide(state, request)
     with storage_errors_as_bad_output(request.write):
-        if isinstance(action, FinishReplacement):
-            publish(layout, request.job)
+        if action is Action.FINISH_REPLACEMENT:
+            swap_in_replacement(layout, request.job)
             request = replace(request, continues=True)
-        elif isinstance(action, Replace):
+        elif action is Action.REPLACE:
             discard_replaced(layout)
             layout = layout.replacement
         else:
@@ -284,14 +277,14 @@ def begin_attempt(
     layout, lease, start = plan.state.layout, plan.state.lease, plan.start
     starts_over = start is None or lease is None
     if start is None or lease is None:
-        series = plan.action.series if isinstance(plan.action, Start) else ""
+        series = lease.series if lease is not None and plan.action is Action.START_AGAIN else ""
         overwrite = request.write.mode == "overwrite"
         lease = Claim(layout, lease, overwrite, request.job, series).put()
         content = serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
     # users fix the code before they retry failed rows
-    if starts_over or isinstance(plan.action, RetryFailed) or not layout.code.exists():
+    if starts_over or plan.action is Action.RETRY_FAILED or not layout.code.exists():
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
     return Attempt.begin(layout, lease, start, request.job, plan.files), start

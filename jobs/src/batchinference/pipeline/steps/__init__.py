@@ -134,13 +134,11 @@ STEPS = {
     "chunk": ("chunk", "ChunkText"),
 }
 """The class of each kind of step: a module of this package, which is imported when it is needed,
-and a name. The kind without a class only sets the batch size of other steps."""
+and a name."""
 
 
 def class_of(step: Step) -> type[Transform]:
     """Return the class of a kind of step."""
-    if step.kind not in STEPS:
-        return Transform
     module, name = STEPS[step.kind]
     return cast(type[Transform], getattr(importlib.import_module(f"{__name__}.{module}"), name))
 

@@ -103,8 +103,9 @@ def pad_behind(tokenizer: Any, network: Any) -> None:
 class Tokens:
     """Tokenizes the texts of a batch, and pads those that are computed together.
 
-    `policy` is for texts that are too long, unless the user has set another. `options` are those
-    that a model or task requires. The options of the user override them.
+    `policy` is for texts that are too long, unless the user has set another. If `unpadded`, only
+    texts of the same length are computed together. `options` are those that a model or task
+    requires. The options of the user override them.
     """
 
     def __init__(
@@ -113,6 +114,8 @@ class Tokens:
         model: TransformersModel,
         network: Any,
         policy: TooLong = "truncate",
+        *,
+        unpadded: bool = False,
         **options: Any,
     ) -> None:
         self._tokenizer = tokenizer
@@ -127,6 +130,7 @@ class Tokens:
             check_length(chosen, network, model.source)
         self.limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer), policy)
         self._flat = FlatTokenizer.of(tokenizer, self._options)
+        self._unpadded = unpadded
         self._most_tokens = model.max_tokens_per_batch
 
     def batches(
@@ -162,7 +166,7 @@ class Tokens:
         if self._pad_to_max and self.limit.tokens:
             lengths = np.full_like(lengths, self.limit.tokens)
         groups = buckets(lengths, self._most_tokens)
-        if not has_mask:  # the model would read the padding
+        if self._unpadded or not has_mask:  # the model would read the padding
             groups = [part for group in groups for part in _of_equal_length(group, lengths)]
         has_mask |= MASK in self._tokenizer.model_input_names
         for rows in groups:
@@ -210,13 +214,15 @@ class TextInput:
         self._names = [name for name in ("text", "text_pair") if name in model.inputs]
         self._config = network.config.get_text_config()
         # a model may classify the last token that is not the padding token of its configuration
-        padding = self._padding()
-        self.marks_padding = model.task == "text-classification" and padding is None
-        if model.task == "text-classification" and padding is not None:
+        padding = self._padding() if model.task == "text-classification" else None
+        unpadded = model.task == "text-classification" and padding is None
+        if padding is not None:
             self._tokenizer.pad_token = padding
         fit(self._tokenizer, network, model.source)
         pad_behind(self._tokenizer, network)
-        self._tokens = Tokens(self._tokenizer, model, network, **options)
+        if unpadded:
+            self._config.pad_token_id = -1  # which no token is
+        self._tokens = Tokens(self._tokenizer, model, network, unpadded=unpadded, **options)
 
     def _padding(self) -> str | None:
         """Return the padding token that the configuration of the model names, if it is known."""
@@ -230,19 +236,7 @@ class TextInput:
         self, inputs: Batch, prepared: Prepared | None = None
     ) -> Iterator[tuple[np.ndarray, Any]]:
         columns = (texts(inputs[name]) for name in self._names)
-        for rows, tensors in self._tokens.batches(*columns, prepared=prepared):
-            if self.marks_padding:
-                self._mark_padding(tensors)
-            yield rows, tensors
-
-    def _mark_padding(self, tensors: Any) -> None:
-        """Pad with a token that ends no text. A model without a padding token classifies the last
-        token, and finds it by its difference from the padding."""
-        ids, mask = tensors["input_ids"], tensors["attention_mask"]
-        last = set(ids[torch.arange(len(ids)), mask.sum(dim=1) - 1].tolist())
-        padding = next(token for token in range(len(last) + 1) if token not in last)
-        ids[mask == 0] = padding
-        self._config.pad_token_id = padding
+        yield from self._tokens.batches(*columns, prepared=prepared)
 
     def divided(self, inputs: Batch) -> tuple[Batch, Windows | None]:
         """Return the windows of long texts as inputs. For a pair, the longer text is divided.

@@ -81,7 +81,7 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
     assert row.split()[0] == "shown"  # a job without a status
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi").splitlines()
-    columns = "NAME PHASE REASON % ROWS FAILED ROWS/S ETA ATTEMPTS AGE"
+    columns = "NAME PHASE REASON PROGRESS ROWS FAILED ROWSPERSECOND ETA ATTEMPTS AGE"
     assert header.split() == columns.split()
     *shown, age = row.split()
     assert shown == ["shown", "Running", "Word", "41", "410", "3", "12.5", "47s", "2"]

@@ -9,7 +9,6 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import rules
 from batchinference.spec.fixes import duration_fix, refuse_numbers
 
 PATTERN = "^([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
@@ -45,7 +44,4 @@ DurationOrZero = Annotated[
     Field(pattern=PATTERN, min_length=2, max_length=32),
     refuse_numbers(EXPECTED, duration_fix),
 ]
-NOT_ZERO = ("self.matches('[1-9]')", "a length of time above zero, such as 90s or 1h30m")
-Duration = Annotated[
-    DurationOrZero, Field(json_schema_extra=rules(NOT_ZERO)), AfterValidator(check_not_zero)
-]
+Duration = Annotated[DurationOrZero, Field(), AfterValidator(check_not_zero)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel
+from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, keyed
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.parameters import Parameter
@@ -40,15 +40,6 @@ MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
-def _check_warning_names(policies: list[WarningPolicy]) -> list[WarningPolicy]:
-    """Return the policies. Raises PydanticCustomError if two are for the same warning."""
-    names = [policy.name for policy in policies]
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        message = "'{name}' is listed twice. Remove one of them"
-        raise PydanticCustomError("warning_name", message, {"name": duplicates[0].value})
-    return policies
-
-
 class ErrorPolicy(SpecModel):
     """What happens to failed rows. If a row cannot be decoded or a step raises an error for it, an
     error record is written and the job continues, up to a limit. In most jobs without actor pools,
@@ -71,17 +62,7 @@ class ErrorPolicy(SpecModel):
     retry_failed_rows: bool = False
     """Whether rows that failed in earlier runs are retried, including rows of added files. If
     false, their error records are kept, and a complete output is not changed. Not for tables."""
-    warnings: Annotated[
-        list[WarningPolicy],
-        Field(
-            max_length=32,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-            },
-        ),
-        AfterValidator(_check_warning_names),
-    ] = []
+    warnings: Annotated[list[WarningPolicy], *keyed("name", 32)] = []
     """What happens if the job cuts, changes or leaves out something. Warnings that are not listed
     are counted and shown. A change applies to rows that are not committed yet."""
 
@@ -119,16 +100,7 @@ class BatchInferenceSpec(SpecModel):
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
     or that repeatedly end their process."""
-    parameters: Annotated[
-        list[Parameter],
-        Field(
-            max_length=32,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-            },
-        ),
-    ] = []
+    parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
     """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
     resume: bool = True
     """Whether a run resumes an earlier run with the same output: committed rows are not read again.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import MEMORY, rules
+from batchinference.spec.base import MEMORY
 from batchinference.spec.fixes import memory_fix, refuse_numbers
 
 MIN_MEMORY = "512Mi"
@@ -58,19 +58,13 @@ def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
     return quantity
 
 
-def _size(minimum: str) -> Any:
-    """Return the field of a size of at least this minimum."""
-    rule = f"quantity(self).compareTo(quantity('{minimum}')) >= 0"
-    extra = rules((rule, f"expected at least {minimum} of memory"))
-    return Field(pattern=MEMORY, max_length=16, json_schema_extra=extra)
-
-
+_SIZE = Field(pattern=MEMORY, max_length=16)
 _WITH_UNIT = refuse_numbers(EXPECTED, memory_fix)
-Memory = Annotated[str, _size(MIN_MEMORY), _WITH_UNIT, AfterValidator(_check_memory)]
+Memory = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_memory)]
 """The memory of a pod."""
-HeadMemory = Annotated[str, _size(MIN_HEAD_MEMORY), _WITH_UNIT, AfterValidator(_check_head_memory)]
+HeadMemory = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_head_memory)]
 """The memory of the head pod."""
-MemoryRequest = Annotated[str, _size(_MIN_REQUEST), _WITH_UNIT, AfterValidator(_check_request)]
+MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_request)]
 """The memory request of a pod."""
 
 

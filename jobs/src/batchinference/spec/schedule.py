@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel
+from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel, keyed
 from batchinference.spec.cron import Cron
 from batchinference.spec.durations import Duration
 from batchinference.spec.job import API_VERSION, GROUP, KIND, MAX_NAME
@@ -94,16 +94,7 @@ class ScheduleStatus(SpecModel):
 
     observed_generation: int
     """The generation of the spec that this status describes."""
-    conditions: Annotated[
-        list[Condition],
-        Field(
-            max_length=8,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
-        ),
-    ]
+    conditions: Annotated[list[Condition], *keyed("type", 8)]
     """Ready is always present. Its reason is Suspended while `suspend` is true. Stalled is present
     while no run can be created."""
     active: Annotated[list[str], Field(max_length=100)] = []

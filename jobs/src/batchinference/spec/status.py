@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import REASON, Money, SpecModel
+from batchinference.spec.base import REASON, Money, SpecModel, keyed
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts, Progress, Rows
@@ -132,16 +132,7 @@ class BatchInferenceStatus(SpecModel):
     Retrying."""
     observed_generation: int
     """The generation of the spec that this status describes."""
-    conditions: Annotated[
-        list[Condition],
-        Field(
-            max_length=8,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
-        ),
-    ]
+    conditions: Annotated[list[Condition], *keyed("type", 8)]
     """Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present
     while they are true."""
     progress: Progress | None = None
@@ -167,7 +158,7 @@ class BatchInferenceStatus(SpecModel):
     """Number of failed attempts, which count towards `retry.maxAttempts`."""
     next_attempt_time: Timestamp | None = None
     """When the next attempt starts. Present during the backoff."""
-    attempts: Annotated[list[Attempt], Field(max_length=20)] = []
+    attempts: Annotated[list[Attempt], *keyed("number", 20)] = []
     """The last 20 attempts."""
     suspended_seconds: int | None = None
     """The total time of suspension in seconds, which does not count towards `deadlines.total`."""

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -18,14 +17,13 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, rules
+from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
 from batchinference.spec.fixes import above_max
-from batchinference.spec.models import RUNTIMES, Model
-from batchinference.spec.python_step import CLASS, PythonStep
-from batchinference.spec.reserved import RESERVED_STEPS
+from batchinference.spec.models import Model
+from batchinference.spec.python_step import PythonStep
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import StepFacts
 
@@ -112,15 +110,6 @@ class Explode(SpecModel):
 class Replicas(SpecModel):
     """The number of replicas: concurrent copies of the model or class."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "(has(self.min) ? self.min : 1) <= (has(self.max) ? self.max : 1)",
-                "min is above max; either is 1 when absent",
-            )
-        )
-    )
-
     min: Count = 1
     """Minimum number of replicas, which must be ready before the first batch."""
     max: Count = 1
@@ -133,23 +122,6 @@ class Replicas(SpecModel):
                 "replicas", "{message}", {"message": above_max(self.min, self.max)}
             )
         return self
-
-
-_CLASSES_ONLY = "replicas, gpu, memory and custom are for a model, or a class (a name in CapWords)"
-_TASKS = (
-    "!has(self.replicas) && (!has(self.resources) || !(has(self.resources.memory) || "
-    "(has(self.resources.gpu) && self.resources.gpu > 0) || "
-    "(has(self.resources.custom) && size(self.resources.custom) > 0)))"
-)
-_RULES = (
-    (f"!(self.name in {list(RESERVED_STEPS)})", "this name of a step is reserved: choose another"),
-    (f"!has(self.python) || self.python.callable.matches('{CLASS}') || ({_TASKS})", _CLASSES_ONLY),
-    *(
-        (f"!has(self.model) || self.model.runtime != '{runtime}' || {rule}", message)
-        for runtime, model in RUNTIMES.items()
-        for rule, message in model.STEP_RULES
-    ),
-)
 
 
 _SETTINGS = ("name", "batch_size", "replicas", "resources")
@@ -174,8 +146,6 @@ _FACTS: dict[str, Callable[[Any], StepFacts]] = {
 
 class Step(SpecModel):
     """One step. It has exactly one action, such as `model`, `python` or `filter`."""
-
-    model_config = ConfigDict(json_schema_extra=rules(*_RULES))
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
-from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel, matches
+from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import Place, StepFacts
@@ -26,19 +25,12 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 MODEL_BATCH_SIZE = 32
 
 
-GPUS = "(has(self.resources) && has(self.resources.gpu) ? self.resources.gpu : 0)"
-CUSTOM = "(has(self.resources) && has(self.resources.custom) && size(self.resources.custom) > 0)"
-"""CEL expressions about a step: its GPUs, and whether it has custom resources."""
-
-
 class RuntimeModel(SpecModel):
     """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
     """Files of which a model of the Hub has at least one. If empty, `source` cannot be an id of the
     Hub."""
-    STEP_RULES: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """CEL rules of the step with the model, and their messages."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""
     REMOTE: ClassVar[bool] = False
@@ -177,22 +169,7 @@ class RuntimeModel(SpecModel):
         return MODEL_BATCH_SIZE
 
 
-def only_for(
-    tag: str, fields: Mapping[str, Sequence[str]], lists: Container[str] = ()
-) -> Iterator[tuple[str, str]]:
-    """Yield the CEL rule of each field that is only for some values of a tag, and its message."""
-    for field, values in fields.items():
-        name = to_camel(field)
-        empty = f" || size(self.{name}) == 0" if field in lists else ""
-        rule = f"!has(self.{name}){empty} || self.{tag} in {list(values)}"
-        yield rule, f"{name} is for {tag} {', '.join(values)} only"
-
-
 _NOT_ON_THE_HUB = "^([A-Za-z][A-Za-z0-9+.-]*://|/|[.][.]?/|~)"
-REVISION_RULE = (
-    f"!has(self.revision) || !{matches('self.source', _NOT_ON_THE_HUB)}",
-    "'revision' is for models of the Hub, and 'source' is a path or an address",
-)
 
 
 def check_revision(source: str, revision: str | None) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath, rules
+from batchinference.spec.base import ColumnName, ModulePath
 from batchinference.spec.models.base import (
     Dtype,
     Inputs,
@@ -26,27 +26,6 @@ _OWN_TYPES = "an exported program keeps its own types: leave out 'dtype'"
 
 class TorchModel(RuntimeModel):
     """A PyTorch module that a function returns, or that is loaded from a file."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("has(self.factory) || has(self.source)", _NO_SOURCE),
-            ("!has(self.factoryArgs) || has(self.factory)", _NO_FACTORY),
-            (
-                "!has(self.factory) || !has(self.trustSource) || !self.trustSource",
-                _TRUSTED_FACTORY,
-            ),
-            (
-                "has(self.factory) || (has(self.trustSource) && self.trustSource)",
-                "trustSource: a program can run code of its author when it is loaded. Set it to "
-                "true if you trust the file, or name a 'factory' whose weights it is",
-            ),
-            (
-                "has(self.factory) || !has(self.dtype) || !has(self.source) || "
-                "!self.source.endsWith('.pt2')",
-                _OWN_TYPES,
-            ),
-        )
-    )
 
     runtime: Literal["torch"]
     """The library that runs the model."""

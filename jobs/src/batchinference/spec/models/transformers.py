@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, rules
+from batchinference.spec.base import ColumnName
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
-    REVISION_RULE,
     Inputs,
     Label,
     Revision,
     Source,
     TopK,
     check_revision,
-    only_for,
 )
 from batchinference.spec.models.prompts import (
-    IMAGES_RULE,
     Images,
     Messages,
     Template,
     check_prompt,
 )
 from batchinference.spec.models.sampling import check_transformers
-from batchinference.spec.models.texts import NO_WINDOWS, OVERLAP_RULE, WindowedModel
+from batchinference.spec.models.texts import WindowedModel
 from batchinference.spec.models.transformers_tasks import (
     CLASSIFICATION,
     EMBEDDING,
@@ -44,7 +41,6 @@ from batchinference.spec.models.transformers_tasks import (
     Task,
     describe_inputs,
     describe_tasks,
-    rules_of_inputs,
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
@@ -56,35 +52,6 @@ _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 class TransformersModel(WindowedModel):
     """A model of the transformers library."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            *only_for(
-                "task",
-                {field: tasks for field, tasks in FIELDS.items() if field != "sampling"},
-                lists=("candidate_labels", "messages", "images"),
-            ),
-            (
-                f"!(self.task in {list(ZERO_SHOT)}) || "
-                "(has(self.candidateLabels) && size(self.candidateLabels) > 0)",
-                f"candidateLabels is required for task {', '.join(ZERO_SHOT)}",
-            ),
-            (
-                "self.task != 'image-text-to-text' || (has(self.images) && size(self.images) > 0)",
-                "images is required for task image-text-to-text",
-            ),
-            (
-                "!has(self.attention) || self.attention != 'flash_attention_2' || "
-                "!has(self.dtype) || self.dtype != 'float32'",
-                _NO_FLASH,
-            ),
-            (f"{NO_WINDOWS} || self.task in {list(WINDOWED)}", _NO_WINDOWS),
-            OVERLAP_RULE,
-            *rules_of_inputs(),
-            IMAGES_RULE,
-            REVISION_RULE,
-        )
-    )
 
     MEDIA: ClassVar[Mapping[str, str]] = {
         "image": "pixels: read.format images or a step decode",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 Task = Literal[
@@ -59,15 +58,6 @@ def describe_inputs(task: str) -> str:
     required, *optional = INPUTS[task]
     rest = f", and may take {optional[0]}" if optional else ""
     return f"inputs: {{{required}: COLUMN}}{rest}"
-
-
-def rules_of_inputs() -> Iterator[tuple[str, str]]:
-    """Yield the CEL rule of the inputs of each group of tasks, and its message."""
-    for inputs in dict.fromkeys(INPUTS.values()):
-        tasks = [task for task, known in INPUTS.items() if known == inputs]
-        rule = f"'{inputs[0]}' in self.inputs && self.inputs.all(name, name in {list(inputs)})"
-        message = f"task {', '.join(tasks)} takes {describe_inputs(tasks[0])}"
-        yield f"!(self.task in {tasks}) || ({rule})", message
 
 
 GENERATION = ("text-generation", "image-text-to-text")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel, rules
+from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
@@ -19,12 +19,10 @@ Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
 _NO_SHUFFLE = "'shuffleSeed' needs 'shuffle: files'"
-SEED_RULE = ("!has(self.shuffleSeed) || has(self.shuffle)", _NO_SHUFFLE)
 _NO_TYPES = (
     "types: these files define the types of their columns. Remove it, or set partitioning: hive "
     "for the types of partition values"
 )
-TYPES_RULE = ("!has(self.types) || has(self.partitioning)", _NO_TYPES)
 
 
 class ReadOptions(SpecModel):
@@ -37,7 +35,6 @@ class ReadOptions(SpecModel):
 class FileOptions(ReadOptions):
     """Options of formats that are files."""
 
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, TYPES_RULE))
     TYPES_OF_COLUMNS: ClassVar[bool] = False
     """Whether `types` can name columns of files, and not only partition values."""
 
@@ -91,7 +88,6 @@ class FileOptions(ReadOptions):
 class TypedOptions(FileOptions):
     """Options of formats whose columns can have declared types."""
 
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE))
     TYPES_OF_COLUMNS = True
 
 

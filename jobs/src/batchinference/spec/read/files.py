@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, MARK, NAMED_ONCE, ColumnName, Columns, Unique, rules
+from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
 from batchinference.spec.media import FrameFields, ImageFields, SoundFields
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.read.base import (
-    SEED_RULE,
     FileOptions,
     ReadFiles,
     RowOptions,
@@ -29,18 +27,11 @@ _SAME_CHARACTER = (
     "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
     "always a quote, so it needs no escape"
 )
-_CHARACTERS = [
-    f"(has(self.{name}) ? self.{name} : '{default}')"
-    for name, default in (("quote", '"'), ("escape", ""), ("comment", ""), ("delimiter", ","))
-]
-_DIFFERENT = " && ".join(
-    f"({one} == '' || {one} != {other})" for one, other in combinations(_CHARACTERS, 2)
-)
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
 """Assumed sizes if the actual sizes are unknown: height and width in pixels; bytes of an object."""
 NullValues = Annotated[
     list[Annotated[str, Field(max_length=64)]],
-    Field(max_length=64, json_schema_extra=NAMED_ONCE),
+    Field(max_length=64),
     Unique,
 ]
 
@@ -119,8 +110,6 @@ class ReadJson(ReadFiles):
 
 
 class CsvOptions(TableOptions, RowOptions):
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, (_DIFFERENT, _SAME_CHARACTER)))
-
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
     """The character between two fields. By default, it is a comma, in .tsv files a tab, or what
     the first line names: `sep=;`. This line is skipped."""
@@ -278,7 +267,7 @@ class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     suffixes: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
-            Field(min_length=1, max_length=64, json_schema_extra=NAMED_ONCE),
+            Field(min_length=1, max_length=64),
             Unique,
         ]
         | None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Values, check_json_size
-from batchinference.spec.base import NAMED_ONCE, SQL_NAME, Columns, Unique, rules
+from batchinference.spec.base import SQL_NAME, Columns, Unique
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -26,20 +26,10 @@ _SHARDS = "'shardKeys' and an 'overrideNumBlocks' above 1 need each other"
 
 
 class SqlOptions(ReadOptions):
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "has(self.shardKeys) == (has(self.overrideNumBlocks) && "
-                "self.overrideNumBlocks > 1)",
-                _SHARDS,
-            )
-        )
-    )
-
     shard_keys: (
         Annotated[
             list[SqlName],
-            Field(min_length=1, max_length=8, json_schema_extra=NAMED_ONCE),
+            Field(min_length=1, max_length=8),
             Unique,
         ]
         | None

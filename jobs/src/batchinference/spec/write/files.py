@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, rules
+from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
 _HIDDEN_PREFIXES = ("_", ".")
 """Readers skip files and directories whose names have these prefixes."""
-_HIDDEN_RULES = tuple(
-    (
-        f"!has(self.partitionBy) || !self.partitionBy.exists(name, name.startsWith('{prefix}'))",
-        f"partitionBy: readers leave out directories whose names begin with '{prefix}'. Rename the "
-        "column first, with a step renameColumns",
-    )
-    for prefix in _HIDDEN_PREFIXES
-)
-_ROW_NUMBER_RULES = tuple(
-    (
-        f"!has(self.rowNumber) || !has(self.{field}) || !(self.rowNumber in self.{field})",
-        f"rowNumber: it adds a column that {field} names: choose another name",
-    )
-    for field in ("columns", "partitionBy")
-)
 
 
 class WriteDirectories(WritePartitioned):
     """Files in directories that are named after the values of columns."""
-
-    model_config = ConfigDict(json_schema_extra=rules(*_HIDDEN_RULES))
 
     @model_validator(mode="after")
     def _check_partition_columns(self) -> Self:
@@ -50,13 +33,6 @@ class WriteDirectories(WritePartitioned):
 
 class WriteNumbered(WriteRows, WriteDirectories):
     """Files whose rows can be numbered."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            *_HIDDEN_RULES,
-            *_ROW_NUMBER_RULES,
-        )
-    )
 
     row_number: ColumnName | None = None
     """The name of a new first column with the number of the input row of each row: the number of

@@ -52,7 +52,7 @@ from batchinference.pipeline.execution.resources import (
 )
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.stop_request import StopRequest, StopWatch
+from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import WindowLimits
 from batchinference.pipeline.input import ReadRows
@@ -349,7 +349,7 @@ def _actor(stage: Stage, segment: Segment) -> type:
     class SegmentActor:
         def __init__(self) -> None:
             self._failure: JobFailure | None = None
-            stopping = StopWatch(StopRequest(segment.run_id)).requested
+            stopping = StopRequest(segment.run_id).watched_for_ever()
             try:
                 load_in_pool(segment)
             except JobFailure as failure:

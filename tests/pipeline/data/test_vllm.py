@@ -259,7 +259,7 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"system": "Be brief."}, r"does not accept the messages.*no system role"),
+        ({"system": "Be brief."}, r"no system role"),
         ({"engine": {"gpu_memory_utilization": 2}}, "vLLM needs GPUs.*must be less than 1.0"),
         ({"source": "/nowhere"}, "model '/nowhere' not found"),
     ],

@@ -146,7 +146,7 @@ def test_output_that_is_being_written_is_not_replaced(
             leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
         )
 
-    before(monkeypatch, pipeline_job, "publish", retry)
+    before(monkeypatch, pipeline_job, "swap_in_replacement", retry)
     new = place.job("new", "other", write={"mode": "overwrite"})
     report = run_without_ray(new)
     assert "is being written by old" in str(report.message)
@@ -241,7 +241,7 @@ class TestInterruptedReplacement:
             raise OSError("killed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline_job, "publish", killed)
+            patch.setattr(pipeline_job, "swap_in_replacement", killed)
             assert run_without_ray(job).state == JobState.FAILED
 
     @pytest.mark.parametrize("resume", [True, False])

@@ -46,7 +46,7 @@ def everything(directory: Path) -> dict[Path, bytes]:
 
 def retried(given: Document, directory: Path) -> Report:
     (directory / "repaired").touch()
-    given["spec"]["errors"]["retry"] = True
+    given["spec"]["errors"]["retryFailedRows"] = True
     return run_without_ray(given)
 
 

@@ -71,7 +71,7 @@ def test_retry_reads_all_rows_of_an_unreadable_file(
     assert first.counts is not None
     assert (first.state, first.counts.failed) == (JobState.SUCCEEDED, 1), first.message
     exchange(file, whole)
-    given["spec"]["errors"]["retry"] = True
+    given["spec"]["errors"]["retryFailedRows"] = True
     again = run_without_ray(given)
     assert again.counts is not None
     assert (again.counts.written, again.counts.failed) == (len(rows), 0)

@@ -65,7 +65,7 @@ def test_retried_and_appended_rows_have_their_numbers(tmp_path: Path) -> None:
     found = by_number(tmp_path / "out")
     assert [row["row"] for row in found] == [number for number in numbers if number % 10 != 3]
     (tmp_path / "repaired").touch()
-    document["spec"]["errors"]["retry"] = True
+    document["spec"]["errors"]["retryFailedRows"] = True
     assert run_in_process(document).report.state == JobState.SUCCEEDED
     found = by_number(tmp_path / "out")
     assert [row["row"] for row in found] == numbers

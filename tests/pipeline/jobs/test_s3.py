@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from batchinference.pipeline.commit.claim import publish
+from batchinference.pipeline.commit.claim import swap_in_replacement
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -285,7 +285,7 @@ class TestOutputStates:
         kept = {key: s3.objects(bucket)[key] for key in before}
         assert kept == before
         assert f"{staged}_SUCCESS" in s3.objects(bucket)
-        publish(Layout.of(parse(other).spec))
+        swap_in_replacement(Layout.of(parse(other).spec))
         parts = {key for key in before if "/part-" in key}
         found = s3.objects(bucket, "out/")
         assert [key for key in found if key in parts or key.startswith(staged)] == []

@@ -8,8 +8,10 @@ import warnings
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from batchinference.spec.expression import FUNCTIONS, columns_of, parse_condition, parse_expression
+from batchinference.spec.expression import FUNCTIONS, columns_of, parse_expression
+from batchinference.spec.steps import Step
 from support.tiers import examples
 
 VALID: dict[str, set[str]] = {
@@ -97,9 +99,6 @@ INVALID = {
     "column of that name",
     "class == 'pug'": "not an expression: invalid syntax at character 1. Write col('class') for a "
     "column of that name",
-    "True": "it reads no column. Use a column name, or col('NAME')",
-    "1 < 2": "it reads no column. Use a column name, or col('NAME')",
-    "'a' in ['a']": "it reads no column. Use a column name, or col('NAME')",
     "a is 1": "'is' can only compare with None. Use '=='",
     "None is a": "'is' can only compare with None. Use '=='",
     "a == None": "a comparison with None is never true. Write a is None",
@@ -130,9 +129,15 @@ INVALID = {
 UNKNOWN = {"print(a)": "print", "a.split('x')": "a.split", "len(a)(b)": "len(a)"}
 
 
+@pytest.mark.parametrize("text", ["True", "1 < 2", "'a' in ['a']"])
+def test_filter_must_read_a_column(text: str) -> None:
+    with pytest.raises(ValidationError, match="it reads no column"):
+        Step.model_validate({"name": "f", "filter": text})
+
+
 def refusal_of(text: str) -> str:
     with pytest.raises(ValueError, match=r".") as caught:
-        parse_condition(text)
+        parse_expression(text)
     return str(caught.value)
 
 

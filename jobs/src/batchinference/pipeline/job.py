@@ -10,7 +10,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from batchinference.pipeline.commit.claim import publish
+from batchinference.pipeline.commit.claim import swap_in_replacement
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.manifest import ManifestEntry
@@ -208,7 +208,7 @@ class JobRun:
             # its stored report is final, even if replacing the old output fails
             self._attempt = None
             layout = self._layout
-            publish(layout, identity_of(self.job))
+            swap_in_replacement(layout, identity_of(self.job))
         else:
             layout = attempt.layout
         self.page = write_page(layout, self.job.spec, report, snapshot.entries)

@@ -76,13 +76,6 @@ def parse_expression(text: str) -> ast.expr:
         raise ValueError(f"{problem}. Write {translation}") from None
 
 
-def parse_condition(text: str) -> ast.expr:
-    """Return the syntax tree of an expression that reads a column. Raises ValueError as
-    `parse_expression` does."""
-    _check_reads_column(text)
-    return parse_expression(text)
-
-
 def _check_reads_column(text: str) -> None:
     if not columns_read_by(text):
         raise ValueError("it reads no column. Use a column name, or col('NAME')")

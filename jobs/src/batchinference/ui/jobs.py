@@ -12,7 +12,7 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.api.outputs import error_groups, last_log, status_of, works_at
+from batchinference.api.outputs import error_groups, last_log, status_of, stored_jobs
 from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
@@ -131,7 +131,7 @@ def report_page(output: str) -> Location | None:
     """Return the HTML report of the job that has written to an output last; None if there is none.
 
     Raises JobFailure."""
-    pages = [work.layout.report_page for work in works_at(output)]
+    pages = [work.layout.report_page for work in stored_jobs(output)]
     return next((page for page in reversed(pages) if page.exists()), None)
 
 

@@ -381,13 +381,13 @@ def _load_table(
     same_work = lease if lease is not None and lease.key == layout.key else None
     if complete and same_work is not None:
         return TableState()
-    if same_work is not None and table.commits(same_work.mark):
+    if same_work is not None and table.commits(same_work.commit_id):
         return TableState(committed=True)
     # the output of other work is refused without reading the table, unless it may be replaced
     refuses_rows = request.write.mode == "error" and same_work == lease
     reads_rows = refuses_rows or request.own_only
     return TableState(
-        series_committed=same_work is not None and table.commits(same_work.series_mark) > 0,
+        series_committed=same_work is not None and table.commits(same_work.series_id) > 0,
         has_rows=reads_rows and table.holds_rows(),
     )
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
+from batchinference.pipeline.commit.claim import Claim, discard_replaced, swap_in_replacement
 from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.commit.decision import (
     Action,
@@ -237,7 +237,7 @@ def _decide(
     action = decide(state, request)
     with storage_errors_as_bad_output(request.write):
         if action is Action.FINISH_REPLACEMENT:
-            publish(layout, request.job)
+            swap_in_replacement(layout, request.job)
             request = replace(request, continues=True)
         elif action is Action.REPLACE:
             discard_replaced(layout)

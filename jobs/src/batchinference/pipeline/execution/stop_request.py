@@ -50,6 +50,19 @@ class StopRequest:
         finally:
             ended.set()
 
+    def watched_for_ever(self) -> Event:
+        """Return an event that is set soon after the request was sent, for an actor, which has too
+        many calls for `watched`."""
+        requested = Event()
+
+        def watch() -> None:
+            while not requested.wait(uniform(*POLL_SECONDS)):  # noqa: S311
+                if self.is_sent():
+                    requested.set()
+
+        Thread(target=watch, name="stop", daemon=True).start()
+        return requested
+
     def _watch(self, requested: Event, ended: Event) -> None:
         while not ended.wait(uniform(*POLL_SECONDS)):  # noqa: S311
             if self.is_sent():
@@ -58,17 +71,3 @@ class StopRequest:
                     forget_notes()
                     os._exit(1)
                 return
-
-
-class StopWatch:
-    """Looks for a request to stop for as long as an actor lives, which has too many calls for
-    `StopRequest.watched`."""
-
-    def __init__(self, stop: StopRequest) -> None:
-        self.requested = Event()
-        Thread(target=self._watch, args=(stop,), name="stop", daemon=True).start()
-
-    def _watch(self, stop: StopRequest) -> None:
-        while not self.requested.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-            if stop.is_sent():
-                self.requested.set()

@@ -1,25 +1,36 @@
-"""Builds columns from the results of a step, and finds the rows whose values do not fit."""
+"""Builds columns from the results of a step, and finds the rows whose values do not fit.
+
+A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So a returned
+column of user code takes the values that were given to it from the input column of the same name.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import concat, to_column, with_column, with_nulls
+from batchinference.pipeline.arrow import (
+    NO_VALUES,
+    concat,
+    decoded,
+    to_column,
+    with_column,
+    with_nulls,
+)
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.schema import exact_cast, nested_types, unify_types
+from batchinference.pipeline.schema import exact_cast, is_tensor, nested_types, unify_types
 from batchinference.pipeline.steps import TransformResult
-from batchinference.pipeline.steps.given_columns import GivenColumn, chunks_of
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 
+Values = Sequence[Any] | np.ndarray
 Misfits = dict[int, Exception]
 """The error of each row that does not fit, by row index."""
 _NOT_ROWS = (str, bytes, bytearray, memoryview, Mapping, Set)
@@ -252,3 +263,102 @@ def _concatenated(
         return to_column([values[row] for row in single])
     except _NO_COLUMN:  # None mixed with tensors, which only concat supports
         return concat([pa.table({"column": column}) for column in single.values()]).column(0)
+
+
+class GivenColumn:
+    """A column of the input, and its values as the user's code gets them from `read`."""
+
+    def __init__(self, column: pa.ChunkedArray, read: Callable[[pa.ChunkedArray], Values]) -> None:
+        self._column, self._read = column, read
+
+    def restored(
+        self, values: Values
+    ) -> tuple[Values | pa.ChunkedArray, dict[int, pa.ChunkedArray]]:
+        """Return the column that was returned, with the type of the input column. If that type does
+        not hold all values, return the values, and the rows with the value that was given."""
+        given = self._read(self._column)
+        if _is_plain(values) and (not _is_plain(given) or _kind(values) != _kind(given)):
+            return values, {}
+        same = _same(values, given)
+        column = self._with_changes(values, np.flatnonzero(~same))
+        if column is not None:
+            return column, {}
+        if _is_plain(values):
+            return values, {}  # a NumPy type holds all of its values
+        rows = [row for row in np.flatnonzero(same).tolist() if values[row] is not None]
+        return values, {row: decoded(self._column.slice(row, 1)) for row in rows}
+
+    def _with_changes(self, values: Values, rows: np.ndarray) -> pa.ChunkedArray | None:
+        """Return the input column with other values in these rows. Return None if its type does not
+        hold them: the code would not get the same values from the column."""
+        if not len(rows):
+            return self._column
+        column = decoded(self._column)
+        changed = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        nan_is_null = _is_plain(values) and not pa.types.is_floating(column.type)
+        try:
+            made = pa.array(changed, column.type, from_pandas=nan_is_null)
+        except NO_VALUES:
+            return None
+        order = np.arange(len(column))
+        order[rows] = len(column) + np.arange(len(rows))
+        both = pa.chunked_array([*column.chunks, *chunks_of(made)], column.type)
+        result = both.take(pa.array(order))
+        return result if self._are_read(values, result) else None
+
+    def _are_read(self, values: Values, column: pa.ChunkedArray) -> bool:
+        found = self._read(column)
+        if _is_plain(values) and _is_plain(found):
+            found = found.astype(values.dtype)  # integers without nulls are no floats
+        return bool(_same(values, found).all())
+
+
+def given_columns(
+    table: pa.Table, read: Callable[[pa.ChunkedArray], Values]
+) -> dict[str, GivenColumn]:
+    """Return the columns of a table except tensors, which NumPy does not change."""
+    return {
+        field.name: GivenColumn(table.column(field.name), read)
+        for field in table.schema
+        if not is_tensor(field.type)
+    }
+
+
+def chunks_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    """Return the parts of a column."""
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _is_plain(values: Any) -> TypeGuard[np.ndarray]:
+    """Return whether these are numbers or times of NumPy, without Python objects."""
+    return isinstance(values, np.ndarray) and values.dtype != object
+
+
+def _kind(values: np.ndarray) -> tuple[np.dtype, int]:
+    return values.dtype, values.ndim
+
+
+def _same(one: Values, other: Values) -> np.ndarray:
+    """Return a mask of the rows with the same value: numbers with the same bits, so that NaN is the
+    same as NaN, and 0 is not -0."""
+    if not (_is_plain(one) and _is_plain(other)):
+        return np.array(list(map(_is_same, one, other)), dtype=bool)
+    size = (len(one), one.dtype.itemsize)
+    bits = (np.ascontiguousarray(array).view(np.uint8).reshape(size) for array in (one, other))
+    return np.asarray(np.equal(*bits).all(axis=1))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values have the same type and content, at any depth."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray) and one.dtype == object == other.dtype:
+        return one.shape == other.shape and all(map(_is_same, one, other))
+    if isinstance(one, np.ndarray | np.generic):
+        kinds = [(array.dtype, array.shape, array.tobytes()) for array in (one, other)]
+        return kinds[0] == kinds[1]
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)

@@ -22,11 +22,11 @@ from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform, TransformResult
-from batchinference.pipeline.steps.given_columns import given_columns
 from batchinference.pipeline.steps.result_columns import (
     ResultColumns,
     check_has_rows,
     check_reserved,
+    given_columns,
     no_column,
 )
 from batchinference.pipeline.storage.arrow_files import UnsafeColumn, checked

@@ -19,7 +19,7 @@ from batchinference.spec.write import WriteTable
 
 
 @dataclass(frozen=True)
-class Work:
+class StoredJob:
     """The work of a job, as described by the state in its output."""
 
     layout: Layout
@@ -57,7 +57,7 @@ class Work:
         return Attempt(self.layout, self.lease).load_committed()
 
 
-def places_at(output: Location) -> list[Layout]:
+def stored_layouts(output: Location) -> list[Layout]:
     """Return the layouts of the jobs that have written to an output.
 
     Raises BadInput if there are none."""
@@ -83,7 +83,7 @@ def _places(output: Location) -> Iterator[Layout]:
             yield layout
 
 
-def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
+def stored_job(layout: Layout, *, trusted: bool = False) -> StoredJob | None:
     """Return the work whose state is in this layout; None if a run has only claimed the output yet.
 
     Raises BadOutput if the state is damaged."""
@@ -95,7 +95,7 @@ def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
     layout = replace(layout, key=lease.key, is_table=isinstance(spec.write, WriteTable))
     if spec.errors.path:
         layout = replace(layout, errors=Location(spec.errors.path, layout.output.storage))
-    return Work(layout, lease, spec, trusted)
+    return StoredJob(layout, lease, spec, trusted)
 
 
 def _spec_of(layout: Layout) -> BatchInferenceSpec:

@@ -30,7 +30,7 @@ from batchinference.pipeline.verify.findings import (
     Spot,
     VerificationReport,
 )
-from batchinference.pipeline.verify.jobs import Work, places_at, work_at
+from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
@@ -54,7 +54,7 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
 
     Endpoints that the output names are used only if it is trusted. Raises BadInput if there is no
     output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
-    places = places_at(output)
+    places = stored_layouts(output)
     reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
     findings = Findings()
     findings.add(_read_twice(places, reports))
@@ -65,7 +65,7 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
 def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
     """Return the report on the work of one job, whose state is at `place`."""
     try:
-        work = work_at(place, trusted=trusted)
+        work = stored_job(place, trusted=trusted)
         end = work.committed() if work else None
         if work is None or end is None:
             return JobReport(place.state.uri)
@@ -137,12 +137,12 @@ class Commits:
     """The files of an output that its manifest entries name. `data` is None for the table of a
     finished job, which has its own files."""
 
-    work: Work
+    work: StoredJob
     data: StoredFiles | None
     errors: StoredFiles
 
     @classmethod
-    def of(cls, work: Work, *, quick: bool) -> Commits:
+    def of(cls, work: StoredJob, *, quick: bool) -> Commits:
         layout, write = work.layout, work.spec.write
         in_table = layout.is_table and work.finished
         data = None if in_table else StoredFiles.of_rows(layout, write, quick=quick)
@@ -222,7 +222,7 @@ class JobCheck:
     """Compares the input and the output of a job. `end` is the snapshot of the
     output."""
 
-    work: Work
+    work: StoredJob
     end: Snapshot
     input: InputRows
     quick: bool
@@ -310,9 +310,9 @@ class JobCheck:
 
     def _of_commits(self, table: Table) -> Iterator[Defect]:
         lease, place = self.work.lease, self.work.layout.output.uri
-        if not table.commits(lease.mark):
+        if not table.commits(lease.commit_id):
             yield Kind.NO_COMMIT, Spot(place), 1
-        elif (made := table.commits(lease.series_mark)) > 1:
+        elif (made := table.commits(lease.series_id)) > 1:
             detail = f"delayed attempts made them, {made} commits in all"
             rows = (made - 1) * self._committed.counts.written
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows

@@ -87,7 +87,9 @@ class DeltaLakeTable(Table):
     def register(self, rows: TableFiles, fence: Fence) -> None:
         table = self.existing()
         # Delta reports a conflict if a concurrent commit has one of these as well
-        transactions = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
+        transactions = [
+            Transaction(_application(mark), 1) for mark in (fence.commit_id, fence.series)
+        ]
         properties = CommitProperties(app_transactions=transactions)
         if table is None:
             self._create(rows, properties, fence)

@@ -90,7 +90,7 @@ class SqlTable(Table):
             marks.create(engine, checkfirst=True)
             with engine.begin() as connection:
                 # the unique key allows one commit per series
-                for mark in (fence.series, fence.mark):
+                for mark in (fence.series, fence.commit_id):
                     connection.execute(sa.insert(marks).values(mark=mark))
                 if self._write.mode == "overwrite":
                     connection.execute(sa.delete(table))
@@ -111,7 +111,7 @@ class SqlTable(Table):
 
         Raises BadOutput if another attempt has made a commit."""
         try:
-            found = {mark: self.commits(mark) for mark in (fence.mark, fence.series)}
+            found = {mark: self.commits(mark) for mark in (fence.commit_id, fence.series)}
         except (SQLAlchemyError, BadOutput):
             return False
         return fence.is_passed(found.__getitem__)

@@ -29,7 +29,7 @@ _NO_BASE_ROWS = (
     "Compute these rows in a job without 'adapter'"
 )
 Prompt = dict[str, Any]
-"""The text of a prompt, and its images."""
+"""The tokens of a prompt; its text if it has images, and these."""
 _Result = TypeVar("_Result")
 
 
@@ -77,15 +77,15 @@ class Engine:
         self._ask = self._llm.generate if model.task == "generate" else self._llm.encode
         # a chat template writes the special tokens itself
         self._tokenization = {"add_special_tokens": not model.is_chat}
+        limits = self._llm.renderer.default_cmpl_tok_params
+        self._limits = limits.with_kwargs(**self._tokenization)
         self._turns = threading.Lock()
         weakref.finalize(self, self._llm.shutdown)
 
     def tokens(self, prompt: str) -> Prompt:
         """Return the tokens of a prompt. Raises an error of vLLM if they are too many."""
-        renderer = self._llm.renderer
-        options = renderer.default_cmpl_tok_params.with_kwargs(**self._tokenization)
         with self._turns:  # a tokenizer is not for several threads
-            (tokens,) = renderer.render_cmpl([{"prompt": prompt}], options)
+            (tokens,) = self._llm.renderer.render_cmpl([{"prompt": prompt}], self._limits)
         return dict(tokens)
 
     def submit(self, asked: list[tuple[Prompt, Any, Any]]) -> Future[list[Any]]:

@@ -81,7 +81,7 @@ REFUSED = [
     ("spec.steps.1.resources.cpu", 0, "spec.steps[1].resources.cpu"),
     ("spec.cluster.head.cpu", "500Mi", "spec.cluster.head.cpu"),
     ("spec.cluster.env.1.name", "AWS_REGION", "spec.cluster.env[1]: Duplicate value"),
-    ("spec.cluster.volumes.0.mountPath", "/a/../tmp", "spec.cluster.volumes[0].mountPath"),
+    ("spec.cluster.volumeMounts.0.mountPath", "/a/../b", "spec.cluster.volumeMounts[0].mountPath"),
     ("spec.errors.warnings", [{"name": "TextCut"}, {"name": "TextCut"}], "Duplicate value"),
     ("spec.write.path", "S3://me@out/", CREDENTIALS),
     ("spec.read", {**SOURCES["sql"], "format": "sql", "url": "postgresql://me:key@db/x"},

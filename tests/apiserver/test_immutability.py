@@ -142,7 +142,7 @@ CHANGEABLE = [
     ("spec.resume", False),
     ("spec.suspend", True),
     ("spec.priority", 7),
-    ("spec.retry", {"maxAttempts": 5, "onCause": {"Application": "retry"}}),
+    ("spec.retry", {"maxAttempts": 5, "onCause": {"Application": "Retry"}}),
     ("spec.deadlines", {"pending": "30m", "total": "6h"}),
     ("spec.ttl", {"cluster": "1h", "rayJob": "24h"}),
     ("spec.errors", {"maxRows": 1, "maxPercent": 2}),

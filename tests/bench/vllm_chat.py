@@ -37,7 +37,6 @@ def product(model: str) -> Callable[[list[str]], list[str]]:
     fields: dict[str, Any] = {"sampling": sampling, "engine": ENGINE}
     step = Step.model_validate(vllm_step(source=model, **fields))
     (stage,) = stages_of([step])
-    load_step(step, Device())  # as an actor does: threads that load at once get an engine each
 
     def make() -> Any:
         transform = load_step(step, Device())

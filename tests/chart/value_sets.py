@@ -93,8 +93,6 @@ SETS: dict[str, Object] = {
     "one namespace": {"watchNamespaces": ["a"]},
     "two namespaces": {"watchNamespaces": NAMESPACES},
     "roles not aggregated": {"rbac": {"aggregate": False}},
-    "patches allowed": {"policy": {"patches": True}},
-    "some patches allowed": {"policy": {"patches": ["metadata.annotations", "spec.affinity"]}},
     "strict policy": {
         "policy": {
             "volumes": [],
@@ -104,11 +102,12 @@ SETS: dict[str, Object] = {
             "queuePriorityClasses": ["it's quoted"],
             "runtimeClasses": ["one"],
             "tolerations": ["example.com/gpu"],
+            "annotations": ["example.com/"],
             "profiles": False,
             "maxPriority": 0,
         },
     },
-    "open policy": {"policy": {"volumes": True, "hostAccess": True, "patches": True}},
+    "open policy": {"policy": {"volumes": True, "hostAccess": True, "annotations": True}},
     "no admission policy": {"admissionPolicy": {"enabled": False}},
     "default patches": {"defaults": {"patches": PATCHES}},
     # `helm upgrade --reuse-values` from a chart without these values

@@ -65,7 +65,7 @@ Recorded by `make transcript` on a cluster with KubeRay 1.6. The first job is th
 [text-embeddings](../examples/text-embeddings/job.yaml) with one worker, and with a step that waits
 until the running job has been recorded. In the second job, a step raises an error for each row. Its
 first attempt allows no failed row. Then `errors.maxRows` is raised to 100 for its only retry, which
-`retry.onCause: {Application: retry}` allows. A test compares the columns and fields that kubectl
+`retry.onCause: {Application: Retry}` allows. A test compares the columns and fields that kubectl
 shows with those on this page. The prices of this cluster are high, because its pods request few
 CPUs.
 """
@@ -159,7 +159,7 @@ def failing(embeddings: Example, store: ObjectStore, small_cluster: Job) -> Job:
         steps=[python_step("divide", "slow:divide")],
         write={"format": "parquet", "path": store.uri(FAILS)},
         errors={"values": True},
-        retry={"maxAttempts": 2, "backoff": {"initial": "1s"}, "onCause": {"Application": "retry"}},
+        retry={"maxAttempts": 2, "backoff": {"initial": "1s"}, "onCause": {"Application": "Retry"}},
         cluster=small_cluster,
     )
 

@@ -27,6 +27,7 @@ from batchinference.pipeline.arrow import (
     to_table,
     values_of,
 )
+from batchinference.pipeline.execution import dataset
 from batchinference.pipeline.execution.block_codec import (
     NULLS,
     ROWS_PER_EMPTY_ROW,
@@ -371,3 +372,26 @@ def test_columns_with_values_are_unchanged() -> None:
     assert NULLS not in encode(good(0, 0, table)).column_names
     assert decode(encode(good(0, 0, table))).table.equals(table)
     assert outcomes(decode(encode(good(0, 0, table)))) == {0: "good", 1: "good"}
+
+
+@pytest.mark.parametrize(
+    ("given", "most_bytes", "expected"),
+    [
+        ([10], 1 << 20, [4, 3, 3]),
+        ([1, 1, 1, 1, 1, 1], 1 << 20, [3, 3]),
+        ([3, 3, 3], 1 << 20, [4, 5]),
+        ([3, 3, 3], 3 * 8, [3, 3, 3]),
+        ([0, 10, 0], 10 * 8, [5, 5]),
+        ([], 1 << 20, []),
+    ],
+    ids=["cut", "joined", "both", "large", "large and cut", "none"],
+)
+def test_blocks_of_a_reader_have_their_rows_or_bytes(
+    monkeypatch: pytest.MonkeyPatch, given: list[int], most_bytes: int, expected: list[int]
+) -> None:
+    monkeypatch.setattr(dataset, "READ_BYTES", most_bytes)
+    blocks = [pa.table({"n": np.arange(rows)}) for rows in given]
+    sized = list(dataset.sized_blocks(iter(blocks), rows=4))
+    assert [block.num_rows for block in sized] == expected
+    values = [value for block in sized for value in block.column("n").to_pylist()]
+    assert values == [value for rows in given for value in range(rows)]

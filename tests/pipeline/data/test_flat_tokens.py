@@ -149,15 +149,6 @@ def test_other_tokenizers_are_left_to_the_library(
     assert FlatTokenizer.of(tokenizer, options) is None
 
 
-def test_tokens_of_some_texts_are_replaced() -> None:
-    tokens = FlatTokens.of_lists({IDS: [[1, 2], [], [3]], "token_type_ids": [[0, 1], [], [0]]})
-    found = tokens.with_rows(np.array([0, 1]), FlatTokens.of_lists(
-        {IDS: [[7], [8, 9]], "token_type_ids": [[1], [1, 0]]}))  # fmt: skip
-    assert found.features[IDS].tolist() == [7, 8, 9, 3]
-    assert found.features["token_type_ids"].tolist() == [1, 1, 0, 0]
-    assert found.lengths.tolist() == [1, 2, 1]
-
-
 def test_columns_may_be_slices_in_several_parts() -> None:
     flat = FlatTokenizer(with_types())
     tokens = flat(TEXTS)

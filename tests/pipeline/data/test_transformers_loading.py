@@ -138,14 +138,6 @@ def test_revision_of_the_hub_is_loaded(
         made(task, "org/model", revision="v3")
 
 
-def test_revision_of_a_folder_is_rejected(
-    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path(bert).parent)
-    with pytest.raises(ModelLoad, match=f"'{Path(bert).name}' is not a model of the Hub"):
-        loaded("feature-extraction", Path(bert).name, ["text"], revision="main")
-
-
 def test_options_select_the_image_processor(vit: str, tiny: Tiny) -> None:
     cases: tuple[tuple[Document, bool], ...] = (
         ({"backend": "pil"}, True),
@@ -160,11 +152,6 @@ def test_options_select_the_image_processor(vit: str, tiny: Tiny) -> None:
             assert type(processor).__name__.endswith("Pil") == pil, options
         for runtime in (encoder, pipeline):
             assert len(run(runtime, {"image": [np.zeros((40, 50, 3), np.uint8)]})) == 1
-
-
-def test_use_fast_does_not_change_the_tokenizer(task: str, source: str) -> None:
-    runtime = made(task, source, options={"use_fast": False})
-    assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
 
 
 def test_model_with_custom_code_is_refused_without_a_prompt(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 from ray import ObjectRef
 from ray.data import DataContext
@@ -16,6 +17,12 @@ from ray.data._internal.execution import streaming_executor_state
 from ray.data._internal.execution.bundle_queue import EstimateSize, RebundleQueue
 from ray.data._internal.execution.bundle_queue.bundler import PendingBundleState
 from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
+from ray.data._internal.execution.interfaces.task_context import TaskContext
+from ray.data._internal.execution.operators.map_transformer import (
+    BlockMapTransformFn,
+    MapTransformer,
+)
+from ray.data._internal.output_buffer import OutputBlockSizeOption
 from ray.data.block import BlockMetadata
 from ray.exceptions import RayTaskError, WorkerCrashedError
 
@@ -28,6 +35,7 @@ from batchinference.pipeline.ray_compat import (
     TimedBundling,
     bundle_whole_calls,
     errors_of_blocks,
+    keep_read_blocks,
     start_late_bundle,
     whole_call,
 )
@@ -195,3 +203,15 @@ def test_call_of_an_actor_starts_with_a_batch_although_it_gets_all_rows(
     bundle_whole_calls(Mock(spec=MapOperator, _block_ref_bundler=queue))
     ready = [queue._strategy.can_build_ready_bundle(PendingBundleState(n, n)) for n in range(9)]
     assert ready == [number >= rows for number in range(9)]
+
+
+@pytest.mark.parametrize(("name", "kept"), [("ReadRows", True), ("MapBatches(a)", False)])
+def test_blocks_that_were_read_are_passed_on_as_they_are(name: str, kept: bool) -> None:
+    size = OutputBlockSizeOption.of(target_max_block_size=1 << 30)
+    read = BlockMapTransformFn(lambda blocks, _: blocks, output_block_size_option=size)
+    operator = Mock(spec=MapOperator, get_map_transformer=lambda: MapTransformer([read]))
+    operator.name = name
+    keep_read_blocks(operator)
+    blocks = [pa.table({"n": [1]}), pa.table({"n": [2, 3]})]
+    done = list(read(blocks, TaskContext(0, name)))
+    assert [len(block) for block in done] == ([1, 2] if kept else [3])

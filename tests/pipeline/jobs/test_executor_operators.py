@@ -75,6 +75,7 @@ def logical_operators(dataset: Dataset) -> list[Any]:
 COLLECTED = {"rowsPerFile": 50}
 CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
     "no steps": (1, [], COLLECTED, ["ReadRows", "Write"]),
+    "a pool and one file": (1, [POOL], {}, ["ReadRows", "MapBatches(pool)", "Write"]),
     "functions around a pool": (
         20,
         [FILTER, POOL, AFTER],
@@ -102,6 +103,9 @@ def test_steps_around_a_pool_run_in_the_tasks_that_read_and_write(
     run = run_job(_job(tmp_path, files, steps, write))
     assert run.counts == (60, 60, 0, 0)
     assert operators(written[0]) == expected
+    stats: str = written[0]._write_ds.stats()
+    # a file is divided into blocks of at least MIN_BLOCK_ROWS
+    assert f", {max(files, 3)} blocks produced" in stats.splitlines()[0]
     options = DataContext.get_current().execution_options
     assert options.preserve_order == ("order" in write)
 

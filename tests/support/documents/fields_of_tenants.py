@@ -30,6 +30,7 @@ OWN_ACCESS = "the pods of the job access it, with the credentials and the networ
 OWN_CODE = "code and its arguments, which run in the pods of the job"
 FIXED = "one of a few fixed values"
 NODES = "chooses among the nodes whose taints the policy lets the pods tolerate"
+OWN_PODS = "names pods in the namespace of the job"
 COLUMNS = "columns, labels and values of the rows"
 LIMITED = "counts for `defaults.limits.devices`, and the quota of the namespace limits it"
 LOWER = "can only lower the limit of the platform"
@@ -42,6 +43,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "cluster.imagePullSecrets[].name",
         *("cluster.volumes[].persistentVolumeClaim.claimName", "cluster.queueName"),
         *("cluster.volumes[].configMap.name", "cluster.volumes[].secret.secretName"),
+        *("cluster.envFrom[].configMapRef.name", "cluster.envFrom[].secretRef.name"),
         *(
             f"cluster.{env}[].valueFrom.{kind}.{field}"
             for env in ("env", "profiles{}.env")
@@ -50,7 +52,19 @@ REASONS: dict[str, tuple[str, ...]] = {
         ),
     ),
     OWN_POD: (
-        *("cluster.volumes[].name", "cluster.volumes[].mountPath", "cluster.volumes[].readOnly"),
+        "cluster.volumes[].name",
+        *(
+            f"cluster.volumeMounts[].{name}"
+            for name in ("name", "mountPath", "subPath", "readOnly")
+        ),
+        *(
+            f"cluster.volumes[].{kind}.{field}"
+            for kind in ("configMap", "secret")
+            for field in ("items[].path", "optional")
+        ),
+        "cluster.volumes[].persistentVolumeClaim.readOnly",
+        *("cluster.fsGroup", "cluster.ephemeralStorage", "cluster.head.ephemeralStorage"),
+        "cluster.labels{}",
         *("cluster.env[].name", "cluster.env[].value"),
         *("cluster.profiles{}.env[].name", "cluster.profiles{}.env[].value"),
         *("cluster.profiles{}.device", "cluster.rayStartParams{}{}"),
@@ -77,10 +91,27 @@ REASONS: dict[str, tuple[str, ...]] = {
         "steps[].model.chatTemplateArgs",
     ),
     FIXED: (
-        *("cluster.imagePullPolicy", "steps[].model.runtime", "steps[].model.deviceMap"),
+        *(
+            "cluster.imagePullPolicy",
+            "cluster.volumes[].image.pullPolicy",
+            "steps[].model.runtime",
+            "steps[].model.deviceMap",
+        ),
         "concurrencyPolicy",
     ),
-    NODES: tuple(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),
+    NODES: (
+        *(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),
+        "cluster.schedulerName",
+    ),
+    OWN_PODS: (
+        "cluster.topologySpreadConstraints[].labelSelector.matchLabels{}",
+        *(
+            f"cluster.affinity.{kind}.{term}DuringSchedulingIgnoredDuringExecution[].{place}"
+            "labelSelector.matchLabels{}"
+            for kind in ("podAffinity", "podAntiAffinity")
+            for term, place in (("required", ""), ("preferred", "podAffinityTerm."))
+        ),
+    ),
     COLUMNS: (
         *("read.items[]", "read.options.includePaths", "read.options.ignoreMissingPaths"),
         *("read.allowEmpty", "read.options.pathColumn"),
@@ -88,7 +119,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         *("steps[].model.images[]", "steps[].model.labels[]", "steps[].model.candidateLabels[]"),
         "steps[].model.resultPath",
     ),
-    LIMITED: ("cluster.profiles{}.resource",),
+    LIMITED: ("cluster.profiles{}.resource", "cluster.profiles{}.resourceClaimTemplateName"),
     LOWER: ("cluster.limits.devices", "cluster.limits.deviceHours"),
     IGNORED: ("managedBy",),
     CHECKED_RUN: ("template.spec",),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from batchinference.rendering import Backstop
+from batchinference.rendering import KubeRayDeadlines
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
@@ -77,7 +77,7 @@ class ReconcileLoop:
                 made = ray_job_body(body["metadata"]["name"])
                 made["metadata"]["creationTimestamp"] = to_rfc3339(self.now)
                 made["metadata"]["annotations"] = body["metadata"]["annotations"]
-                made["spec"] |= Backstop.in_spec(body["spec"]).fields
+                made["spec"] |= KubeRayDeadlines.in_spec(body["spec"]).fields
                 self.ray_jobs.setdefault(body["metadata"]["name"], made)
         for seen in actions.release_clusters:
             self.ray_jobs[seen.name]["spec"]["ttlSecondsAfterFinished"] = 0

@@ -60,7 +60,7 @@ def test_gpu_hours_of_all_attempts_count() -> None:
 
 
 def test_platform_limit_overrides_retries() -> None:
-    loop = running(retry={"maxAttempts": 9, "onCause": {"LimitExceeded": "retry"}})
+    loop = running(retry={"maxAttempts": 9, "onCause": {"LimitExceeded": "Retry"}})
     loop.reconcile(900)
     assert loop.phase == "Failed"
 

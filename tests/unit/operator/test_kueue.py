@@ -7,8 +7,7 @@ import pytest
 from batchinference.rendering import QUEUE_LABEL, RELEASED
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.queue_entry import entry_of
+from batchinference_operator.reconcile.job_view import JobView, entry_of
 from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
@@ -57,7 +56,7 @@ def test_ray_job_of_a_fixed_size_has_no_gates() -> None:
 def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
     loop = queued()
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
-    assert loop.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
+    assert loop.message == "waiting for Kueue to admit RayJob job-1 in LocalQueue gpu"
     waits = [loop.reconcile(seconds).requeue_after for seconds in (0, 5, 15, 200)]
     assert waits == [POLL_SECONDS, 5, 20, QUEUED_SECONDS], "Kueue has no reason yet"
     loop = queued()
@@ -169,7 +168,7 @@ def test_gated_pod_is_queued_and_its_deadline_starts_when_it_is_admitted() -> No
     loop.run(rows=0)
     gate(loop)
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
-    assert loop.message == "pod job-1-worker waits to be admitted by Kueue"
+    assert loop.message == "waiting for Kueue to admit pod job-1-worker"
     loop.messages = {"job-1": "insufficient quota"}
     gate(loop, 86_400)
     assert (loop.reason, loop.message[-18:]) == ("Queued", "insufficient quota")

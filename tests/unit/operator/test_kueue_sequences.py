@@ -88,7 +88,7 @@ class Sequence:
         """Admit the RayJob, and then ungate the pods of its RayCluster."""
         self.decide(suspend=False)
         self.start_cluster()
-        await self.expect("Pending", "Queued", "waits to be admitted by Kueue")
+        await self.expect("Pending", "Queued", "waiting for Kueue to admit")
         self.gate(gated=False)
         await self.expect("Starting", "Starting")
 
@@ -98,7 +98,7 @@ async def test_pods_are_gated_until_their_slice_is_admitted(harness: Harness) ->
     kueue = Sequence(harness)
     async with harness.operator():
         harness.cluster.apply(cluster={"queueName": "gpu"})
-        await kueue.expect("Pending", "Queued", "waits to be admitted by Kueue from queue gpu")
+        await kueue.expect("Pending", "Queued", "in LocalQueue gpu")
         harness.cluster.warnings["job-1"] = NO_QUOTA
         await kueue.expect("Pending", "Queued", NO_QUOTA, QUEUED_SECONDS)
         del harness.cluster.warnings["job-1"]
@@ -169,6 +169,6 @@ async def test_local_queue_named_default_is_used_or_refused(
     async with harness.operator():
         harness.cluster.apply(**({"cluster": {"queueName": "default"}} if names_queue else {}))
         if names_queue:
-            await kueue.expect("Pending", "Queued", "from queue default")
+            await kueue.expect("Pending", "Queued", "in LocalQueue default")
         else:
             await kueue.expect("Pending", "Refused", "set spec.cluster.queueName to a LocalQueue")

@@ -13,7 +13,7 @@ from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller import schedules as controller_of_schedules
 from batchinference_operator.kube.api import Conflict, Refused
-from batchinference_operator.reconcile.job_view import LEFT_OUT
+from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from support.documents.minimal import document
 from support.operator.fake_cluster import labels_of
 from support.operator.objects import NAMESPACE, job_body
@@ -146,7 +146,9 @@ def test_invalid_schedule_creates_nothing_until_it_is_corrected(case: str) -> No
 
 def test_incompletely_read_schedule_is_invalid() -> None:
     schedules = started()
-    schedules.cluster.patch(SCHEDULE_KIND, "nightly", {LEFT_OUT: {"spec": "spec: it is too large"}})
+    schedules.cluster.patch(
+        SCHEDULE_KIND, "nightly", {SKIPPED_FIELDS: {"spec": "spec: it is too large"}}
+    )
     schedules.reconcile(START + 2 * HOUR)
     assert schedules.ready == ("False", "InvalidSpec", "spec: it is too large")
     assert schedules.created == [FIRST]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_client import Answer
-from batchinference_operator.reconcile.status_throttle import (
+from batchinference_operator.controller.driver_poller import Answer
+from batchinference_operator.reconcile.requeue import (
     USAGE_SECONDS,
     WRITE_SECONDS,
     write_delay,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering.backstop import GRACE_SECONDS, Backstop
+from batchinference.rendering.rayjob import GRACE_SECONDS, KubeRayDeadlines
 from batchinference.spec.lifecycle import Deadlines
 from support.documents.parsed import job
 from support.operator.rendered import render
@@ -55,6 +55,6 @@ def test_ray_job_in_a_queue_has_the_total_deadline_alone() -> None:
 
 
 def test_backstop_is_read_as_it_was_rendered() -> None:
-    made = Backstop.of(Deadlines(active="8h"), queued=False, counting=True)
-    assert Backstop.in_spec(made.fields) == made
-    assert Backstop.in_spec({}) == Backstop()
+    made = KubeRayDeadlines.of(Deadlines(active="8h"), queued=False, counting=True)
+    assert KubeRayDeadlines.in_spec(made.fields) == made
+    assert KubeRayDeadlines.in_spec({}) == KubeRayDeadlines()

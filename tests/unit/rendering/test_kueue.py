@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering import effective
+from batchinference.rendering import with_platform_defaults
 from batchinference.rendering.kueue import ELASTIC_ANNOTATION, MAX_GROUPS, check_queue
 from batchinference.spec.cluster import Cluster
 from support.documents.minimal import python_step
@@ -29,12 +29,16 @@ def test_kueue_limits_the_number_of_worker_groups() -> None:
 
 def test_kueue_priority_requires_a_queue() -> None:
     (found,) = problems(1, queuePriorityClassName="nightly")
-    assert found.startswith("spec.cluster.queuePriorityClassName: a priority in no queue")
+    assert found.startswith(
+        "spec.cluster.queuePriorityClassName: queuePriorityClassName needs a queue"
+    )
 
 
 def test_kueue_queue_may_come_from_the_platform() -> None:
     platform = Cluster(image="own:1", queueName="gpu")
-    made = render(effective(job(cluster={"queuePriorityClassName": "nightly"}), platform))
+    made = render(
+        with_platform_defaults(job(cluster={"queuePriorityClassName": "nightly"}), platform)
+    )
     assert made.ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.rendering import DEVICES_LABEL, effective
+from batchinference.rendering import DEVICES_LABEL, with_platform_defaults
 from batchinference.rendering.limits import MAX_CLUSTER_BYTES, check_limits
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.cluster import Cluster
@@ -23,7 +23,7 @@ GPUS = model_step("embed", replicas={"max": 4}, resources={"gpu": 2, "cpu": 3})
 def problems(steps: list[Document], **cluster: Any) -> list[str]:
     limits = Limits.model_validate(cluster.pop("limits"))
     made = render(job(steps=steps, cluster=cluster)).cluster
-    return [str(one) for one in check_limits(limits, made, made)]
+    return [str(one) for one in check_limits(limits, made)]
 
 
 def refused(over: BatchInference) -> str:
@@ -36,26 +36,12 @@ LONG = [{"name": f"A{number}", "value": "x" * 4000} for number in range(16)]
 STEPS = [model_step(f"s{number}", resources={"gpu": 1, "cpu": number}) for number in range(1, 8)]
 
 
-@pytest.mark.parametrize(
-    ("field", "settings"),
-    [
-        ("spec.cluster", {"env": LONG}),
-        (
-            "spec.cluster.patches",
-            {
-                "patches": [{"groups": ["*"], "pod": {"metadata": {"annotations": {
-                    f"a.example/{number}": "x" * 4000 for number in range(16)}}}}],
-            },
-        ),
-    ],
-    ids=["own", "patch"],
-)  # fmt: skip
-def test_job_that_is_too_large_for_the_api_server_is_refused(field: str, settings: Any) -> None:
+def test_job_that_is_too_large_for_the_api_server_is_refused() -> None:
     """The API server would answer as if it was down, and each retry would get the same answer."""
-    found = refused(job(steps=STEPS, cluster=settings))
-    assert found.startswith(f"{field}: the RayJob is too large (")
+    found = refused(job(steps=STEPS, cluster={"env": LONG}))
+    assert found.startswith("spec.cluster: the RayJob is too large (")
     assert f"at most {MAX_CLUSTER_BYTES >> 10} KiB" in found
-    assert render(job(steps=STEPS[:2], cluster=settings))
+    assert render(job(steps=STEPS[:2], cluster={"env": LONG}))
 
 
 def test_job_at_its_limits_is_accepted() -> None:
@@ -117,6 +103,15 @@ def test_device_limit_includes_npus_and_gpus_of_two_names() -> None:
     assert limits["nvidia.com/gpu"] == "3"
 
 
+@pytest.mark.parametrize("limits", [{"devices": 100}, {"deviceHours": 1.0}])
+def test_devices_of_claims_are_refused_if_devices_are_limited(limits: Any) -> None:
+    """The template of a claim is an object of the tenant, and may ask for any number."""
+    profiles = {"GPU": {"resourceClaimTemplateName": "one-gpu"}}
+    found = problems([GPUS], limits=limits, profiles=profiles)
+    assert found[0].startswith("spec.cluster.profiles: the devices of a resourceClaimTemplateName")
+    assert problems([GPUS], limits={"cpu": 100.0}, profiles=profiles) == []
+
+
 def test_job_above_its_limits_is_not_rendered() -> None:
     over = job(steps=[GPUS], cluster={"image": "own:1", "limits": {"devices": 4}})
     assert "8 devices" in refused(over)
@@ -124,7 +119,7 @@ def test_job_above_its_limits_is_not_rendered() -> None:
 
 def test_job_above_the_platform_limits_is_not_rendered() -> None:
     platform = Cluster(image="own:1", limits=Limits(devices=4))
-    over = effective(job(steps=[GPUS], cluster={"limits": {"devices": 64}}), platform)
+    over = with_platform_defaults(job(steps=[GPUS], cluster={"limits": {"devices": 64}}), platform)
     assert "8 devices (embed 4 x 2) and 4 are allowed" in refused(over)
 
 
@@ -140,7 +135,9 @@ LIMITS = st.builds(
 def test_job_limit_may_only_lower_the_platform_limit(own: Limits, platform: Limits) -> None:
     defaults = Cluster(limits=platform)
     given_limits = own.model_dump(by_alias=True, exclude_none=True)
-    found = effective(job(cluster={"limits": given_limits}), defaults).spec.cluster.limits
+    found = with_platform_defaults(
+        job(cluster={"limits": given_limits}), defaults
+    ).spec.cluster.limits
     for name in Limits.model_fields:
         one, other, both = (getattr(each, name) for each in (own, platform, found))
         assert both in (one, other)

@@ -257,7 +257,7 @@ LIST = "[{}]".format(",".join(["*a{0}"] * 9))
 MAPPING = "{{{{{}}}}}".format(",".join(f"k{number}: *a{{0}}" for number in range(9)))
 MERGED = "{{<<: " + LIST + ", k{0}: 1}}"
 PLACES = ("read.format", "read.options", "steps", "cluster.env", "cluster.volumes", "parameters",
-          "cluster.tolerations", "cluster.patches", "write.path", "write", "errors")  # fmt: skip
+          "cluster.tolerations", "cluster.affinity", "write.path", "write", "errors")  # fmt: skip
 
 
 @pytest.mark.parametrize("grows", [LIST, MAPPING, MERGED], ids=["list", "mapping", "merge"])

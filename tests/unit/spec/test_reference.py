@@ -78,7 +78,10 @@ def test_reference_has_a_row_for_each_field_and_no_others() -> None:
         ("spec.steps", ["`spec.steps`", "list of object", ""]),
         ("spec.steps[].resources.cpu", ["`spec.steps[].resources.cpu`", "quantity", "`1.0`"]),
         ("spec.cluster.nodeSelector", ["`spec.cluster.nodeSelector`", "map of string to string"]),
-        ("spec.cluster.volumes[].readOnly", ["`spec.cluster.volumes[].readOnly`", "boolean"]),
+        (
+            "spec.cluster.volumeMounts[].readOnly",
+            ["`spec.cluster.volumeMounts[].readOnly`", "boolean"],
+        ),
         ("spec.read.options.includePaths", ["`spec.read.options.includePaths`", "boolean"]),
         ("status.progress.percent", ["`status.progress.percent`", "integer", ""]),
     ],

@@ -46,6 +46,7 @@ from ray.data._internal.execution.operators.base_physical_operator import (
 )
 from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
+from ray.data._internal.output_buffer import OutputBlockSizeOption
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_exists,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 _map_operator: Any = map_operator
 _pass_on = _map_operator.yield_block_with_stats
 _WHOLE = 1 << 40
+_AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
 _SLOW = {"HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource"}
@@ -319,6 +321,14 @@ def whole_call(rows: int) -> int:
     """Return a batch size for Ray Data with which a call gets all its blocks, at least `rows` rows,
     as one batch: each batch costs Ray about as much as a cheap model."""
     return _WHOLE + rows
+
+
+def keep_read_blocks(operator: PhysicalOperator) -> None:
+    """Make an operator that reads pass on the blocks of its tasks as they are. Ray would collect
+    128 MiB of them, in memory that is new to each task."""
+    if isinstance(operator, MapOperator) and operator.name.startswith("Read"):
+        for transform in operator.get_map_transformer().get_transform_fns():
+            transform._output_block_size_option = _AS_THEY_ARE
 
 
 def start_late_bundle(operator: PhysicalOperator) -> None:

@@ -32,13 +32,14 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
         labels[PRIORITY_LABEL] = cluster.queue_priority_class_name
     metadata = ray_job["metadata"]
     scales = ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling")
-    annotations = {"annotations": {ELASTIC_ANNOTATION: "true"}} if scales else {}
+    elastic = {ELASTIC_ANNOTATION: "true"} if scales else {}
+    annotations = {**metadata.get("annotations", {}), **elastic}
     return {
         **ray_job,
         "metadata": {
             **metadata,
             "labels": {**metadata["labels"], **labels},
-            **annotations,
+            **({"annotations": annotations} if annotations else {}),
         },
         "spec": {"suspend": True, **ray_job["spec"]},
     }
@@ -47,7 +48,7 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
     """Return the problems with queue settings that Kueue would reject or ignore."""
     if cluster.queue_name is None and cluster.queue_priority_class_name is not None:
-        message = "a priority in no queue: set spec.cluster.queueName, or a default in the chart"
+        message = "queuePriorityClassName needs a queue: set spec.cluster.queueName"
         return [Problem("spec.cluster.queuePriorityClassName", message)]
     if cluster.queue_name is not None and len(groups) > MAX_GROUPS:
         message = (

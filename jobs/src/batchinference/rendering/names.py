@@ -21,6 +21,8 @@ CLUSTER_LABEL = "ray.io/cluster"
 NODE_TYPE_LABEL = "ray.io/node-type"
 POD_GROUP_LABEL = "ray.io/group"
 """Labels of KubeRay: whether a pod is the head or a worker, and its worker group."""
+RAY_CONTAINER = "ray"
+"""The container that runs Ray in every pod. KubeRay requires it to be the first container."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "batchinference-operator"
 UID_LENGTH = 8

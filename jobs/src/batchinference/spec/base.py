@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
 _WORD = "[A-Za-z_][A-Za-z0-9_]*"
@@ -27,6 +27,8 @@ DATA_KEY = "^[-._A-Za-z0-9]+$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 DIRECTORY = r"^(/(\.?[^/.:][^/:]*|\.\.[^/:]+)?)+$"
 """An absolute path. Kubernetes rejects or resolves paths with `.`, `..` or `:`."""
+_PATH_PART = r"(\.?[^/.:][^/:]*|\.\.[^/:]+)"
+RELATIVE_PATH = f"^{_PATH_PART}(/{_PATH_PART})*$"
 DELIMITER = r"^[\x01-\t\x0b\x0c\x0e-~]$"
 """A character of ASCII other than NUL, a line end, and DEL. Hive separates fields by U+0001."""
 MARK = "^[!-/:-@\\[-`{-~]?$"
@@ -67,20 +69,22 @@ def _check_unique(names: list[str]) -> list[str]:
     return names
 
 
-def keyed(key: str, most: int) -> tuple[Any, Any]:
-    """Return the annotations of a list of at most `most` items that differ in the field `key`.
+def keyed(key: str, most: int, *more: str) -> tuple[Any, Any]:
+    """Return the annotations of a list of at most `most` items that differ in `key` and `more`.
 
     Kubernetes treats it as a map, so that several owners can have items in it.
     """
+    keys = [key, *more]
 
     def check(items: list[Any]) -> list[Any]:
-        keys = [getattr(item, key) for item in items]
-        if repeated := [each for each in keys if keys.count(each) > 1]:
+        found = [tuple(getattr(item, to_snake(each)) for each in keys) for item in items]
+        if repeated := [each for each in found if found.count(each) > 1]:
             message = "two items have the {key} '{value}'. Remove one of them"
-            raise PydanticCustomError("twice", message, {"key": key, "value": str(repeated[0])})
+            context = {"key": " and ".join(keys), "value": " ".join(map(str, repeated[0]))}
+            raise PydanticCustomError("twice", message, context)
         return items
 
-    extra: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+    extra: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
     return Field(max_length=most, json_schema_extra=extra), AfterValidator(check)
 
 

@@ -47,8 +47,8 @@ class Retry(SpecModel):
     """The maximum number of attempts, including the first."""
     backoff: Backoff = Backoff()
     """The backoff between two attempts."""
-    on_cause: Annotated[dict[CauseName, Literal["retry", "fail"]], Field(max_length=32)] = {}
-    """Whether a cause is retried, if this differs from the default, such as `OutOfMemory: fail`."""
+    on_cause: Annotated[dict[CauseName, Literal["Retry", "Fail"]], Field(max_length=32)] = {}
+    """Whether a cause is retried, if this differs from the default, such as `OutOfMemory: Fail`."""
 
     out_of_memory: OutOfMemory | None = None
     """More memory for attempts after `OutOfMemory`. Without it, each attempt requests the memory in
@@ -70,7 +70,7 @@ class Retry(SpecModel):
         """Return whether another attempt follows `attempts`, whose last one had this cause."""
         action = self.on_cause.get(cause.value)
         return attempts < self.max_attempts and (
-            cause.retried if action is None else action == "retry"
+            cause.retried if action is None else action == "Retry"
         )
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes types of the specification: environment, node selectors and tolerations."""
+"""Kubernetes types of the specification: labels, environment, node selectors and tolerations."""
 
 from __future__ import annotations
 
@@ -34,27 +34,59 @@ def _check_label_key(key: str) -> str:
 LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key)]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
-Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
+RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
+"""Domains of labels and annotations with which BatchInference, KubeRay and Kueue select objects."""
+SCHEDULING_KEYS = (
+    "ray.io/gang-scheduling-enabled",
+    *(f"kueue.x-k8s.io/podset-{kind}-topology" for kind in ("required", "preferred")),
+    "kueue.x-k8s.io/podset-unconstrained-topology",
+)
+"""Labels and annotations of these domains that jobs may set: they only affect where pods run."""
+_RESERVED_KEY = "belongs to BatchInference, KubeRay or Kueue. Remove it"
+
+
+def _check_own_keys(values: dict[str, str]) -> dict[str, str]:
+    for key in values:
+        if key.partition("/")[0] in RESERVED_DOMAINS and key not in SCHEDULING_KEYS:
+            raise PydanticCustomError("key", f"'{{key}}' {_RESERVED_KEY}", {"key": key})
+    return values
+
+
+Labels = Annotated[
+    dict[LabelKey, LabelValue],
+    Field(max_length=32),
+    AfterValidator(_check_own_keys),
+]
 Annotations = Annotated[
     dict[LabelKey, Annotated[str, Field(max_length=4096)]],
-    Field(max_length=64),
+    Field(max_length=32),
+    AfterValidator(_check_own_keys),
 ]
-DEVICE_NAMES = "(NVIDIA|ASCEND|AMD|HABANA|MTHREADS)_VISIBLE_DEVICES|NVIDIA_MIG_[A-Z]+_DEVICES"
+DEVICE_VARIABLES = (
+    *(f"{vendor}_VISIBLE_DEVICES" for vendor in ("NVIDIA", "ASCEND", "AMD", "HABANA", "MTHREADS")),
+    *(f"NVIDIA_MIG_{kind}_DEVICES" for kind in ("CONFIG", "MONITOR")),
+)
 """Environment variables with which a container gets devices of its node without a request."""
 RESERVED_NAMES = (
     "^(RAY_AUTH_.*|RAY_ENABLE_K8S_TOKEN_AUTH|RAY_ADDRESS|RAY_TMPDIR|RAY_DATA_AUTOLOAD_.*|"
     "RAY_JOB_.*|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME|"
     "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*|"
-    f"{DEVICE_NAMES})$"
+    "(NVIDIA|ASCEND|AMD|HABANA|MTHREADS)_VISIBLE_DEVICES|NVIDIA_MIG_[A-Z]+_DEVICES)$"
 )
 """Environment variables that KubeRay, the operator or a device plugin sets, or that would disable
 the authentication of the Ray cluster or Ray Data's protection against pickled input."""
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator: remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
+_ONE_OBJECT = "give exactly one of secretRef and configMapRef"
 _ONE_VALUE = "give exactly one of value and valueFrom"
 _NO_KEY = "without a key, operator must be Exists"
 _NO_VALUE = "'value' is for operator Equal"
 _NO_SECONDS = "'tolerationSeconds' is for effect NoExecute"
+
+
+class NamedRef(SpecModel):
+    name: ObjectName
+    """The name of the object."""
 
 
 class KeyRef(SpecModel):
@@ -98,6 +130,23 @@ class EnvVar(SpecModel):
 
 
 Environment = Annotated[list[EnvVar], *keyed("name", 64)]
+
+
+class EnvFrom(SpecModel):
+    """A ConfigMap or a Secret, each of whose keys becomes a variable."""
+
+    prefix: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
+    """The beginning of the names of the variables, before the key. The platform may require one."""
+    secret_ref: NamedRef | None = None
+    """A Secret."""
+    config_map_ref: NamedRef | None = None
+    """A ConfigMap."""
+
+    @model_validator(mode="after")
+    def _check(self) -> EnvFrom:
+        if (self.secret_ref is None) == (self.config_map_ref is None):
+            raise PydanticCustomError("env_from", _ONE_OBJECT, {})
+        return self
 
 
 class Toleration(SpecModel):

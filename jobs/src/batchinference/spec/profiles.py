@@ -33,6 +33,9 @@ class Profile(SpecModel):
     """Taints that the pods tolerate, in addition to `cluster.tolerations`."""
     env: Environment = []
     """Environment variables of the pods, in addition to `cluster.env`."""
+    resource_claim_template_name: ObjectName | None = None
+    """The ResourceClaimTemplate of one device, instead of `resource`: pods have a claim for each
+    device (dynamic resource allocation)."""
     runtime_class_name: ObjectName | None = None
     """The RuntimeClass of the pods, if the devices need one."""
 

@@ -17,9 +17,9 @@ from batchinference.rendering import (
     GENERATION,
     QUEUE_LABEL,
     RELEASED,
-    Backstop,
+    KubeRayDeadlines,
 )
-from batchinference.rendering.patches import RAY_CONTAINER
+from batchinference.rendering.names import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
 from batchinference.spec.times import time_of
@@ -162,7 +162,7 @@ class RayJobView:
     """Its LocalQueue; empty if Kueue does not manage it."""
     released_at: str
     """When Kueue was last asked to look at its gated pods; empty if it was not."""
-    backstop: Backstop
+    backstop: KubeRayDeadlines
     """The deadlines after which KubeRay ends it."""
     generation: int | None
     """The generation of the BatchInference from which it was created; None if unknown."""
@@ -202,7 +202,7 @@ class RayJobView:
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
             released_at=_valid_time(body["metadata"].get("annotations") or {}, RELEASED),
-            backstop=Backstop.in_spec(spec),
+            backstop=KubeRayDeadlines.in_spec(spec),
             suspend=bool(spec.get("suspend")) or _is_suspended(status),
             generation=_parse_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
             memory=tuple(_group_memory(spec)) if owner_uid(body, "BatchInference") else (),

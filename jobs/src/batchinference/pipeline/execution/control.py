@@ -25,6 +25,7 @@ from batchinference.pipeline.ray_compat import (
     bundle_in_time,
     bundle_whole_calls,
     has_dead_actors,
+    keep_read_blocks,
     start_late_bundle,
 )
 
@@ -138,6 +139,8 @@ class ControlCallback(ExecutionCallback):
     """The control of the newest execution."""
     ends: ClassVar[tuple[str, str]] = ("read", "write")
     """The names of the stages that its tasks that read, and its tasks that write, run."""
+    sized_reads: ClassVar[bool] = False
+    """Whether the tasks that read make blocks of the right size."""
     bundling: ClassVar[tuple[int, float]] = (1, 60.0)
     """The rows that are enough for a task that commits, and the seconds after which fewer are."""
 
@@ -148,6 +151,8 @@ class ControlCallback(ExecutionCallback):
         operators = [*(executor._topology or {})]
         for operator in operators:
             bundle_whole_calls(operator)
+            if self.sized_reads:
+                keep_read_blocks(operator)
         *_, last = operators
         bundle_in_time(last, *self.bundling)
 

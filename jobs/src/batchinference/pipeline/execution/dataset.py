@@ -6,6 +6,7 @@ model, and tasks run the steps after it and commit. The edges between segments a
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,8 +74,8 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
 and actors and write tasks do not have this one. So read tasks and task stages are fused with each
 other, but never into an actor pool or a write task, which would run them sequentially."""
-READ_ROWS, READ_BYTES = 1 << 20, 16 << 20
-"""Size of the encoded blocks, which Ray Data merges into larger blocks."""
+MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
+"""Size of the blocks of tasks that read."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,9 @@ class DatasetExecution:
     unknown, in which case there are no windows."""
     reads_run_steps: bool = True
     isolation: Isolation = NO_DEATHS
+    block_rows: int | None = None
+    """The rows of a block that is read. None if the number of input rows is unknown: then Ray Data
+    divides what is read."""
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except those of lost tasks."""
@@ -106,6 +110,7 @@ class DatasetExecution:
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
+        ControlCallback.sized_reads = self.block_rows is not None
         names = (
             ("read", *(stage.name for stage in first if not stage.prepares)),
             (*(s.name for s in last), "write"),
@@ -142,10 +147,10 @@ class DatasetExecution:
         return self.write.committer.attempt.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
-        segment = self._segment(stages)
+        settings = self._segment(stages), self.errors.secrets, self.block_rows or MAX_BLOCK_ROWS
         dataset: Dataset = ray.data.read_datasource(
-            RowSource([BlockReader(task, segment, self.errors.secrets) for task in self.tasks]),
-            override_num_blocks=self.blocks,
+            RowSource([BlockReader(task, *settings) for task in self.tasks]),
+            override_num_blocks=self.blocks if self.block_rows is None else len(self.tasks),
             num_cpus=TASK_CPUS,
             label_selector=selector(self.plan, CPU_GROUP),
             ray_remote_args={"max_retries": read_retries(repeatable=self.repeatable)},
@@ -238,13 +243,18 @@ class RowSource(Datasource):
 
 @dataclass(frozen=True)
 class BlockReader:
-    """Reads rows, runs the first segment, and yields the results as blocks."""
+    """Reads rows, runs the first segment, and yields the results as blocks of `rows` rows, or of
+    fewer rows with about READ_BYTES."""
 
     read: ReadRows
     segment: Segment
     secrets: SecretVariables = NO_SECRETS
+    rows: int = MAX_BLOCK_ROWS
 
     def __call__(self) -> Iterator[pa.Table]:
+        return sized_blocks(self._blocks(), self.rows)
+
+    def _blocks(self) -> Iterator[pa.Table]:
         read_time = StepTime(READ_STEP)
         read = read_time.of(self.read(), lambda batch: len(batch.source))
         with StopRequest(self.segment.run_id).watched() as stopping:
@@ -259,7 +269,31 @@ class BlockReader:
     def _results(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         if self.segment.has_stages:
             return self.segment.of_read(read, stopping)
-        return resized(read, lambda: READ_ROWS, READ_BYTES)
+        return resized(read, lambda: self.rows, READ_BYTES)
+
+
+def sized_blocks(blocks: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yield the rows of blocks in blocks of about `rows` rows, or of fewer rows with about
+    READ_BYTES. So many rows are kept back that no small block follows."""
+    waiting, waiting_rows, size = list[pa.Table](), 0, 0
+    for block in blocks:
+        waiting.append(block)
+        waiting_rows, size = waiting_rows + block.num_rows, size + block.nbytes
+        if waiting_rows < 2 * rows and size < READ_BYTES:
+            continue
+        whole = concat(waiting)
+        end = waiting_rows if size >= READ_BYTES else (waiting_rows // rows - 1) * rows
+        yield from _divided(whole.slice(0, end), rows)
+        rest = whole.slice(end)
+        waiting, waiting_rows, size = [rest], rest.num_rows, rest.nbytes
+    if waiting_rows:
+        yield from _divided(concat(waiting), rows)
+
+
+def _divided(block: pa.Table, rows: int) -> Iterator[pa.Table]:
+    """Yield the rows of a block in equal blocks of about `rows` rows."""
+    size = math.ceil(len(block) / max(1, round(len(block) / rows)))
+    yield from (block.slice(start, size) for start in range(0, len(block), size))
 
 
 class CommitSink(Datasink[None]):

@@ -82,7 +82,7 @@ class CsvTypes:
         return pa.table(columns, table.column_names), errors
 
     def _infer(self, column: pa.ChunkedArray) -> str:
-        texts = _without_missing(self._texts(_as_utf8(column))[0]).drop_null()
+        texts = _without_missing(self._texts(column)[0]).drop_null()
         return _inferred(texts, self.decimal) if len(texts) else "string"
 
     def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
@@ -154,21 +154,6 @@ def _with_nulls(column: pa.BinaryArray) -> pa.ChunkedArray:
 
 def _is_quick(kind: ColumnType) -> bool:
     return kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
-
-
-def _as_utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of bytes in which all values are texts: invalid bytes are replaced."""
-    try:
-        column.cast(pa.string())
-    except pa.ArrowInvalid:
-        values = column.to_pylist()
-        texts = [value if value == NULL else _repaired(value) for value in values]
-        return pa.chunked_array([pa.array(texts, pa.binary())])
-    return column
-
-
-def _repaired(value: bytes) -> bytes:
-    return value.decode(errors="replace").encode()
 
 
 def _without_missing(texts: pa.ChunkedArray) -> pa.ChunkedArray:

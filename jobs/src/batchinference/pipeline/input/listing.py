@@ -19,11 +19,6 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_rule import FileRule
 from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, similar_names
 from batchinference.pipeline.input.snapshot import InputSnapshot
-from batchinference.pipeline.input.table_directories import (
-    TableDirectory,
-    tables_above,
-    tables_in,
-)
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
 from batchinference.spec.addresses import scheme_of, unexpanded_variable
@@ -32,6 +27,67 @@ from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
+
+# A directory of a table format also keeps the files of earlier versions, and deleted rows. Only its
+# metadata says which files and rows count, so its files must not be read as they are.
+
+_EXPORT = (
+    "Its files also hold deleted rows, so they are not read. Export a snapshot of the table as "
+    "Parquet files and read these, or name single files in read.paths to read them as they are"
+)
+_LANCE = "Set read.format to lance, and read.path to this directory"
+_METADATA = {
+    "_delta_log": ("Delta Lake", re.compile(r".*\.(json|parquet)"), _EXPORT),
+    "metadata": ("Iceberg", re.compile(r".*\.metadata\.json(\.gz)?"), _EXPORT),
+    ".hoodie": ("Hudi", re.compile(r"hoodie\.properties|.*\.(commit|deltacommit)"), _EXPORT),
+    "_versions": ("Lance", re.compile(r".*\.manifest"), _LANCE),
+}
+"""The directory with the metadata of each table format, and the names of its files."""
+
+
+@dataclass(frozen=True)
+class TableDirectory:
+    """The directory of a table, the name of its format, and how to read it."""
+
+    path: str
+    format: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"'{self.path}' is a table of the format {self.format}. {self.fix}"
+
+
+def tables_in(infos: Sequence[pafs.FileInfo], address: Location) -> Iterator[TableDirectory]:
+    """Yield the tables whose metadata is in a listing of files at `address`. If the listing has
+    only the directory of the metadata, its files are listed here."""
+    listed = {os.path.dirname(info.path) for info in infos}
+    for info in infos:
+        if info.type == pafs.FileType.File:
+            yield from _tables_of(info.path)
+        elif base_name(info.path) in _METADATA and info.path not in listed:
+            for file in address.at(info.path).files():
+                yield from _tables_of(file.path)
+
+
+def _tables_of(file: str) -> Iterator[TableDirectory]:
+    """Yield the table of a file if the file is metadata of a table."""
+    directory, name = os.path.split(file)
+    table, kind = os.path.split(directory)
+    if kind in _METADATA:
+        table_format, names, fix = _METADATA[kind]
+        if names.fullmatch(name):
+            yield TableDirectory(table, table_format, fix)
+
+
+def tables_above(directory: Location) -> Iterator[TableDirectory]:
+    """Yield the tables to which a directory of data files or of a partition belongs."""
+    path, name = os.path.split(directory.path)
+    while path and (name == "data" or "=" in name):
+        places = (pafs.FileInfo(f"{path}/{kind}", pafs.FileType.Directory) for kind in _METADATA)
+        with suppress(OSError):  # only the directory itself must be readable
+            yield from tables_in(list(places), directory)
+        path, name = os.path.split(path)
+
 
 SPECIAL = frozenset("*?[")
 """The characters that make a path a glob."""

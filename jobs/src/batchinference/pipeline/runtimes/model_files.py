@@ -9,10 +9,8 @@ import functools
 import hashlib
 import os
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -163,31 +161,6 @@ def _reason(model_id: str, problem: Exception) -> str:
     answered = isinstance(problem, OSError | ValueError)
     says = "the Hub says" if answered else f"the Hub ({constants.ENDPOINT}) does not answer"
     return f"{says}: {type(problem).__name__}: {first_line}"
-
-
-def weight_bytes(source: str, revision: str | None, storage: Storage) -> int:
-    """Return the bytes of the weight files of a model; 0 if only a download would tell. Files of
-    different formats have the same weights, so only the largest format counts."""
-    place = Location(_cached(source, revision) if is_local(source) else source, storage)
-    if is_local(source) and not Path(place.path).exists():
-        return 0
-    info = place.info()
-    sizes: Counter[str] = Counter()
-    for file in [info] if info.is_file else place.files(recursive=True):
-        sizes[next((name for name in WEIGHTS if fnmatch(file.path, name)), "")] += file.size
-    return max((size for name, size in sizes.items() if name), default=0)
-
-
-def _cached(source: str, revision: str | None) -> str:
-    """Return the path of a local model, or of a model of the Hub in the cache of this machine."""
-    if is_path(source):
-        return str(Path(local_path(source)).expanduser())
-    from huggingface_hub import try_to_load_from_cache
-
-    config = None
-    with suppress(ValueError):  # the name of weights that the library has
-        config = try_to_load_from_cache(source, "config.json", revision=revision)
-    return str(Path(config).parent) if isinstance(config, str) else ""
 
 
 def _fetch(source: Location, without: Sequence[str] = ()) -> Path:

@@ -229,7 +229,7 @@ class VllmModel(TextModel):
             build = ", or write gpu: 0 for vLLM's build for CPUs"
             raise _error(message + (build if self.parallelism.pipeline == 1 else ""))
         if resources.custom:
-            raise _error("vllm takes GPUs: leave out resources.custom")
+            raise _error("the runtime vllm supports only GPUs: remove resources.custom")
         if batch_size == "auto":
             raise _error("vllm makes its batches itself: batchSize is a number")
 

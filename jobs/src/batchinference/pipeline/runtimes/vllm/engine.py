@@ -33,10 +33,18 @@ Prompt = dict[str, Any]
 _Result = TypeVar("_Result")
 
 
-@lru_cache(maxsize=8)
+_LOADING = threading.Lock()
+
+
 def engine_of(document: str, *, has_devices: bool) -> Engine:
-    """Return the engine of a model, given as JSON. It is loaded once per process: load it before
-    several threads use it. Raises ModelLoad."""
+    """Return the engine of a model, given as JSON. It is loaded once per process. Raises
+    ModelLoad."""
+    with _LOADING:  # threads that miss a cache at the same time would load an engine each
+        return _engine_of(document, has_devices=has_devices)
+
+
+@lru_cache(maxsize=8)
+def _engine_of(document: str, *, has_devices: bool) -> Engine:
     model = VllmModel.model_validate_json(document)
     try:
         return Engine(model)

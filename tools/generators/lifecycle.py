@@ -22,7 +22,7 @@ whether they are retried:
 retry:
   maxAttempts: 5
   backoff: {initial: 30s, max: 10m}
-  onCause: {Incomplete: fail, Application: retry}
+  onCause: {Incomplete: Fail, Application: Retry}
   outOfMemory: {memoryFactor: 1.5, maxMemory: 64Gi}
 ```
 

@@ -19,7 +19,7 @@ def ray_job_names(job: JobView, last: int) -> set[str]:
     return {names_of(job, number).ray_job for number in range(1, last + 1)}
 
 
-def last_names(job: JobView) -> Names:
+def names_of_last_attempt(job: JobView) -> Names:
     """Return the names of the objects of the last attempt."""
     return names_of(job, attempt_number(job.status))
 
@@ -31,7 +31,7 @@ def next_names(job: JobView) -> Names:
 
 def attempt_ray_job(observed: Observed) -> RayJobView | None:
     """Return the RayJob with the name of the running attempt's RayJob. It may have any owner."""
-    return observed.ray_jobs.get(last_names(observed.job).ray_job)
+    return observed.ray_jobs.get(names_of_last_attempt(observed.job).ray_job)
 
 
 def running_ray_job(observed: Observed) -> RayJobView | None:
@@ -46,18 +46,18 @@ def owned(observed: Observed) -> list[RayJobView]:
     return [ray_job for ray_job in observed.ray_jobs.values() if ray_job.owner_uid == uid]
 
 
-def owned_live(observed: Observed) -> list[RayJobView]:
+def live_ray_jobs(observed: Observed) -> list[RayJobView]:
     """Return the RayJobs of this job that are not being deleted."""
     return [ray_job for ray_job in owned(observed) if not ray_job.deleting]
 
 
-def superseded(observed: Observed) -> tuple[RayJobView, ...]:
+def ray_jobs_of_earlier_attempts(observed: Observed) -> tuple[RayJobView, ...]:
     """Return the RayJobs of attempts before the running one that have not ended.
 
     A late request of a former leader may create such a RayJob again.
     """
     names = ray_job_names(observed.job, attempt_number(observed.job.status) - 1)
-    return tuple(one for one in owned_live(observed) if one.name in names and not one.ended)
+    return tuple(one for one in live_ray_jobs(observed) if one.name in names and not one.ended)
 
 
 def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
 import kopf
 import pytest
+from kopf._core.intents.causes import Activity
 
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller
-from batchinference_operator.controller.kopf_handlers import configure, register
+from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
 from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import PAGE
 from batchinference_operator.kube.kopf_login import KopfLogin
-from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.status.ray_job import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver
@@ -22,14 +24,16 @@ from support.operator.objects import CONFIG, NAMESPACE, job_body
 from support.operator.virtual_time import in_virtual_time
 
 Handlers = dict[str, Any]
+STOPPED = asyncio.Event()
+"""Set when kopf has cleaned up."""
 
 
-def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
+def registered(*namespaces: str) -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
     """Return kopf's handlers by id, the controller and kopf's registry."""
     controller = Controller(FakeKubeApi(FakeCluster()), FakeDriver(), CONFIG)
     schedules = ScheduleController(controller.api, CONFIG)
-    registry, login = kopf.OperatorRegistry(), KopfLogin(WatchHealth([], 60), lambda *_: None)
-    register(registry, controller, schedules, login)
+    login = KopfLogin(WatchHealth([], 60), lambda *_: None)
+    registry = kopf_operator(controller, schedules, login, namespaces, stop=STOPPED.set)
     handlers = {str(found.id): found for found in registry._watching.get_all_handlers()}
     return handlers, controller, registry
 
@@ -72,20 +76,40 @@ async def test_every_event_updates_the_cache_and_queues_the_job(kind: str | None
     assert await controller.queue.get() == (NAMESPACE, "job")
 
 
-@pytest.mark.parametrize("clusterwide", [True, False])
-def test_crds_are_scanned_only_cluster_wide(clusterwide: bool) -> None:
-    assert configured(clusterwide=clusterwide).scanning.disabled is not clusterwide
-
-
-def configured(*, clusterwide: bool = True) -> kopf.OperatorSettings:
-    settings = kopf.OperatorSettings()
-    configure(settings, clusterwide=clusterwide)
+async def configured(*namespaces: str) -> kopf.OperatorSettings:
+    """Return the settings after the startup handler."""
+    settings, (*_, registry) = kopf.OperatorSettings(), registered(*namespaces)
+    for handler in registry._activities.get_all_handlers():
+        if handler.activity is Activity.STARTUP:
+            await handler.fn(settings=settings)
     return settings
 
 
-def test_kopf_only_watches_and_lists_in_pages() -> None:
-    settings = configured()
+@pytest.mark.parametrize("namespaces", [(), ("team",)], ids=["all", "one"])
+async def test_crds_are_scanned_only_cluster_wide(namespaces: tuple[str, ...]) -> None:
+    assert (await configured(*namespaces)).scanning.disabled is bool(namespaces)
+
+
+async def test_kopf_only_watches_and_lists_in_pages() -> None:
+    settings = await configured()
     assert settings.posting.enabled is False, "it may not create Events"
-    assert settings.peering.standalone is True, "another kopf operator must not pause it"
     assert settings.queueing.worker_limit is None, "the queue limits the work"
     assert settings.watching.chunk_size == PAGE, "kopf would list everything at once"
+
+
+async def test_kopf_starts_logs_in_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cleanup ends the workers, which kopf does not know."""
+    logged_in = asyncio.Event()
+
+    async def login(_: KopfLogin, **__: Any) -> None:
+        logged_in.set()
+
+    monkeypatch.setattr(KopfLogin, "login", login)
+    STOPPED.clear()
+    *_, registry = registered("team")
+    running = asyncio.create_task(run_kopf(registry, ["team"]))
+    async with asyncio.timeout(20):
+        await logged_in.wait()
+        with pytest.raises(kopf.LoginError):  # it has no credentials, and therefore ends
+            await running
+    assert STOPPED.is_set()

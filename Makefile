@@ -107,7 +107,7 @@ lint: $(VENV)/.test ## Check style, types and layers
 
 .PHONY: generate
 generate: $(VENV)/.test ## Generate the CRDs, field reference, JSON schema, admission rules and chart README
-	$(BIN)/python -m batchinference.spec.generate .
+	PYTHONPATH=tools $(BIN)/python -m generators .
 	$(BIN)/python -m batchinference.rendering.policy_cel > $(CHART)/files/admission-rules.yaml
 	$(BIN)/python tools/chart_readme.py $(CHART)
 

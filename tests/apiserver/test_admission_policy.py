@@ -20,20 +20,10 @@ ALLOWED: Object = {
     "serviceAccountName": "jobs",
     "priorityClassName": "batch",
     "tolerations": [{"key": "gpu", "operator": "Exists"}],
-    "volumes": [{"name": "v", "mountPath": "/v", "configMap": {"name": "c"}}],
+    "volumes": [{"name": "v", "image": {"reference": "mirror.example/tenants/x@sha256:0"}}],
+    "envFrom": [{"prefix": "AWS_", "secretRef": {"name": "s"}}],
+    "annotations": {"example.com/a": "", "karpenter.sh/do-not-disrupt": "true"},
     "profiles": {"GPU": {"runtimeClassName": "gvisor"}},
-    "patches": [
-        {
-            "groups": ["*"],
-            "pod": {
-                "spec": {
-                    "hostNetwork": False,
-                    "volumes": None,
-                    "containers": [{"name": "ray", "image": "mirror.example/tenants/x@sha256:0"}],
-                }
-            },
-        }
-    ],
 }
 REFUSED = document("refused", cluster={"image": "x"}, priority=99)
 

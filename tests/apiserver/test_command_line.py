@@ -180,7 +180,7 @@ def test_logs_of_a_running_job_say_why_they_cannot_be_read(
 def test_verbose_command_prints_requests(invoke: Invoke, namespace: Namespace) -> None:
     submit(invoke, document("daily"))
     done = invoke("status", "daily", "-v")
-    path = f"/apis/batchinference.dev/v1alpha1/namespaces/{namespace.name}/batchinferences/daily"
+    path = f"/apis/batchinference.dev/v1beta1/namespaces/{namespace.name}/batchinferences/daily"
     assert f"{path}: 200 in 0." in done.stderr
     assert done.stderr.startswith("GET https://127.0.0.1:")
     assert invoke("status", "daily", "-q").stderr == ""

@@ -69,8 +69,8 @@ STATUS = {
     "progress": {"rows": 410, "total": 1000, "percent": 41, "rowsPerSecond": 12.5, "eta": "47s"},
     "counts": {"read": 410, "written": 407, "failed": 3, "filtered": 0},
     "attempt": 2,
-    "gpus": 8,
-    "cost": {"amount": 3.25, "currency": "EUR"},
+    "devices": 8,
+    "cost": {"amount": "3.25", "currency": "EUR"},
     "rayJobName": "shown-1",
 }
 
@@ -81,7 +81,7 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
     assert row.split()[0] == "shown"  # a job without a status
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi").splitlines()
-    columns = "NAME PHASE REASON % ROWS FAILED ROWS/S ETA ATTEMPTS AGE"
+    columns = "NAME PHASE REASON PROGRESS ROWS FAILED ROWSPERSECOND ETA ATTEMPTS AGE"
     assert header.split() == columns.split()
     *shown, age = row.split()
     assert shown == ["shown", "Running", "Word", "41", "410", "3", "12.5", "47s", "2"]
@@ -108,7 +108,7 @@ def test_kubectl_sorts_jobs_by_the_documented_paths(namespace: Namespace, kubect
             "conditions": [{**condition("Ready", "False", ""), "reason": f"Word{number}"}],
             "progress": {"rows": number, "percent": number},
             "startTime": f"2026-01-01T00:00:0{number}Z",
-            "gpuSeconds": number,
+            "deviceSeconds": number,
         }
         if number:
             namespace.patch_status("BatchInference", name, status)

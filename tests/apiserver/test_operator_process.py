@@ -28,7 +28,7 @@ from support.operator.objects import NAMESPACE, job_body, pod_body
 from support.servers.scripted_http import Request, Serve, Server, served
 
 KINDS = {
-    "/apis/batchinference.dev/v1alpha1": {
+    "/apis/batchinference.dev/v1beta1": {
         "batchinferences": "BatchInference",
         "batchinferenceschedules": "BatchInferenceSchedule",
     },

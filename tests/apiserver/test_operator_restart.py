@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchinference.rendering import Names, Owner, attempt_objects, effective
+from batchinference.rendering import Names, Owner, attempt_objects, with_platform_defaults
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from support.operator.process import OperatorProcess
@@ -21,7 +21,7 @@ def test_restart_after_config_map_resumes_creation_with_new_defaults(
     new_operator: Any, namespace: Namespace, job: Any
 ) -> None:
     half = job()
-    complete = effective(parse(half.body), Cluster(image="before:1"))
+    complete = with_platform_defaults(parse(half.body), Cluster(image="before:1"))
     uid = half.body["metadata"]["uid"]
     before = namespace.create(attempt_objects(complete, Names("job", uid, 1), Owner("job", uid))[0])
     new_operator(watchNamespaces=[namespace.name]).start()

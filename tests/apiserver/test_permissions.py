@@ -45,7 +45,7 @@ def work(namespace: Namespace, dashboard: Dashboard) -> None:
     _suspend(namespace, dashboard)
     _wait_for_a_volume(namespace, dashboard)
     create_overdue(namespace)
-    namespace.create(document("queued", cluster={"queue": "gpu"}))
+    namespace.create(document("queued", cluster={"queueName": "gpu"}))
     SimulatedJob(namespace, "queued", dashboard).status("Pending", "Queued")
 
 

@@ -1,31 +1,23 @@
-"""Rendered objects and patched pods are validated by KubeRay's definition and by Kubernetes."""
+"""Rendered objects are validated by KubeRay's definition and by Kubernetes."""
 
 from __future__ import annotations
 
 import copy
-import re
 import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from kubernetes.aio import config
-from kubernetes.aio.client import ApiClient, Configuration
 
 from batchinference.rendering import (
     Names,
     Owner,
     attempt_objects,
-    effective,
-    patched_pods,
     token_secret,
+    with_platform_defaults,
 )
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.kube.api import Invalid
-from batchinference_operator.kube.client import KubeClient
 from support.cluster.deployment import ROOT
 from support.documents.minimal import document, model_step, python_step
 from support.documents.variations import full_document
@@ -69,7 +61,7 @@ JOBS = {
 
 def rendered(body: Object) -> list[Object]:
     """Return the ConfigMap, Secret and RayJob of a job, as if the API server stored the job."""
-    job = effective(parse(body), DEFAULTS)
+    job = with_platform_defaults(parse(body), DEFAULTS)
     uid = str(uuid.uuid4())
     names, owner = Names(job.metadata.name, uid, 1), Owner(job.metadata.name, uid)
     config_map, ray_job = attempt_objects(job, names, owner, 1)
@@ -139,80 +131,9 @@ def pods_of(body: Object) -> list[Object]:
 @pytest.mark.parametrize("body", JOBS.values(), ids=JOBS)
 def test_pods_meet_restricted_pod_security(restricted: Namespace, body: Object) -> None:
     body = copy.deepcopy(body)
-    # the restricted level forbids hostPath volumes
+    # the restricted level forbids volumes of these kinds
     cluster = body["spec"].get("cluster", {})
     volumes = cluster.pop("volumes", [])
-    cluster["volumes"] = [volume for volume in volumes if "hostPath" not in volume]
+    cluster["volumes"] = [one for one in volumes if {"hostPath", "nfs"}.isdisjoint(one)]
     for pod in pods_of(body):
         restricted.create(pod, dryRun="All")
-
-
-@pytest.fixture
-async def connected(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]:
-    """Return the operator's client of the API server."""
-    configuration = Configuration()
-    kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
-    await config.load_kube_config(kubeconfig, client_configuration=configuration)
-    async with ApiClient(configuration) as client:
-        yield KubeClient(client)
-
-
-def pod_templates_of(
-    namespace: Namespace, patches: list[Object]
-) -> list[tuple[tuple[str, Object], ...]]:
-    """Return the versions of the pods of each group of a job with patches."""
-    body = document(cluster={"patches": patches}, steps=own_steps({"gpu": 1}))
-    metadata = {**body["metadata"], "namespace": namespace.name}
-    job = effective(parse({**body, "metadata": metadata}), DEFAULTS)
-    return list(patched_pods(job, Names(job.metadata.name, str(uuid.uuid4()), 1)))
-
-
-REFUSED: dict[str, tuple[Object, str]] = {
-    "a field of another type": (
-        {"tolerations": "all"},
-        "cannot unmarshal string into Go struct field PodSpec.template.spec.tolerations",
-    ),
-    "an unknown field": ({"schedulrName": "volcano"}, 'unknown field "template.spec.schedulrName"'),
-    "a value out of range": ({"priority": 1, "dnsPolicy": "Sometimes"}, "Unsupported value"),
-    "a reference to nothing": (
-        {"containers": [{"name": "ray", "volumeDevices": [{"name": "no", "devicePath": "/m"}]}]},
-        'volumeDevices[0].name: Not found: "no"',
-    ),
-}
-ACCEPTED: list[Object] = [
-    {"spec": {"schedulerName": "volcano", "securityContext": {"fsGroup": 1000}}},
-    {"metadata": {"annotations": {"sidecar.istio.io/inject": "false"}}},
-    {
-        "spec": {
-            "initContainers": [{"name": "fetch", "image": "registry/fetch:1"}],
-            "containers": [
-                {"name": "proxy", "image": "registry/proxy:1"},
-                {"name": "ray", "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]},
-            ],
-            "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}}],
-        }
-    },
-]
-
-
-async def test_dry_run_of_patched_pods_creates_nothing(
-    module_namespace: Namespace, connected: KubeClient
-) -> None:
-    """The pods of all groups are validated. Two dry runs of one PodTemplate do not conflict."""
-    patches = [{"groups": ["*"], "pod": pod} for pod in ACCEPTED]
-    found = pod_templates_of(module_namespace, patches)
-    assert len(found) == 3
-    for versions in (*found, *found):
-        await connected.dry_run(*versions[-1])
-    assert module_namespace.list("PodTemplate") == []
-
-
-@pytest.mark.parametrize(("pod", "message"), REFUSED.values(), ids=REFUSED)
-async def test_dry_run_refuses_invalid_pods(
-    module_namespace: Namespace, connected: KubeClient, pod: Object, message: str
-) -> None:
-    patches = [{"groups": ["head"], "pod": {"spec": pod}}]
-    ((version,),) = pod_templates_of(module_namespace, patches)
-    with pytest.raises(Invalid, match=re.escape(message)) as refusal:
-        await connected.dry_run(*version)
-    assert refusal.value.field == "spec.cluster.patches[0]"

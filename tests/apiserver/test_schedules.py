@@ -70,11 +70,6 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "a path": ({"timeZone": "../etc/passwd"}, "spec.timeZone"),
     "an unknown policy": ({"concurrencyPolicy": "Never"}, "spec.concurrencyPolicy"),
     "a negative limit": ({"failedRunsHistoryLimit": -1}, "spec.failedRunsHistoryLimit"),
-    "no output": ({"template": {"spec": {"read": document()["spec"]["read"]}}}, "template.spec"),
-    "an invalid step": (
-        {"template": {"spec": document(steps=[{"name": "a"}])["spec"]}},
-        "a step holds exactly one of",
-    ),
     "an unknown field": ({"cron": "x"}, "spec.cron"),
 }
 

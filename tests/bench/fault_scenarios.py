@@ -171,7 +171,7 @@ class ScenarioRun:
             read={
                 "format": "parquet",
                 "paths": [SOURCE],
-                "options": {"override_num_blocks": FILES},
+                "options": {"overrideNumBlocks": FILES},
             },
             steps=steps if self.scenario.explodes else [],
             # with rowsPerFile, the job has write tasks, into which the faults are injected

@@ -56,7 +56,7 @@ MODELS: dict[str, Document] = {
     },
 }
 READS: dict[str, Document] = {
-    "vit": {"format": "images", "options": {"size": [224, 224], "include_paths": True}},
+    "vit": {"format": "images", "options": {"size": [224, 224], "includePaths": True}},
     "minilm": {"format": "text"},
     "encode": {"format": "text"},
 }

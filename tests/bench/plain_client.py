@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Names, Owner, token_secret
-from batchinference.spec.cluster import Cluster
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
@@ -27,7 +27,9 @@ LARGEST_BYTES = 1_300_000
 AT_ONCE = 16
 """Concurrent jobs: the operator's default number of workers."""
 _JOB_UID, _RAY_JOB_UID = "uid-of-the-job", "uid-of-the-ray-job"
-_SETTINGS = Config(Cluster(image="registry/pipeline:1"), b"a key of at least thirty-two bytes")
+_SETTINGS = Config(
+    PlatformDefaults(image="registry/pipeline:1"), b"a key of at least thirty-two bytes"
+)
 
 
 class PlainClient:

@@ -141,7 +141,7 @@ def jobs(source: Path, output: Path) -> dict[str, dict[str, object]]:
             read={
                 "format": "images",
                 "paths": [str(source)],
-                "options": {"size": [224, 224], "include_paths": True},
+                "options": {"size": [224, 224], "includePaths": True},
             },
             steps=[
                 {"name": "network", "model": {**network, "output": "scores"}, "batchSize": 64},

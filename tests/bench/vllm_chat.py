@@ -1,14 +1,15 @@
 """Compares the seconds of short chats in the runtime `vllm` with those of `LLM.chat` of vLLM.
 
-    python tests/bench/vllm_chat.py MODEL [ROWS] [BATCHES]
+    python tests/bench/vllm_chat.py MODEL [ROWS] [ROUNDS]
 
-MODEL is a folder, ROWS are 2000 by default, and BATCHES is `maxConcurrentBatches`. Each side loads
-the model in a process of its own, without Ray, and computes the rows after a few others. It fails
-if the texts differ. Needs vLLM: on a machine without GPUs, its build for CPUs.
+MODEL is a folder, ROWS are 2000 by default, and ROUNDS 7. Each side loads the model in a process of
+its own, without Ray. They take turns to compute a round, each with other rows, and the medians
+count. It fails if the texts differ. Needs vLLM: on a machine without GPUs, its build for CPUs.
 """
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ FEW = 64
 ENGINE = {"max_model_len": 256, "enforce_eager": True}
 
 
-def product(model: str, batches: int) -> Callable[[list[str]], list[str]]:
+def product(model: str) -> Callable[[list[str]], list[str]]:
     """Return what computes texts with the step of a job, as in one actor."""
     from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
     from batchinference.pipeline.runtimes.device import Device
@@ -34,9 +35,8 @@ def product(model: str, batches: int) -> Callable[[list[str]], list[str]]:
 
     sampling = {"max_tokens": MOST_TOKENS, "temperature": 0}
     fields: dict[str, Any] = {"sampling": sampling, "engine": ENGINE}
-    step = Step.model_validate(vllm_step(source=model, maxConcurrentBatches=batches, **fields))
+    step = Step.model_validate(vllm_step(source=model, **fields))
     (stage,) = stages_of([step])
-    load_step(step, Device())  # as an actor does: threads that load at once get an engine each
 
     def make() -> Any:
         transform = load_step(step, Device())
@@ -48,7 +48,7 @@ def product(model: str, batches: int) -> Callable[[list[str]], list[str]]:
     ]
 
 
-def alone(model: str, _: int) -> Callable[[list[str]], list[str]]:
+def alone(model: str) -> Callable[[list[str]], list[str]]:
     """Return what computes texts with vLLM's own class for batches."""
     from vllm import LLM, SamplingParams
 
@@ -65,28 +65,50 @@ def alone(model: str, _: int) -> Callable[[list[str]], list[str]]:
 SIDES = {"batchinference": product, "LLM.chat": alone}
 
 
-def main(model: str, rows: int = 2000, batches: int = 16, side: str = "") -> None:
-    if not side:
-        commands = [[sys.executable, __file__, model, str(rows), str(batches), s] for s in SIDES]
-        outputs = [subprocess.check_output(one, text=True) for one in commands]
-        # vLLM prints more when it ends
-        lines = [line for text in outputs for line in text.splitlines() if "checksum" in line]
-        print(*lines, sep="\n")
-        if len({line.rpartition(" ")[2] for line in lines}) > 1:
+class Side:
+    """A process that computes rounds of rows."""
+
+    def __init__(self, name: str, model: str) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process: Any = subprocess.Popen(
+            [sys.executable, __file__, model, "0", "0", name], text=True, **pipes
+        )
+        self.start = self.seconds_of(0, FEW)[0]
+
+    def seconds_of(self, first: int, rows: int) -> tuple[float, str]:
+        """Return the seconds of a round and the hash of its texts."""
+        print(first, rows, file=self._process.stdin, flush=True)
+        for line in self._process.stdout:  # vLLM prints, too
+            if line.startswith("round "):
+                return float(line.split()[1]), line.split()[2]
+        sys.exit("a side has ended")
+
+
+def main(model: str, rows: int = 2000, rounds: int = 7) -> None:
+    sides = {name: Side(name, model) for name in SIDES}
+    seconds: dict[str, list[float]] = {name: [] for name in SIDES}
+    for number in range(rounds):
+        done = {name: side.seconds_of((number + 1) * rows, rows) for name, side in sides.items()}
+        if len({texts for _, texts in done.values()}) > 1:
             sys.exit("the texts differ")
-        return
-    began = time.perf_counter()
-    run = SIDES[side](model, batches)
-    loaded = time.perf_counter()
-    run([f"warm up {number}" for number in range(FEW)])
-    ready = time.perf_counter()
-    answers = run([f"question number {number}" for number in range(rows)])
-    seconds = time.perf_counter() - ready
-    print(
-        f"{side}: engine in {loaded - began:.1f} s, {len(answers)} rows in {seconds:.2f} s, "
-        f"{rows / seconds:.0f} rows/s, checksum {hash_of(answers)}",
-        flush=True,
-    )
+        for name in SIDES:
+            seconds[name].append(done[name][0])
+    median = {name: statistics.median(each) for name, each in seconds.items()}
+    for name, side in sides.items():
+        each = " ".join(f"{one:.2f}" for one in seconds[name])
+        print(f"{name}: start {side.start:.1f} s, {rows / median[name]:.0f} rows/s ({each} s)")
+    product_rows, other = (1 / median[name] for name in SIDES)
+    print(f"rows/s: {product_rows / other:.2f} of LLM.chat")
+
+
+def compute_rounds(name: str, model: str) -> None:
+    """Compute the rows of each line of the standard input. The first round includes the start."""
+    began, run = time.perf_counter(), SIDES[name](model)
+    for number, line in enumerate(sys.stdin):
+        first, rows = map(int, line.split())
+        began = began if number == 0 else time.perf_counter()
+        answers = run([f"question number {number}" for number in range(first, first + rows)])
+        print("round", time.perf_counter() - began, hash_of(answers), flush=True)
 
 
 def hash_of(answers: list[str]) -> str:
@@ -97,4 +119,7 @@ def hash_of(answers: list[str]) -> str:
 
 if __name__ == "__main__":
     model, *rest = sys.argv[1:]
-    main(model, *map(int, rest[:2]), *rest[2:])  # type: ignore[arg-type]
+    if len(rest) > 2:
+        compute_rounds(rest[2], model)
+    else:
+        main(model, *map(int, rest))

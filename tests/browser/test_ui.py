@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
-from batchinference.pipeline.html_report.samples import cell
 from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.progress import Counts, Progress, RowsOverTime
 from batchinference.ui import pages
-from batchinference.ui.pages import FoundRow, JobDetails, JobEntry, SearchPage
+from batchinference.ui.pages import JobDetails, JobEntry
 from batchinference.ui.site import SCRIPT, Answer
 from support.browser import DESKTOP, PHONE, served_ui
 
 LONG = "s3://bucket/" + "a-very-long-directory-name/" * 8
-PATHS = ["", "jobs/0", "jobs/0/search"]
+PATHS = ["", "jobs/0"]
 MAX_LABEL = 63
 """Maximum number of characters of a label of Kubernetes, such as the name of a worker group."""
 
@@ -33,7 +31,7 @@ class GrowingJob:
     def __init__(self) -> None:
         self.rows = 0
 
-    def answer(self, path: str, query: Any) -> Answer:
+    def answer(self, path: str) -> Answer:
         if path == "live.js":
             return Answer(pages.script().encode(), kind=SCRIPT)
         self.rows = min(40, self.rows + 10)
@@ -50,14 +48,9 @@ class GrowingJob:
     def _page(self, path: str, entry: JobEntry) -> str:
         history = RowsOverTime(seconds=[0, 2, 4], rows=[0, 10, 20])
         group = ErrorGroup("own", "ValueError: " + LONG, 2, [{"path": LONG, "row": 1}])
-        picture = cell("image", np.full((64, 64, 3), 90, np.uint8))
-        match path:
-            case "":
-                return pages.jobs_page([entry, JobEntry("1", "./b", problem=LONG)], LONG)
-            case "jobs/0":
-                return pages.job_page(JobDetails(entry, history, [group], LONG, True, True))
-        row = FoundRow(1, 0.5, {"image": picture, "path": cell("path", LONG)})
-        return pages.search_page(SearchPage(entry, text="a", problem=LONG, rows=[row] * 3))
+        if not path:
+            return pages.jobs_page([entry, JobEntry("1", "./b", problem=LONG)], LONG)
+        return pages.job_page(JobDetails(entry, history, [group], LONG, True))
 
 
 @pytest.fixture

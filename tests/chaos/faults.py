@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from chaos.store import CODE_VOLUME, ChaosStore
+from chaos.store import CODE_MOUNT, ChaosStore
 from support.cluster.disruptions import restart_api_server
 from support.cluster.kubectl import Kubectl
 from support.cluster.waits import kill, pods
@@ -118,7 +118,7 @@ def _kill_all(kubectl: Kubectl, names: list[str]) -> None:
 
 
 def _kill_process(site: Site, names: list[str], pattern: str, random: Random) -> None:
-    program = f"{CODE_VOLUME['mountPath']}/kill_process.py"
+    program = f"{CODE_MOUNT['mountPath']}/kill_process.py"
     seed = str(random.randrange(1 << 30))
     try:
         site.jobs("exec", _one_of(names, random), "--", "python3", program, pattern, seed)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaos.inputs import FORMATS, ROWS
-from chaos.store import CODE_VOLUME, PROXY
+from chaos.store import CODE_MOUNT, CODE_VOLUME, PROXY
 from support.cluster.object_store import BUCKET
 from support.documents.minimal import Document, document
 
@@ -100,11 +100,12 @@ class Job:
                    "columns": ["number", "part"]},
             errors={"maxPercent": 5},
             retry={"maxAttempts": 20, "backoff": {"initial": "1s", "max": "5s"}},
-            cluster={"volumes": [CODE_VOLUME], "env": self._environment()},
+            cluster={"volumes": [CODE_VOLUME], "volumeMounts": [CODE_MOUNT],
+                     "env": self._environment()},
         )  # fmt: skip
 
     def _environment(self) -> list[dict[str, str]]:
-        variables = {"PYTHONPATH": CODE_VOLUME["mountPath"], "CHAOS_JOB": self.name,
+        variables = {"PYTHONPATH": CODE_MOUNT["mountPath"], "CHAOS_JOB": self.name,
                      "AWS_ENDPOINT_URL": PROXY}  # fmt: skip
         return [{"name": name, "value": value} for name, value in variables.items()]
 

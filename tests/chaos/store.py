@@ -14,11 +14,8 @@ PODS = Path(__file__).parent / "pods"
 PROXY = "http://proxy:7071"
 USUAL_SHARE = 0.01
 """The share of requests into which the proxy injects faults."""
-CODE_VOLUME: Object = {
-    "name": "code",
-    "mountPath": "/code",
-    "configMap": {"name": "chaos-code"},
-}
+CODE_VOLUME: Object = {"name": "code", "configMap": {"name": "chaos-code"}}
+CODE_MOUNT: Object = {"name": "code", "mountPath": "/code"}
 
 
 class ChaosStore(ObjectStore):
@@ -95,14 +92,14 @@ def _python(name: str, program: str, *arguments: str) -> Object:
     return {
         "name": name,
         "image": PIPELINE_IMAGE,
-        "command": ["python3", f"{CODE_VOLUME['mountPath']}/{program}", *arguments],
+        "command": ["python3", f"{CODE_MOUNT['mountPath']}/{program}", *arguments],
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}},
         "securityContext": RESTRICTED,
     }
 
 
 def _with_code(container: Object) -> Object:
-    mount = {"name": CODE_VOLUME["name"], "mountPath": CODE_VOLUME["mountPath"]}
+    mount = dict(CODE_MOUNT)
     return {**container, "volumeMounts": [*container.get("volumeMounts", []), mount]}
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from batchinference import __version__
-from batchinference.spec import parse_cluster
-from batchinference.spec.cluster import Cluster
+from batchinference.spec import parse_defaults
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.settings import OperatorSettings
 from support.cluster.chart import NAMESPACE, Chart, container, defaults_map, one
@@ -121,7 +121,7 @@ def test_env_variables_are_read_by_the_operator(
         "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3},
         "clusterDomain": "corp.example",
         "metrics": {"maxNamespaces": 7},
-        "prices": {"currency": "EUR", "gpuHour": 2.5},
+        "prices": {"currency": "EUR", "deviceHour": 2.5},
     }
     variables = container(chart.manifests(values))["env"]
     for variable in variables:
@@ -134,7 +134,7 @@ def test_env_variables_are_read_by_the_operator(
     assert (settings.own_namespace, settings.cluster_domain) == (NAMESPACE, "corp.example")
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
     assert settings.metrics_namespaces == 7
-    assert settings.prices == Prices(currency="EUR", cpuHour=0, gpuHour=2.5)
+    assert settings.prices == Prices(currency="EUR", cpuHour=0, deviceHour=2.5)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"
     names = {variable["name"].removeprefix(prefix).lower() for variable in variables}
@@ -163,8 +163,8 @@ def test_env_variables_of_files_refer_to_mounted_files(
     assert file.name in source["data"]
 
 
-def defaults(manifests: list[Object]) -> Cluster:
-    return parse_cluster(defaults_map(manifests)["data"]["defaults.yaml"])
+def defaults(manifests: list[Object]) -> PlatformDefaults:
+    return parse_defaults(defaults_map(manifests)["data"]["defaults.yaml"])
 
 
 def test_defaults_have_the_pipeline_image_of_the_same_version(manifests: list[Object]) -> None:
@@ -186,7 +186,7 @@ def test_defaults_are_passed_unchanged(chart: Chart) -> None:
             "XPU": {"resource": "vendor.example/xpu", "device": "xpu"},
         },
     }  # fmt: skip
-    assert defaults(chart.manifests({"defaults": given})) == Cluster.model_validate(given)
+    assert defaults(chart.manifests({"defaults": given})) == PlatformDefaults.model_validate(given)
 
 
 @pytest.mark.parametrize("empty", [None, {}])

@@ -37,7 +37,7 @@ def checksum(release: Release) -> str:
 def create_job(release: Release) -> Namespace:
     """Create a job in its own namespace, and return the namespace."""
     namespace = new_namespace(release.server, f"{release.namespace}-jobs")
-    path = "/apis/batchinference.dev/v1alpha1/batchinferences"
+    path = "/apis/batchinference.dev/v1beta1/batchinferences"
     eventually("jobs are served", lambda: release.server.serves(path), 30, 0.05)
     namespace.create(document("job"))
     return namespace

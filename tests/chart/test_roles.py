@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
-from batchinference.rendering.policy import PlatformPolicy
-from support.cluster.chart import NAMESPACE, Chart, container, defaults_map, one
+from support.cluster.chart import NAMESPACE, Chart, container, one
 
 Object = dict[str, Any]
 
@@ -73,27 +71,6 @@ def test_roles_and_cluster_role_grant_the_same_permissions(chart: Chart) -> None
     (extra,) = (rule for rule in everywhere if rule not in within[0])
     assert extra["resources"] == ["customresourcedefinitions"]
     assert within == [[rule for rule in everywhere if rule != extra]] * 2
-
-
-@pytest.mark.parametrize(
-    ("values", "granted"),
-    [
-        ({}, False),
-        ({"policy": None}, False),  # `helm upgrade --reuse-values` from a chart without it
-        ({"policy": {"patches": True}}, True),
-        ({"defaults": {"patches": [{"groups": ["*"], "pod": {}}]}}, True),
-    ],
-    ids=str,
-)
-def test_pods_can_be_validated_where_patches_are_allowed(
-    chart: Chart, values: Object, granted: bool
-) -> None:
-    manifests = chart.manifests({**values, "rbac": {"aggregate": False}})
-    (role,) = of_kind(manifests, "ClusterRole")
-    resources = [rule["resources"] for rule in role["rules"]]
-    assert (["podtemplates"] in resources) == granted
-    policy = yaml.safe_load(defaults_map(manifests)["data"]["policy.yaml"])
-    assert PlatformPolicy.model_validate(policy).patches == granted or "defaults" in values
 
 
 def test_roles_are_aggregated_to_view_edit_and_admin(chart: Chart) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from batchinference.spec.cluster import Cluster
+from batchinference.spec.platform_defaults import PlatformDefaults
 from support.cluster.chart import WITH_CRDS, Chart, one
 from support.cluster.deployment import CHART
 from support.documents.yaml_files import read_yaml
@@ -45,16 +45,16 @@ SHOWN: dict[str, tuple[Any, str]] = {
         f"policy.{name}": ([f"m-{name}/"], f"m-{name}/")
         for name in (
             *("volumes", "images", "serviceAccounts", "priorityClasses", "queuePriorityClasses"),
-            *("runtimeClasses", "tolerations"),
+            *("runtimeClasses", "tolerations", "annotations"),
         )
     },
+    "policy.maxPriority": (86, "maxPriority: 86"),
     "policy.profiles": (False, "profiles: false"),
     "policy.hostAccess": (True, "hostAccess: true"),
-    "policy.patches": (["metadata.marked"], "metadata.marked"),
     "clusterDomain": ("m-domain", "value: m-domain"),
     "prices.currency": ("MMM", '"currency":"MMM"'),
     "prices.cpuHour": (0.82, '"cpuHour":0.82'),
-    "prices.gpuHour": (83, '"gpuHour":83'),
+    "prices.deviceHour": (83, '"deviceHour":83'),
     "tokenKey.existingSecret": ("m-secret", "secretName: m-secret"),
     "serviceAccount.name": ("m-account", "serviceAccountName: m-account"),
     "serviceAccount.annotations": ({"m-role": "yes"}, "m-role: 'yes'"),
@@ -182,7 +182,7 @@ def test_values_schema_equals_the_values() -> None:
 
 
 def test_values_schema_of_defaults_equals_the_cluster_settings() -> None:
-    fields = {field.alias for field in Cluster.model_fields.values()}
+    fields = {field.alias for field in PlatformDefaults.model_fields.values()}
     assert SCHEMA["properties"]["defaults"]["properties"].keys() == fields
 
 
@@ -202,7 +202,7 @@ INVALID = [
     ({"policy": {"hostAccess": []}}, "/policy/hostAccess"),
     ({"admissionPolicy": {"enabled": 1}}, "/admissionPolicy/enabled"),
     ({"prices": {"currency": "euro"}}, "/prices/currency"),
-    ({"prices": {"gpuHour": -1}}, "/prices/gpuHour"),
+    ({"prices": {"deviceHour": -1}}, "/prices/deviceHour"),
     ({"crds": {"enabled": "yes"}}, "/crds/enabled"),
     ({"crds": {"install": True}}, "/crds"),
     ({"kuberay": {"enabled": 1}}, "/kuberay/enabled"),

@@ -93,8 +93,6 @@ SETS: dict[str, Object] = {
     "one namespace": {"watchNamespaces": ["a"]},
     "two namespaces": {"watchNamespaces": NAMESPACES},
     "roles not aggregated": {"rbac": {"aggregate": False}},
-    "patches allowed": {"policy": {"patches": True}},
-    "some patches allowed": {"policy": {"patches": ["metadata.annotations", "spec.affinity"]}},
     "strict policy": {
         "policy": {
             "volumes": [],
@@ -104,11 +102,12 @@ SETS: dict[str, Object] = {
             "queuePriorityClasses": ["it's quoted"],
             "runtimeClasses": ["one"],
             "tolerations": ["example.com/gpu"],
+            "annotations": ["example.com/"],
             "profiles": False,
+            "maxPriority": 0,
         },
-        "defaults": {"limits": {"priority": 0}},
     },
-    "open policy": {"policy": {"volumes": True, "hostAccess": True, "patches": True}},
+    "open policy": {"policy": {"volumes": True, "hostAccess": True, "annotations": True}},
     "no admission policy": {"admissionPolicy": {"enabled": False}},
     "default patches": {"defaults": {"patches": PATCHES}},
     # `helm upgrade --reuse-values` from a chart without these values
@@ -123,7 +122,7 @@ SETS: dict[str, Object] = {
     },
     "default resources": {"defaults": {"requests": {"cpu": 0.1}, "workers": {"max": 100}}},
     "another domain": {"clusterDomain": "corp.example"},
-    "prices": {"prices": {"currency": "EUR", "cpuHour": 0.04, "gpuHour": 2.5}},
+    "prices": {"prices": {"currency": "EUR", "cpuHour": 0.04, "deviceHour": 2.5}},
     "limited jobs": {"concurrency": {"maxRunning": 50, "maxRunningPerNamespace": 10}},
     "busy API server": {"api": {"qps": 20.5, "burst": 30}, "workers": 2},
     "plain log": {"logging": {"format": "plain", "level": "WARNING"}},

@@ -8,8 +8,8 @@ import typer
 
 from batchinference.cli.main import app
 from batchinference.spec.addresses import SCHEMES
-from batchinference.spec.reference import reference
 from batchinference.spec.report import Report
+from generators.reference import reference
 from support.documents.pages import ROOT
 
 PAGE = (ROOT / "docs/coverage.md").read_text()

@@ -68,21 +68,6 @@ def test_torch_predictor(tmp_path: Path) -> None:
     assert np.allclose([row["probabilities"] for row in rows], expected, atol=1e-5)
 
 
-def test_keras_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "torch")  # Keras reads it at its first import
-    import keras
-
-    copy = prepared("keras-predictor", tmp_path)
-    rows = rows_made_by(copy)
-    x = np.array([[row["x"]] for row in rows], dtype=np.float32)
-    assert len(x) == 250
-    assert (x > 0).all()
-    model = keras.models.load_model(copy / "model" / "surface.keras")
-    expected = model.predict(x, verbose=0)
-    assert np.allclose([row["y"] for row in rows], expected, atol=1e-4)
-    assert np.abs(expected - x**2).mean() < 0.2
-
-
 def test_legacy_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = prepared("legacy-predictor", tmp_path)
     legacy = module_of("legacy-predictor", "legacy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.spec.troubleshooting import MISTAKES as FAMILIES
+from generators.troubleshooting import MISTAKES as FAMILIES
 from support.documents.mistakes import MISTAKES, messages, table
 from support.documents.pages import ROOT
 

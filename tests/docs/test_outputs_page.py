@@ -17,7 +17,7 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 
 from batchinference.api.files import with_absolute_paths
-from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.contents import first_rows
 from batchinference.spec import BatchInference, parse
 from support.documents.minimal import Document
 from support.documents.pages import jobs
@@ -31,7 +31,7 @@ WITHOUT_ROWS = "./out/none"
 """The path of the example of an output without rows."""
 ALL = {job["write"]["path"]: job["write"] for job in jobs("docs/outputs.md")}
 WRITES = {write["format"]: write for path, write in ALL.items() if path != WITHOUT_ROWS}
-FORMATS = ["parquet", "csv", "webdataset", "images", "lance", "delta", "iceberg", "sql"]
+FORMATS = ["parquet", "csv", "webdataset", "lance", "delta", "iceberg", "sql"]
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,7 @@ def job_of(photos: Path, place: Path, write: Document, *steps: Document) -> Batc
         "outputs",
         photos,
         place / "out",
-        read={"format": "images", "options": {"include_paths": True}},
+        read={"format": "images", "options": {"includePaths": True}},
         steps=[
             {"name": "class", "labelFromPath": {"column": "class", "index": -2}},
             {"name": "name", "labelFromPath": {"column": "name", "index": -1}},
@@ -113,14 +113,6 @@ def webdataset(place: Path) -> list[str]:
     return [name.split(".")[0].replace("_png", ".png") for name in found if "image" in name]
 
 
-def images(place: Path) -> list[str]:
-    files = list((place / "out/images/class=pets").glob("*.webp"))
-    for file in files:
-        with Image.open(file) as image:
-            assert (image.format, image.size) == ("WEBP", (32, 24))
-    return [f"{file.stem.rsplit('-', 1)[1]}.png" for file in files]
-
-
 def lance_(place: Path) -> list[str]:
     return names(lance.dataset(place / "out/lance").to_table().to_pylist())
 
@@ -148,6 +140,5 @@ def names(rows: list[dict[str, Any]]) -> list[str]:
 
 READ = {
     **{"parquet": parquet, "csv": csv_, "webdataset": webdataset},
-    **{"images": images},
     **{"lance": lance_, "delta": delta, "iceberg": iceberg, "sql": sql},
 }

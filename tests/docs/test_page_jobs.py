@@ -91,10 +91,6 @@ def check_vectors(rows: list[Row]) -> None:
     assert rows == [{"data": [0, 1]}, {"data": [2, 3]}, {"data": [4, 5]}]
 
 
-def check_examples(rows: list[Row]) -> None:
-    assert rows == [{"id": 1, "tags": [b"one"]}]
-
-
 def check_samples(rows: list[Row]) -> None:
     assert [(row["__key__"], row["json"]["name"]) for row in rows] == [
         (name, name) for name in PHOTOGRAPHS
@@ -226,15 +222,6 @@ def check_passages(rows: list[Row]) -> None:
     assert all(len(row["text"]) == row["chunk_end"] - row["chunk_start"] <= 24 for row in rows)
 
 
-def check_triage(rows: list[Row]) -> None:
-    assert len(rows) == 3
-    for answers in (row["triage"] for row in rows):
-        assert 0 <= answers["refund"]["noul"] <= 1
-        assert answers["team"]["choice"] in ("sales", "care")
-        assert 0 <= answers["urgency"]["score"] <= 2
-        assert 0 <= answers["urgency"]["confidence"] <= 1
-
-
 def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
@@ -258,7 +245,6 @@ EXPECTED = {
         "missing-texts": check_missing_texts,
         "long-texts": check_long_texts,
         "long-prompts": count(2),
-        "triage": check_triage,
         "generation": count(4),
         "photos": count(3),
         "quality": count(3),
@@ -301,7 +287,6 @@ EXPECTED = {
         "frames": check_frames,
         "phone-films": check_phone_films,
         "vectors": check_vectors,
-        "examples": check_examples,
         "labels": check_labels,
         "samples": check_samples,
         "listed": check_listed,

@@ -15,10 +15,10 @@ PAGE = "docs/policy.md"
 
 def test_each_policy_value_is_described_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| .* \| `?([^|`]+)`?.* \|$", (ROOT / PAGE).read_text(), re.M)
-    shown = {"true": True, "false": False}
+    shown = {"true": True, "false": False, "1000000000": 10**9}
     described = {name: shown.get(default) for name, default in rows}
     defaults = PlatformPolicy().model_dump(by_alias=True)
-    assert described == {**defaults, "volumes": None}
+    assert described == {**defaults, "volumes": None, "annotations": None}
 
 
 def test_page_shows_the_message_of_the_policy() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
-from batchinference.spec.troubleshooting import WAITING
+from generators.troubleshooting import WAITING
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of

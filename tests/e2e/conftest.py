@@ -152,8 +152,13 @@ def example(store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Cal
 @pytest.fixture(scope="session")
 def own_code() -> Job:
     """Return the field `cluster` of a job whose steps are in the module `slow`."""
-    volume = {"name": "code", "mountPath": "/code", "configMap": {"name": "code"}}
-    return {"volumes": [volume], "env": [{"name": "PYTHONPATH", "value": "/code"}]}
+    volume = {"name": "code", "configMap": {"name": "code"}}
+    mount = {"name": "code", "mountPath": "/code"}
+    return {
+        "volumes": [volume],
+        "volumeMounts": [mount],
+        "env": [{"name": "PYTHONPATH", "value": "/code"}],
+    }
 
 
 @pytest.fixture(scope="session")

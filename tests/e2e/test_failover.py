@@ -69,7 +69,7 @@ def retried(slow_job: Callable[..., Job], store: ObjectStore) -> Job:
     """Return a job whose input does not exist yet."""
     job = slow_job("retried")
     job["spec"]["read"]["paths"] = [store.uri("late")]
-    job["spec"]["retry"] = {"backoff": {"initial": "30s"}, "onCause": {"BadInput": "retry"}}
+    job["spec"]["retry"] = {"backoff": {"initial": "30s"}, "onCause": {"BadInput": "Retry"}}
     return job
 
 

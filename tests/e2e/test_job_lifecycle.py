@@ -65,7 +65,7 @@ def locked_database(kubectl: Kubectl, pod: str) -> Iterator[None]:
 def fails_twice(store: ObjectStore) -> Job:
     """Return a job without input that fails, and fails again when it is retried."""
     job = document("failing", read={"format": "text", "paths": [store.uri("nothing/here")]})
-    again = {"maxAttempts": 2, "backoff": {"initial": "1s"}, "onCause": {"BadInput": "retry"}}
+    again = {"maxAttempts": 2, "backoff": {"initial": "1s"}, "onCause": {"BadInput": "Retry"}}
     job["spec"] |= {"retry": again, "priority": 5}
     return job
 

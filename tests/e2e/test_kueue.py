@@ -73,7 +73,7 @@ def test_lost_worker_of_a_queued_job_is_replaced(
     size: Job,
 ) -> None:
     job = slow_job("queued")
-    job["spec"]["cluster"] |= {"queue": QUEUE, **size}
+    job["spec"]["cluster"] |= {"queueName": QUEUE, **size}
     name = create(job)
     wait_for_rows(kubectl, name)
     ray_job = kubectl.get("rayjob", f"{name}-1") or {}
@@ -99,7 +99,7 @@ def test_second_job_waits_for_the_quota_and_says_so(
 ) -> None:
     first, second = slow_job("first"), slow_job("second")
     for job in (first, second):
-        job["spec"]["cluster"] |= {"queue": QUEUE, **FIXED}
+        job["spec"]["cluster"] |= {"queueName": QUEUE, **FIXED}
     running = create(first)
     wait_for_phase(kubectl, running, "Running")
     waiting = create(second)

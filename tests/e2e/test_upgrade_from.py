@@ -75,7 +75,7 @@ def test_upgrade_keeps_jobs_in_each_phase(
     (tmp_path / "lines.txt").write_text("".join(f"line {n}\n" for n in range(GATED)))
     late = slow_job("retried")
     late["spec"]["read"]["paths"] = [store.uri("late")]
-    late["spec"]["retry"] = {"backoff": {"initial": "45s"}, "onCause": {"BadInput": "retry"}}
+    late["spec"]["retry"] = {"backoff": {"initial": "45s"}, "onCause": {"BadInput": "Retry"}}
     pended = slow_job("pending")
     pended["spec"]["cluster"] |= {"nodeSelector": {SLOT: "open"}}
     done, job = slow_job("complete"), slow_job("running")

@@ -18,7 +18,7 @@ import pyarrow as pa
 from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.vllm import engine, runtime
+from batchinference.pipeline.runtimes.vllm import engine
 from batchinference.pipeline.steps import as_result, load_step
 from batchinference.spec.steps import Step
 
@@ -37,7 +37,9 @@ def share_engines() -> None:
         return running[key]
 
     engine._started = started
-    runtime.engine_of = cache(engine.engine_of.__wrapped__)  # it would end the engine of old models
+    engine._engine_of = cache(
+        engine._engine_of.__wrapped__
+    )  # it would end the engine of old models
 
 
 def answered(request: dict[str, Any]) -> list[Any]:

@@ -1,5 +1,5 @@
-"""`make screenshots`: run a job over pictures, and write images of its HTML report, and of a
-similarity search in the browser, to docs/images.
+"""`make screenshots`: run a job over pictures, and write images of its HTML report to
+docs/images.
 
 The job runs on Ray. A few of its pictures are truncated, and a few are too dark."""
 
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,10 +15,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from batchinference.api.targets import Target
-from batchinference.ui.jobs import GivenJobs
-from batchinference.ui.site import Answer, SearchTrust, Site
-from support.browser import DESKTOP, PHONE, ROOT, chromium, opened, save_image, served_ui
+from support.browser import DESKTOP, PHONE, ROOT, chromium, opened, save_image
 from support.inputs.photographs import photograph
 from support.models import tiny_transformers
 from support.program import run_program
@@ -49,12 +44,12 @@ MODEL = {
     "output": "embedding",
 }
 JOB = {
-    "apiVersion": "batchinference.dev/v1alpha1",
+    "apiVersion": "batchinference.dev/v1beta1",
     "kind": "BatchInference",
     "metadata": {"name": "photos"},
     "spec": {
         "read": {"format": "images", "paths": ["./photos"],
-                 "options": {"size": [224, 224], "include_paths": True}},
+                 "options": {"size": [224, 224], "includePaths": True}},
         "steps": [
             {"name": "sharpness", "python": {"callable": "pictures:sharpness"}},
             {"name": "clear", "filter": "sharpness > 1"},
@@ -117,28 +112,6 @@ def take_rows(browser: Any, page: Path) -> None:
         save_image(shown.locator("section[aria-labelledby=sample]").screenshot(), "report-rows")
 
 
-class WithoutFolder(Site):
-    """The pages of jobs in a folder, without the path of the folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            GivenJobs([Target(str(folder / "out"))]), SearchTrust(str(folder / "job.yaml"))
-        )
-        self._folder = folder
-
-    def answer(self, path: str, query: Mapping[str, str]) -> Answer:
-        found = super().answer(path, query)
-        return replace(found, content=found.content.replace(bytes(self._folder), b"."))
-
-
-def take_search(browser: Any, folder: Path) -> None:
-    """Write an image of a similarity search in `batchinference ui`."""
-    with served_ui(WithoutFolder(folder)) as address:
-        page = browser.new_page(viewport=DESKTOP)
-        page.goto(address + "jobs/0/search?row=5")
-        save_image(page.screenshot(), "ui-search")
-
-
 def main() -> None:
     (ROOT / "docs/images").mkdir(exist_ok=True)
     with TemporaryDirectory(prefix="screenshots-") as folder, chromium() as browser:
@@ -146,7 +119,6 @@ def main() -> None:
         for name in SHOTS:
             take(browser, page, name)
         take_rows(browser, page)
-        take_search(browser, Path(folder))
 
 
 if __name__ == "__main__":

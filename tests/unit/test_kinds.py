@@ -70,7 +70,7 @@ KINDS = {
         ("spec/models/", "pipeline/runtimes/"),
     ),
     "a step": Kind(
-        {"Chunk", "Explode", "LabelFromPath", "Nearest", "PythonStep", "Repartition"},
+        {"Chunk", "Explode", "LabelFromPath", "PythonStep", "Repartition"},
         set(Step.kinds()),
         "kind",
         ("spec/steps.py", "pipeline/steps/"),
@@ -142,10 +142,10 @@ def test_steps_are_not_told_apart_by_their_fields() -> None:
 
 ROW = re.compile(r"^\| (an? [a-z ]+) \| (.+) \| (.+) \| \[.+\]\((.+)\) \|$", re.MULTILINE)
 EXAMPLES = {
-    "a read format": ("tfrecords", r"ReadTfrecords|Tfrecords(Options|Reader)"),
+    "a read format": ("webdataset", r"ReadWebdataset|Webdataset(Options|Reader)"),
     "an output format": ("json", "WriteJson|JsonWriter"),
     "a runtime": ("onnx", "Onnx(Model|Runtime)"),
-    "a step": ("nearest", "Nearest|NearestRows"),
+    "a step": ("chunk", "class Chunk|spec.chunk import Chunk|ChunkText"),
 }
 """An example of each kind, and its classes."""
 

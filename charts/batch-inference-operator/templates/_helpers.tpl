@@ -122,12 +122,6 @@ affinity:
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]
-{{- if or (.Values.policy | default dict).patches (.Values.defaults | default dict).patches }}
-# only for dry runs, with which the API server validates patched pods
-- apiGroups: [""]
-  resources: [podtemplates]
-  verbs: [create]
-{{- end }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]

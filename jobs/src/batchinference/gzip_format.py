@@ -12,11 +12,6 @@ _GZIP = 31
 """The parameter `wbits` of zlib for the gzip format."""
 
 
-def gzipped(content: bytes) -> bytes:
-    """Return the compressed content."""
-    return zlib.compress(content, _LEVEL, _GZIP)
-
-
 def gzip_compressor() -> zlib._Compress:
     """Return a compressor for content that is not in memory as a whole."""
     return zlib.compressobj(_LEVEL, wbits=_GZIP)

@@ -68,6 +68,11 @@ def escaped_controls(line: str) -> str:
     return _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], line)
 
 
-def money(amount: float, currency: str) -> str:
+def money(amount: float | str, currency: str) -> str:
     """Return an amount such as `1,234.50 EUR`."""
-    return f"{amount:,.2f} {currency}"
+    return f"{float(amount):,.2f} {currency}"
+
+
+def decimal_text(amount: float) -> str:
+    """Return an amount of money in the form of the API, such as `1234.5000`."""
+    return f"{amount:.4f}"

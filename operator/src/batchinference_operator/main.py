@@ -12,23 +12,23 @@ from contextlib import suppress
 from functools import partial
 
 import aiohttp
-import kopf
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from pydantic import ValidationError
 
-from batchinference.rendering import MANAGER
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.controller import Controller, stores
-from batchinference_operator.controller.driver_client import DashboardClient
-from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
-from batchinference_operator.controller.kopf_handlers import configure, register
+from batchinference_operator.controller.driver_poller import (
+    MAX_POLLS,
+    DashboardClient,
+    DriverPoller,
+)
+from batchinference_operator.controller.kopf_operator import kopf_operator, resync, run_kopf
 from batchinference_operator.controller.policy_reload import reload_policy
-from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import Refused
 from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.http import USER_AGENT, send_recorded
+from batchinference_operator.kube.http import USER_AGENT, RateLimiter, send_recorded
 from batchinference_operator.kube.kopf_login import KopfLogin
 from batchinference_operator.kube.leader_election import (
     Leadership,
@@ -36,14 +36,11 @@ from batchinference_operator.kube.leader_election import (
     Lease,
     LeaseForbidden,
 )
-from batchinference_operator.kube.rate_limiter import RateLimiter
-from batchinference_operator.kube.reflector import Reflector
-from batchinference_operator.kube.watch_health import WatchHealth
-from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.kube.reflector import Reflector, WatchHealth
+from batchinference_operator.observability.event_recorder import EventRecorder, Telemetry
 from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
@@ -170,28 +167,26 @@ async def _run(
     login: KopfLogin,
     settings: OperatorSettings,
 ) -> None:
-    registry = kopf.OperatorRegistry()
-    register(registry, controller, schedules, login)
-    kopf_settings = kopf.OperatorSettings()
-    clusterwide = not settings.namespace_list
-    configure(kopf_settings, clusterwide=clusterwide, watch_seconds=settings.watch_seconds)
+    workers: list[asyncio.Task[None]] = []
+    registry = kopf_operator(
+        controller,
+        schedules,
+        login,
+        settings.namespace_list,
+        watch_seconds=settings.watch_seconds,
+        stop=lambda: _cancel(workers),
+    )
     async with asyncio.TaskGroup() as group:
         # must start before kopf, which on exit waits for each task that was created after it
         work = _work(controller, schedules, poller, reflectors, settings)
-        workers = [group.create_task(each) for each in work]
+        workers += [group.create_task(each) for each in work]
         # a separate task, so that a lost Lease ends the workers before kopf has stopped
-        kopf_task = group.create_task(
-            kopf.operator(
-                registry=registry,
-                settings=kopf_settings,
-                namespaces=settings.namespace_list,
-                clusterwide=clusterwide,
-                standalone=True,
-                # otherwise kopf looks up the user's name; the parameter's type is not public
-                identity=MANAGER,  # type: ignore[arg-type]
-            )
-        )
-        kopf_task.add_done_callback(lambda _: [worker.cancel() for worker in workers])
+        group.create_task(run_kopf(registry, settings.namespace_list))
+
+
+def _cancel(workers: Sequence[asyncio.Task[None]]) -> None:
+    for worker in workers:
+        worker.cancel()
 
 
 def _work(

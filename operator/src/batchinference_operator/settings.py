@@ -14,14 +14,13 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchinference.rendering.policy import PlatformPolicy, parse_policy
-from batchinference.spec import SpecError, parse_cluster
-from batchinference.spec.cluster import Cluster
-from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
+from batchinference.spec import SpecError, parse_defaults
+from batchinference.spec.platform_defaults import PlatformDefaults
+from batchinference_operator.controller.driver_poller import CLUSTER_DOMAIN
+from batchinference_operator.kube.http import BURST, QPS
 from batchinference_operator.kube.leader_election import Identity
-from batchinference_operator.kube.rate_limiter import BURST, QPS
 from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.config import Concurrency, Config
 from batchinference_operator.reconcile.cost import Prices
 
 T = TypeVar("T")
@@ -39,7 +38,7 @@ class OperatorSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BATCHINFERENCE_OPERATOR_")
 
     defaults_file: Path | None = None
-    """YAML file with the platform's defaults, in the format of spec.cluster."""
+    """YAML file with the platform's defaults: the fields of spec.cluster, and patches."""
     policy_file: Path | None = None
     """YAML file with the platform's policy: the chart value `policy`. It is read again when it
     changes."""
@@ -115,8 +114,8 @@ class OperatorSettings(BaseSettings):
         """Read and return the policy. Raises OSError, or ValueError if it is invalid."""
         return _parse_file(self.policy_file, parse_policy)
 
-    def _defaults(self) -> Cluster:
-        return _parse_file(self.defaults_file, parse_cluster)
+    def _defaults(self) -> PlatformDefaults:
+        return _parse_file(self.defaults_file, parse_defaults)
 
 
 def _parse_file(file: Path | None, parse: Callable[[str], T]) -> T:

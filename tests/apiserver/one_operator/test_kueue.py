@@ -7,7 +7,7 @@ from typing import Any
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import SimulatedJob
 
-QUEUE = {"queue": "gpu", "queuePriorityClass": "nightly"}
+QUEUE = {"queueName": "gpu", "queuePriorityClassName": "nightly"}
 PLACE = {"nodeSelector": {"flavor": "spot"}}
 
 
@@ -24,7 +24,7 @@ def test_preempted_job_continues_in_the_same_attempt(
     shared_operator: OperatorProcess, job: Any
 ) -> None:
     simulated = job(cluster=QUEUE)
-    simulated.status("Pending", "Queued", "waits to be admitted by Kueue from queue gpu")
+    simulated.status("Pending", "Queued", "in LocalQueue gpu")
     assert simulated.ray_job["spec"]["suspend"] is True
     decide(simulated, suspend=False)
     simulated.start_cluster()

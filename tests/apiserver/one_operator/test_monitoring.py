@@ -95,7 +95,7 @@ def with_gpu(namespace: Namespace, dashboard: Dashboard, name: str) -> Simulated
     job.create_pod({"conditions": [scheduled]}, group=-1)
     job.start_driver()
     job.report("running", progress={"rows": 410, "total": 1000, "percent": 41})
-    soon("GPU seconds", lambda: job.body.get("status", {}).get("gpuSeconds"))
+    soon("Device seconds", lambda: job.body.get("status", {}).get("deviceSeconds"))
     return job
 
 

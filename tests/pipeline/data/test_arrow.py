@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import ray
-from ray.data._internal.arrow_ops import transform_pyarrow
-from ray.data.block import BlockAccessor, BlockMetadata
-from ray.data.datasource import Datasink, Datasource, ReadTask
 from ray.data.extensions import (
-    ArrowTensorArray,
-    ArrowVariableShapedTensorArray,
     get_arrow_extension_tensor_types,
 )
 
@@ -27,28 +19,6 @@ from batchinference.pipeline.arrow import (
     to_column,
     to_table,
 )
-
-
-def test_ray_has_the_expected_version() -> None:
-    assert ray.__version__.startswith("2.60.")
-
-
-def parameters(function: object) -> list[str]:
-    return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
-
-
-def test_ray_functions_have_the_expected_parameters() -> None:
-    wanted = {"blocks", "promote_types", "preserve_order"}
-    assert wanted <= set(parameters(transform_pyarrow.concat))
-    assert parameters(BlockAccessor.for_block) == ["block"]
-    assert parameters(BlockAccessor.batch_to_arrow_block) == ["batch"]
-    accessor = BlockAccessor.for_block(pa.table({"a": [1]}))
-    assert parameters(accessor.to_numpy)[0] == "columns"
-    assert parameters(accessor.to_arrow) == []
-    assert parameters(Datasink.write)[1:] == ["blocks", "ctx"]
-    assert parameters(ReadTask.__init__)[1:3] == ["read_fn", "metadata"]
-    tasks = ["self", "parallelism", "per_task_row_limit", "data_context"]
-    assert parameters(Datasource.get_read_tasks) == tasks
 
 
 def test_concat_keeps_the_order_and_fills_missing_columns() -> None:
@@ -143,13 +113,6 @@ def test_to_column_makes_tensors_of_nested_arrays() -> None:
             assert np.array_equal(found, expected)
 
 
-def test_ray_makes_tensor_arrays_from_numpy() -> None:
-    fixed = ArrowTensorArray.from_numpy(np.zeros((2, 3)))
-    ragged = ArrowVariableShapedTensorArray.from_numpy([np.zeros((1, 3)), np.zeros((2, 3))])
-    assert (len(fixed), fixed.type.shape, fixed.type.value_type) == (2, (3,), pa.float64())
-    assert (len(ragged), ragged.type.ndim, ragged.type.value_type) == (2, 2, pa.float64())
-
-
 def test_to_column_returns_arrow_data_unchanged() -> None:
     array = pa.array(["a", "b"]).dictionary_encode()
     for column in (array, pa.chunked_array([array, array])):
@@ -200,15 +163,6 @@ def test_to_column_rejects_values_without_a_type() -> None:
             to_column(values)
     with pytest.raises(Exception, match="Error converting data to Arrow"):
         to_table({"a": [1], "b": [1, 2]})
-
-
-def test_read_task_yields_the_tables_of_its_function() -> None:
-    def tables() -> Iterator[pa.Table]:
-        yield from (pa.table({"a": [1]}), pa.table({"b": [2]}))
-
-    metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-    task = ReadTask(tables, metadata)
-    assert [table.to_pylist() for table in task()] == [[{"a": 1}], [{"b": 2}]]
 
 
 def test_missing_tensor_is_none_in_a_batch() -> None:

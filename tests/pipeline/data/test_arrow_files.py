@@ -42,7 +42,6 @@ from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Location
 from batchinference.pipeline.verify.row_check import wrong_errors
 from batchinference.spec.report import JobState
 from support.jobs.on_ray import errors_of, job_document, run_in_process
-from support.jobs.without_ray import invoke_without_ray
 from support.outputs.rows import rows_of
 
 EXTENSION = {"ARROW:extension:name": PICKLED, "ARROW:extension:metadata": ""}
@@ -205,28 +204,6 @@ def test_manifest_of_pickles_is_a_failed_row(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.fixture
-def complete(tmp_path: Path) -> Path:
-    """Return the output of a finished job with a column of embeddings."""
-    (tmp_path / "in").mkdir()
-    table = pa.table({"text": ["a", "b"], "embedding": [[1.0, 0.0], [0.0, 1.0]]})
-    pq.write_table(table, tmp_path / "in" / "a.parquet")
-    done = job(tmp_path)
-    done["spec"]["write"]["format"] = "parquet"
-    assert run_in_process(done).report.state is JobState.SUCCEEDED
-    return tmp_path / "out"
-
-
-def test_search_in_an_output_with_pickles_is_refused(complete: Path, tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    (file,) = complete.glob("part-*")
-    write_hostile(file, marker, text=["a", "b", "c"], embedding=[[1.0, 0.0]] * 3)
-    done = invoke_without_ray("search", str(complete), "--row", "0")
-    assert done.exit_code == 2, done.stderr
-    assert "column 'evil' holds pickled Python objects" in " ".join(done.stderr.split())
-    assert not marker.exists()
-
-
 def test_state_files_with_pickles_are_refused(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     frozen = Location(str(hostile_column("path", tmp_path / "input.parquet", marker)))
@@ -270,18 +247,14 @@ METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 CHECKED = {
     "pipeline/output/contents.py": "reads from a dataset with a checked schema",
     "pipeline/storage/arrow_files.py": "the check itself",
-    "pipeline/storage/parquet_dataset.py": "checks the schema with which all is read",
     "pipeline/execution/segment.py": "unpickles what the driver has pickled",
-    "pipeline/input/parquet_file.py": "checks the columns that are wanted",
-    "pipeline/input/int96.py": "only metadata",
-    "pipeline/search/index.py": "reads from a dataset with a checked schema",
+    "pipeline/input/parquet_file.py": "checks the columns that are wanted; else only metadata",
     "pipeline/steps/expression.py": "reads from a table in memory",
     "pipeline/output/tables/delta.py": "checks the first rows; all else is metadata",
     "pipeline/output/tables/iceberg.py": "checks each scan; all else is metadata",
     "pipeline/output/tables/lance.py": "checks the first rows; all else is metadata",
     "pipeline/input/sources/lance.py": "only metadata; TableInput checks what tasks read",
     "pipeline/input/sources/huggingface.py": "TableInput checks what tasks read",
-    "pipeline/input/sources/dataset_folder.py": "TableInput checks what tasks read",
 }
 
 

@@ -53,7 +53,7 @@ def test_mono_averages_the_channels(tmp_path: Path) -> None:
 def test_resampling_keeps_a_tone(tmp_path: Path, mono: bool) -> None:
     for rate, wanted in ((44100, 16000), (8000, 16000), (48000, 44100)):
         write_audio(tmp_path / "a.wav", sine(440, rate), sine(440, rate), rate=rate)
-        outcome = read_files("audio", tmp_path, sample_rate=wanted, mono=mono)
+        outcome = read_files("audio", tmp_path, sampleRate=wanted, mono=mono)
         (amplitude,) = outcome.column("amplitude")
         assert outcome.column("sample_rate").tolist() == [wanted]
         assert amplitude.shape == ((wanted // 2,) if mono else (2, wanted // 2))
@@ -63,7 +63,7 @@ def test_resampling_keeps_a_tone(tmp_path: Path, mono: bool) -> None:
 
 def test_resampling_removes_frequencies_above_half_the_new_rate(tmp_path: Path) -> None:
     write_audio(tmp_path / "a.wav", sine(10000, 44100), rate=44100)
-    (amplitude,) = read_files("audio", tmp_path, sample_rate=8000).column("amplitude")
+    (amplitude,) = read_files("audio", tmp_path, sampleRate=8000).column("amplitude")
     assert np.abs(amplitude[:, 200:-200]).max() < 1e-2
 
 

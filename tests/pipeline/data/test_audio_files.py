@@ -66,7 +66,7 @@ def test_audio_that_libsndfile_does_not_know_is_decoded(
     [("ipod", "aac"), ("mp4", "aac"), ("adts", "aac"), ("3gp", "aac"), ("ac3", "ac3")],
 )
 def test_lossy_audio_has_about_its_length(tmp_path: Path, container: str, codec: str) -> None:
-    outcome = read(tmp_path, recorded(TONE, container, codec), sample_rate=16000, mono=True)
+    outcome = read(tmp_path, recorded(TONE, container, codec), sampleRate=16000, mono=True)
     assert amplitude(outcome).shape[0] == pytest.approx(16000, abs=600)
 
 
@@ -91,8 +91,8 @@ def test_lists_of_other_files_are_not_opened(tmp_path: Path, text: str) -> None:
 def test_limit_applies_while_audio_is_decoded(tmp_path: Path) -> None:
     content = recorded(np.zeros(60 * RATE, np.float32), "matroska", "flac")
     assert len(content) < 100_000
-    (error,) = read(tmp_path, content, max_row_bytes=1_000_000).bad.values()
-    assert "max_row_bytes" in error
+    (error,) = read(tmp_path, content, maxRowBytes=1_000_000).bad.values()
+    assert "maxRowBytes" in error
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_tiny_recordings_are_resampled(
     tmp_path: Path, count: int, rate: int, *, mono: bool
 ) -> None:
     samples = np.full((count, 2), 0.5, np.float32)
-    outcome = read(tmp_path, encoded(samples, "WAV", "FLOAT"), sample_rate=rate, mono=mono)
+    outcome = read(tmp_path, encoded(samples, "WAV", "FLOAT"), sampleRate=rate, mono=mono)
     expected = -(-count * rate // RATE)
     assert amplitude(outcome).shape == ((expected,) if mono else (2, expected))
     assert outcome.column("sample_rate").tolist() == [rate]

@@ -173,14 +173,6 @@ def test_device_cache_is_emptied_before_the_smaller_batch(
     assert freed == [True]
 
 
-def test_device_cache_is_kept_while_memory_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
-    emptied: list[bool] = []
-    backend = SimpleNamespace(empty_cache=lambda: emptied.append(True))
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=backend))
-    runner(Limited(12), 12)(batch(*range(24)))
-    assert emptied == []
-
-
 def test_out_of_memory_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert good_of(runner(Limited(2), 4)(batch(1, 2, 3))) == [1, 2, 3]
@@ -261,18 +253,6 @@ def test_incomplete_batch_is_not_measured() -> None:
     for _ in range(10):
         size.record_success(3, 0.001)
     assert (size.size, size.most) == (8, 256)
-
-
-def test_given_size_or_the_whole_block_is_used_without_a_search() -> None:
-    device = Limited(1000)
-    runner(device, 10)(batch(*range(35)))
-    assert device.sizes == [10, 10, 10, 5]
-    step = Step.model_validate({"name": "step", "python": {"callable": "m:f"}})
-    device = Limited(1 << 30)
-    as_one_batch(StepRunner(step, device, ErrorHandling(True, Location("/none"))))(
-        batch(*range(70))
-    )
-    assert device.sizes == [70]
 
 
 @given(ids=st.lists(st.integers(0, 4), min_size=1, max_size=12), size=st.integers(1, 12))

@@ -36,7 +36,7 @@ def test_compressed_file_stays_compressed(tmp_path: Path) -> None:
 def test_include_paths_and_file_extensions_apply(tmp_path: Path) -> None:
     for name in ("a.bin", "b.dat", "C.BIN"):
         (tmp_path / name).write_text(name)
-    outcome = read_files("binary", tmp_path, include_paths=True, file_extensions=["bin"])
+    outcome = read_files("binary", tmp_path, includePaths=True, fileExtensions=["bin"])
     assert outcome.good == [
         {"bytes": name.encode(), "path": str(tmp_path / name)} for name in ("C.BIN", "a.bin")
     ]

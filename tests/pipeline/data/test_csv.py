@@ -18,9 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.input import csv_text
+from batchinference.pipeline.input import csv_text, encoding_hints
 from batchinference.pipeline.input.readers import csv as reader
-from batchinference.pipeline.input.readers import encodings
 from support.inputs.packages import folder_of
 from support.inputs.read_files import read_csv, read_files
 from support.tiers import examples
@@ -38,7 +37,7 @@ def test_rows_and_types_equal_those_of_pyarrow(name: str) -> None:
         pac.ReadOptions(column_names=names),
         pac.ParseOptions(invalid_row_handler=lambda row: "skip"),
     )
-    outcome = read_files("csv", DATA / name, column_names=names)
+    outcome = read_files("csv", DATA / name, columnNames=names)
     assert outcome.good == expected.to_pylist()
     assert outcome.schema == expected.schema
     wrong = len(_fields(DATA / name, 0)) != len(names)
@@ -74,7 +73,7 @@ def test_delimiter_and_column_names_are_options(tmp_path: Path) -> None:
     for delimiter in "\t;| ":
         content = f"a{delimiter}b\n1{delimiter}x,y"
         assert read_csv(tmp_path, content, delimiter=delimiter).good == [{"a": 1, "b": "x,y"}]
-    outcome = read_csv(tmp_path, "1,x\n2\n3,z\n", column_names=["n", "t"])
+    outcome = read_csv(tmp_path, "1,x\n2\n3,z\n", columnNames=["n", "t"])
     assert outcome.good == [{"n": 1, "t": "x"}, {"n": 3, "t": "z"}]
     assert outcome.places == [(0, 0), (0, 2)]
 
@@ -134,7 +133,7 @@ def test_blocks_of_other_encodings_may_end_within_a_character(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
     monkeypatch.setattr(csv_text, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(encodings, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(encoding_hints, "_BLOCK_BYTES", 7)
     monkeypatch.setattr(reader, "SAMPLE_BYTES", 31)
     content = "n,t\n" + "".join(f"{n},é{n}\n" for n in range(50))
     outcome = read_csv(tmp_path, content.encode(encoding), encoding=encoding)
@@ -247,7 +246,7 @@ def test_ragged_line_that_is_invalid_in_its_encoding_is_a_failed_row(
 
 def test_ragged_undecodable_line_does_not_shorten_the_longest_row(tmp_path: Path) -> None:
     lines = [b"a,b", *(b"1," + "\u00e9".encode() * 500_000 for _ in range(3)), b"2,y,\xff"]
-    outcome = read_csv(tmp_path, b"\n".join(lines), max_row_bytes=1 << 20)
+    outcome = read_csv(tmp_path, b"\n".join(lines), maxRowBytes=1 << 20)
     assert [(row["a"], len(row["b"])) for row in outcome.good] == [(1, 500_000)] * 3
     assert list(outcome.bad) == [(0, 3)]
 

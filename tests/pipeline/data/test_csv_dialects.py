@@ -25,7 +25,7 @@ SEPARATED = {
     '"sep=\t"\nid\ttext\n1\ta\n2\tb\n': {},
     "\ufeffsep=,\nid,text\n1,a\n2,b\n": {},
     "sep=;\rid;text\r1;a\r2;b\r": {"delimiter": ";"},
-    "sep=;\n1;a\n2;b\n": {"column_names": ["id", "text"]},
+    "sep=;\n1;a\n2;b\n": {"columnNames": ["id", "text"]},
     "sep=;\nmade today\nid;text\n1;a\n2;b\n": {"skipLines": 2},
 }
 
@@ -188,7 +188,7 @@ def test_files_of_pythons_csv_in_other_dialects_are_read(
         patch.setattr(csv_text, "BLOCK_BYTES", block)
         outcome = read_csv(
             tmp_path_factory.mktemp("csv"), text.getvalue(), delimiter=delimiter,
-            column_names=["id", "a", "b"], types={"a": "string", "b": "string"}, **options,
+            columnNames=["id", "a", "b"], types={"a": "string", "b": "string"}, **options,
         )  # fmt: skip
     assert outcome.bad == {}
     assert [(row["a"], row["b"]) for row in outcome.good[1:]] == rows

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers import csv as reader
-from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import CsvOptions
 from support.inputs.read_files import Outcome, read_csv
 from support.tiers import examples
 
@@ -116,7 +114,7 @@ def test_no_number_is_changed(
     contents = contents if late else ["".join(contents)]
     outcome = read_csv(
         tmp_path_factory.mktemp("csv"), *contents, delimiter="\t", sampled=1,
-        column_names=["v", "t"],
+        columnNames=["v", "t"],
     )  # fmt: skip
     read = [row["v"] for row in outcome.good]
     accepted = [
@@ -240,28 +238,3 @@ def test_null_fields_of_dumps_do_not_make_a_column_text(tmp_path: Path) -> None:
     outcome = read_csv(tmp_path, content, delimiter="\t", quote="", escape="\\")
     assert outcome.good == [{"n": 1, "t": "x"}, {"n": 2, "t": None}]
     assert list(outcome.bad) == [(0, 1), (0, 3)]
-
-
-@pytest.mark.parametrize(
-    ("columns", "odd"),
-    [
-        ([["1", "2"], ["abc", "5"]], 'b.csv has "abc"'),
-        ([["1", "", "x", "3"], ["y"]], 'a.csv has "x"'),
-        ([["1", "2"], ["3", "4"]], ""),
-        ([["a", "b"], ["c", "5"]], ""),
-        ([["007", "008"], ["5", "6"]], ""),
-        ([["", ""], ["NA"]], ""),
-        ([["1"] * 70, ["x"] * 80], ""),
-    ],
-)
-def test_value_that_makes_a_column_text_is_known(
-    tmp_path: Path, columns: list[list[str]], odd: str
-) -> None:
-    files = []
-    for name, values in zip(("a.csv", "b.csv"), columns, strict=True):
-        (tmp_path / name).write_text("id,n\n" + "".join(f"0,{value}\n" for value in values))
-        files.append(Location(str(tmp_path / name)))
-    csv = reader.CsvReader(CsvOptions())
-    csv.prepare(files)
-    assert csv.why_text("n").removeprefix(f"{tmp_path}/") == odd
-    assert csv.why_text("id") == csv.why_text("other") == ""

@@ -122,5 +122,5 @@ def test_animation_that_is_cut_in_its_first_frame(tmp_path: Path) -> None:
 
 def test_limit_of_pixels_applies_to_cut_images(tmp_path: Path) -> None:
     half = written("JPEG")[:3000]
-    (error,) = read(tmp_path, half, truncated="accept", max_pixels=1000).bad.values()
-    assert "max_pixels" in error
+    (error,) = read(tmp_path, half, truncated="accept", maxPixels=1000).bad.values()
+    assert "maxPixels" in error

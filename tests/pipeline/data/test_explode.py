@@ -71,12 +71,6 @@ def test_large_results_are_those_of_the_first_rows(monkeypatch: pytest.MonkeyPat
     assert explode(table).rows == 2
 
 
-def test_rows_of_different_sizes_are_all_exploded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relational, "RESULT_BYTES", 5000)
-    table = pa.table({"list": [[1, 2]] * 12, "text": ["x" * 3000] * 2 + ["y"] * 10})
-    assert exploded_parents(table) == [row for row in range(12) for _ in range(2)]
-
-
 def test_large_rows_among_small_ones_are_exploded_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

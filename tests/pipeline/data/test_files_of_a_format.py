@@ -25,7 +25,6 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.file_extensions import extension_of
 from batchinference.spec.read import FILE_FORMATS, ReadCsv, ReadParquet
 from support.inputs.read_files import read_files
-from support.inputs.tfrecords import write_examples
 
 
 def picture(kind: str) -> bytes:
@@ -87,12 +86,6 @@ def numbers(write: Callable[..., None]) -> bytes:
     return content.getvalue()
 
 
-def examples() -> bytes:
-    path = Path("examples.tfrecord")
-    write_examples(path, [{"id": [1]}])
-    return path.read_bytes()
-
-
 PICTURES = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "JPEG2000", "AVIF", "PPM")
 CONTENTS: dict[str, dict[str, Callable[[], bytes]]] = {
     "images": {kind: lambda kind=kind: picture(kind) for kind in PICTURES},  # type: ignore[misc]
@@ -115,7 +108,6 @@ CONTENTS: dict[str, dict[str, Callable[[], bytes]]] = {
     },
     "numpy": {"npy": lambda: numbers(np.save), "npz": lambda: numbers(np.savez)},
     "webdataset": {"tar": archive, "tar.gz": lambda: gzip.compress(archive())},
-    "tfrecords": {"records": examples, "records.gz": lambda: gzip.compress(examples())},
 }
 """Contents of the formats that have a signature, by format and kind."""
 SIGNED = {
@@ -239,14 +231,6 @@ def test_gzip_is_read_to_its_end(
     outcome = read_files("text", tmp_path)
     assert [row["text"] for row in outcome.good] == texts
     assert len(outcome.bad) == failed
-
-
-def test_pictures_of_all_extensions_are_decoded(tmp_path: Path) -> None:
-    kinds = {"a.jpg": "JPEG", "b.jfif": "JPEG", "c.jpe": "JPEG", "d.jp2": "JPEG2000"}
-    kinds |= {"e.avif": "AVIF", "f.ppm": "PPM", "G.JPG": "JPEG", "photo": "PNG", "h.img": "TIFF"}
-    put(tmp_path, **{name: picture(kind) for name, kind in kinds.items()})
-    read = read_files("images", tmp_path)
-    assert (len(read.good), read.bad) == (len(kinds), {})
 
 
 def test_raw_pictures_are_not_read_as_their_thumbnail(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ async def test_each_row_gets_its_own_answer_through_network_faults() -> None:
         served(corrupting(Upstream(upstream.url), faults)) as proxy,
     ):
         fields = {"api": "completions", "sampling": SAMPLING, "concurrency": 8}
-        model = chat(url=f"{proxy.url}/v1", timeoutSeconds=1, **fields)
+        model = chat(url=f"{proxy.url}/v1", timeout="1s", **fields)
         answers = await ask(model, question=ROWS)
     assert answers == [f"answer to {row}" for row in ROWS]
     assert set(faults.met) == set(FAULTS)

@@ -21,7 +21,6 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import adapter_for
 from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
 from batchinference.pipeline.runtimes.http_concurrency import (
-    MAX_HELD,
     MIN_REJECTED,
     ConcurrencyLimit,
     Slots,
@@ -43,7 +42,6 @@ from support.operator.virtual_time import clock, in_virtual_time
 from support.servers.scripted_http import served
 
 SECONDS = 30
-Latency = Callable[[int], float]
 
 
 def limits_over_time(
@@ -52,20 +50,18 @@ def limits_over_time(
     *,
     start: float = 0,
     capacity: int = 1 << 20,
-    latency: Latency = lambda _: 1,
 ) -> list[int]:
     """Return the limit in each of some rounds, in which as many requests are in flight. Those above
-    the capacity are rejected, and so are others in their places, and the latency depends on the
-    number of those that are answered."""
+    the capacity are rejected, and so are others in their places."""
     now, found = start, list[int]()
     for _ in range(rounds):
         began, sent = now, limit.value
         found.append(sent)
         for number in range(MIN_REJECTED if sent > capacity else 0):
             limit.record_overload(began, now := began + 0.001 * number)
-        now = began + latency(min(sent, capacity))
+        now = began + 1
         for _ in range(min(sent, capacity)):
-            limit.record_answer(began, now)
+            limit.record_answer(began)
     return found
 
 
@@ -80,31 +76,10 @@ def test_limit_settles_at_what_the_endpoint_takes_at_once(most: int, capacity: i
 
 
 @pytest.mark.parametrize("most", [1, 5, 16, 17, 100, 1024])
-def test_limit_grows_to_the_maximum_while_latency_is_flat(most: int) -> None:
+def test_limit_grows_to_the_maximum(most: int) -> None:
     found = limits_over_time(ConcurrencyLimit(most), 10)
     assert found[0] == min(most, 16)
     assert found[-1] == most
-
-
-@pytest.mark.parametrize(
-    ("latency", "expected"),
-    [
-        (lambda sent: max(1, sent / 8), 32),  # 8 requests at once, the others wait
-        (lambda sent: max(1, sent / 100), 256),
-        (lambda sent: 1 + sent / 200, 1024),  # more requests are slower, but not in proportion
-        (lambda sent: 5 if sent == 16 else 1, 1024),
-    ],
-    ids=["8 workers", "100 workers", "batches", "slow start"],
-)
-def test_limit_stops_growing_when_requests_only_wait(latency: Latency, expected: int) -> None:
-    assert limits_over_time(ConcurrencyLimit(1024), MAX_HELD, latency=latency)[-1] == expected
-
-
-def test_longer_latency_that_persists_is_normal() -> None:
-    limit = ConcurrencyLimit(64)
-    limits_over_time(limit, 1)
-    assert limits_over_time(limit, MAX_HELD, latency=lambda _: 10)[-1] == 32
-    assert limits_over_time(limit, 10, latency=lambda _: 10)[-1] == 64
 
 
 def test_limit_is_halved_once_for_all_requests_of_that_time() -> None:
@@ -128,8 +103,10 @@ def test_endpoint_that_rejects_some_requests_at_any_load_keeps_many(
         began, now = now, now + 1
         found.append(limit.value)
         for _ in range(limit.value):
-            rejected = chance.random() < share
-            (limit.record_overload if rejected else limit.record_answer)(began, now)
+            if chance.random() < share:
+                limit.record_overload(began, now)
+            else:
+                limit.record_answer(began)
     assert statistics.mean(found[100:]) >= expected
 
 
@@ -138,18 +115,6 @@ def test_limit_follows_a_changed_capacity() -> None:
     for start, capacity in ((0, 8), (1000, 40), (2000, 4)):
         found = limits_over_time(limit, 400, start=start, capacity=capacity)
         assert abs(found[-1] - capacity) <= 1
-
-
-@pytest.mark.parametrize(("answers", "expected"), [(16, 16), (0, 8)])
-def test_timeout_of_a_row_is_no_overload_if_others_are_answered(
-    answers: int, expected: int
-) -> None:
-    limit = ConcurrencyLimit(16)
-    for _ in range(answers):
-        limit.record_answer(10.0, 11.0)
-    for _ in range(MIN_REJECTED):
-        limit.record_overload(0.0, 60.0)
-    assert limit.value == expected
 
 
 def test_limit_recovers_soon_after_the_endpoint_answered_nobody() -> None:
@@ -256,23 +221,6 @@ def test_rows_that_waited_while_others_were_answered_do_not_fail(error: Exceptio
         assert len(down) >= 40 - 4, "only rows that were in flight at the last answer may fail"
 
     run()
-
-
-@in_virtual_time
-async def test_no_request_begins_before_retry_after() -> None:
-    busy = Busy(4, RateLimited("429", 30))
-    async with opened(busy, concurrency=8) as endpoint:
-        await asyncio.gather(*(endpoint.ask(b"") for _ in range(40)))
-    first, *_ = busy.rejected
-    assert all(began < 1 or began >= first + 30 for began in busy.began[: 8 + 1])
-
-
-@in_virtual_time
-async def test_few_rows_are_asked_at_once() -> None:
-    busy = Busy(10, RateLimited("429", 0))
-    async with opened(busy) as endpoint:
-        await asyncio.gather(*(endpoint.ask(b"") for _ in range(10)))
-    assert busy.began == [0.0] * 10
 
 
 @pytest.mark.parametrize("error", [NoResponse("refused"), RequestFailed("400")], ids=repr)

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 import tenacity
-from aiohttp import web
 
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.runtimes.http_retry_policy import (
@@ -29,9 +28,7 @@ from batchinference.pipeline.storage.retry import (
     TryAgain,
     retry_after,
 )
-from support.documents.http_models import ask, chat
 from support.operator.virtual_time import clock, in_virtual_time
-from support.servers.scripted_http import served
 
 Request = Callable[[], Awaitable[str]]
 
@@ -184,27 +181,6 @@ async def test_many_consecutive_bad_answers_fail_the_endpoint() -> None:
                 await retries.ask(bad)
     with pytest.raises(ConnectionError, match="500"):
         await retries.ask(bad)
-
-
-async def test_concurrency_limits_requests_in_flight() -> None:
-    in_flight = 0
-    counts: list[int] = []
-    five = asyncio.Event()
-
-    async def answer(request: web.Request) -> web.Response:
-        nonlocal in_flight
-        in_flight += 1
-        counts.append(in_flight)
-        if in_flight == 5:
-            five.set()
-        await five.wait()
-        await asyncio.sleep(0.01)  # a sixth request would arrive meanwhile
-        in_flight -= 1
-        return web.json_response({"choices": [{"message": {"content": "ok"}}]})
-
-    async with served(answer) as server:
-        await ask(chat(url=server.url, concurrency=5), question=["x"] * 30)
-    assert max(counts) == 5
 
 
 def http_date(seconds: float) -> str:

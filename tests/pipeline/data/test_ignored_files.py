@@ -18,7 +18,7 @@ from batchinference.pipeline.input.ignored_files import (
     similar_names,
 )
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.snapshot import InputSnapshot, ProcessedFiles, read_snapshot
+from batchinference.pipeline.input.snapshot import InputSnapshot, read_snapshot
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import FILE_FORMATS
 from batchinference.spec.storage import FROM_ENVIRONMENT
@@ -105,7 +105,7 @@ class TestText:
         assert (warning.name, warning.count, warning.step) == ("FilesIgnored", 2, None)
         assert warning.example == "in/1.txt"
         assert ".txt 2" in warning.message
-        assert "read.options.file_extensions" in warning.message
+        assert "read.options.fileExtensions" in warning.message
 
     def test_paths_are_shortened_and_shown_without_controls(self) -> None:
         ignored = IgnoredFiles.of({"x/" * 2000 + "a\x1b[2J\n.txt": Reason.EXTENSION})
@@ -239,24 +239,6 @@ class TestSimilarNames:
         assert similar_names([self.NFD], [self.NFC]) == [self.NFD]
         assert similar_names([self.NFC], [self.NFC]) == []
         assert similar_names(["é/a", unicodedata.normalize("NFD", "é/a")]) != []
-
-    def test_both_files_are_read_with_a_warning(self, tmp_path: Path) -> None:
-        frozen = listed(make(tmp_path, self.NFC, self.NFD, "a.txt"), file_format="text")
-        assert len(frozen) == 3
-        (warning,) = frozen.ignored.warnings()
-        assert (warning.name, warning.count) == ("SimilarNames", 2)
-        assert warning.example is not None
-        assert "caf" in warning.example
-        assert frozen.ignored.total == 0
-
-    def test_renamed_file_is_noted_when_it_is_appended(self, tmp_path: Path) -> None:
-        before = listed(make(tmp_path, self.NFC, "a.txt"), file_format="text")
-        assert before.ignored == NONE_IGNORED
-        (tmp_path / self.NFC).rename(tmp_path / self.NFD)
-        make(tmp_path, "b.txt")
-        new = ProcessedFiles([before]).without(listed(tmp_path, file_format="text"))
-        assert len(new) == 2
-        assert [warning.count for warning in new.ignored.warnings()] == [1]
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,6 @@ def test_orientation_is_applied_or_ignored(tmp_path: Path, writer: str) -> None:
         assert (upright.warnings, stored.warnings) == ({(0, 0): {"Rotated": 0}}, {})
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_size_is_that_of_the_upright_image(tmp_path: Path, writer: str) -> None:
-    path = write(tmp_path, writer, exif(6))
-    (pixels,) = read_files("images", path, size=[32, 24]).column("image")
-    expected = PICTURE.transpose(TURNS[6]).resize((24, 32), Image.Resampling.BILINEAR)
-    assert np.abs(pixels.astype(int) - np.asarray(expected)).mean() < 12
-
-
 @pytest.mark.parametrize("writer", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize(
     "tags",

@@ -12,7 +12,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from batchinference.pipeline.input.readers import frames as reader
+from batchinference.pipeline.input.readers import images as reader
 from batchinference.pipeline.media import images
 from support.inputs.media_files import saved
 from support.inputs.read_files import Outcome, open_input, read_image
@@ -74,7 +74,7 @@ def test_rows_of_several_files_are_pages(tmp_path: Path) -> None:
     for name in ("a", "c"):
         (tmp_path / f"{name}.tif").write_bytes(pages())
     (tmp_path / "b.tif").write_bytes(b"no image")
-    opened = open_input("images", tmp_path, pages="all", include_paths=True)
+    opened = open_input("images", tmp_path, pages="all", includePaths=True)
     assert opened.given.columns() == ["image", "page_index", "path"]
     count = opened.given.count()
     assert count is not None
@@ -86,11 +86,11 @@ def test_rows_of_several_files_are_pages(tmp_path: Path) -> None:
 
 def test_page_that_cannot_be_decoded_fails_its_row(tmp_path: Path) -> None:
     content = pages("TIFF", Image.new("RGB", (60, 50)), Image.new("F", (4, 4)))
-    outcome = read_image(tmp_path, content, pages="all", max_pixels=1500)
+    outcome = read_image(tmp_path, content, pages="all", maxPixels=1500)
     assert colours(outcome) == list(COLOURS)
     assert "60 x 50" in outcome.bad[0, 3]
     assert "range" in outcome.bad[0, 4]
-    accepting = read_image(tmp_path, content, pages="all", max_pixels=1500, truncated="accept")
+    accepting = read_image(tmp_path, content, pages="all", maxPixels=1500, truncated="accept")
     assert accepting.bad == outcome.bad  # these pages are not damaged
 
 

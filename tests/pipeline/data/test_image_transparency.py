@@ -26,16 +26,6 @@ def layered(hidden: tuple[int, int, int]) -> Image.Image:
     return image
 
 
-@pytest.mark.parametrize("file_format", ["PNG", "WEBP", "TIFF"])
-def test_images_that_look_equal_give_equal_pixels(tmp_path: Path, file_format: str) -> None:
-    options = {"lossless": True, "exact": True} if file_format == "WEBP" else {}
-    for hidden in HIDDEN:
-        outcome = read_image(tmp_path, saved(layered(hidden), file_format, **options))
-        assert pixels_of(outcome)[0, 0].tolist() == [255, 255, 255]
-        assert pixels_of(outcome)[4, 4].tolist() == [0, 0, 255]
-        assert outcome.warnings == {(0, 0): {"Composited": 0}}
-
-
 @pytest.mark.parametrize(
     ("background", "colour"),
     [("white", 255), ("black", 0), ("gray", 128), ("#336699", (51, 102, 153)), ("#369", None)],
@@ -54,26 +44,6 @@ def test_half_transparent_pixels_equal_those_of_pillow(tmp_path: Path) -> None:
     for mode in ("RGB", "L"):
         outcome = read_image(tmp_path, saved(layer, "PNG"), background="#102030", mode=mode)
         assert np.array_equal(pixels_of(outcome), np.asarray(expected.convert(mode)))
-
-
-def test_mode_rgba_keeps_transparency(tmp_path: Path) -> None:
-    random = np.random.default_rng(0).integers(0, 256, (6, 5, 4), dtype=np.uint8)
-    outcome = read_image(tmp_path, saved(Image.fromarray(random), "PNG"), mode="RGBA")
-    assert np.array_equal(pixels_of(outcome), random)
-    assert outcome.warnings == {}
-
-
-def test_opaque_images_have_no_warning(tmp_path: Path) -> None:
-    outcome = read_image(tmp_path, saved(Image.new("RGBA", (2, 2), (9, 8, 7, 255)), "PNG"))
-    assert pixels_of(outcome)[0, 0].tolist() == [9, 8, 7]
-    assert outcome.warnings == {}
-
-
-def test_size_mixes_no_hidden_colours(tmp_path: Path) -> None:
-    layer = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
-    layer.paste((255, 255, 255, 255), (0, 0, 4, 8))
-    outcome = read_image(tmp_path, saved(layer, "PNG"), size=[4, 4])
-    assert (pixels_of(outcome) == 255).all()
 
 
 @pytest.mark.parametrize(
@@ -102,16 +72,6 @@ def test_every_kind_of_transparency_in_png_files(
     outcome = read_image(tmp_path, content, background="#00ff7f")
     assert pixels_of(outcome)[0].tolist() == [[0, 255, 127], second]
     assert "Composited" in outcome.warnings[0, 0]
-
-
-@pytest.mark.parametrize("file_format", ["PNG", "GIF"])
-def test_palettes_have_transparent_colours(tmp_path: Path, file_format: str) -> None:
-    image = Image.new("P", (2, 1), 1)
-    image.putpixel((1, 0), 2)
-    image.putpalette([0, 0, 0, 240, 30, 10, 9, 8, 7])
-    outcome = read_image(tmp_path, saved(image, file_format, transparency=1))
-    assert pixels_of(outcome).tolist() == [[[255, 255, 255], [9, 8, 7]]]
-    assert outcome.warnings == {(0, 0): {"Composited": 0}}
 
 
 def test_gray_that_is_multiplied_by_its_opacity(tmp_path: Path) -> None:

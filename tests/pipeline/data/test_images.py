@@ -141,7 +141,7 @@ def test_order_is_kept_over_groups_of_files(tmp_path: Path) -> None:
     for number in range(count):
         picture(tmp_path / f"{number:03d}.png", (number, 0, 0))
     (tmp_path / "040.png").write_text("nothing")
-    outcome = read_files("images", tmp_path, size=[1, 1], include_paths=True)
+    outcome = read_files("images", tmp_path, size=[1, 1], includePaths=True)
     expected = [number for number in range(count) if number != 40]
     assert outcome.places == [(number, 0) for number in expected]
     assert outcome.column("image")[:, 0, 0, 0].tolist() == expected

@@ -146,7 +146,7 @@ def test_path_without_files_is_rejected(tree: Path) -> None:
     assert_refused(tree, "empty", r"holds no files\. Choose another path", extensions=())
     (tree / "empty/inner/a.csv").touch()
     no_files = "' holds no files that end in .txt"
-    assert_refused(tree, "empty", r"1 file ignored: \.csv 1.*file_extensions.*read\.allowEmpty")
+    assert_refused(tree, "empty", r"1 file ignored: \.csv 1.*fileExtensions.*read\.allowEmpty")
     assert_refused(tree, "missing", "/missing' does not exist")
     assert_refused(tree, "missing/*.txt", "matches no file; there is no directory '.*/missing'")
     assert_refused(

@@ -209,7 +209,7 @@ def test_truncated_response_is_retried(tmp_path: Path, web: Web) -> None:
 def test_permanent_server_error_ends_the_job(tmp_path: Path, web: Web) -> None:
     web.paths = {"/a": [b"x"], "/b": [503], "/c": [429, b"x"]}
     for uri, headers, reason in (
-        (f"{web.url}/b", {}, r"/b answers 503 Service Unavailable \(with read.options.on_unr"),
+        (f"{web.url}/b", {}, r"/b answers 503 Service Unavailable \(with read.options.onUnr"),
         (f"{web.url}/c", {"Retry-After": "86400"}, "/c answers 429 Too Many Requests"),
         ("http://127.0.0.1:1/a", {}, r"127.0.0.1:1/a gives no answer: ConnectionError"),
     ):
@@ -223,7 +223,7 @@ def test_permanent_server_error_ends_the_job(tmp_path: Path, web: Web) -> None:
 def test_on_unreachable_error_fails_rows_only(tmp_path: Path, web: Web) -> None:
     web.paths = {"/a": [b"x"], "/b": [503]}
     manifest(tmp_path, f"{web.url}/b", f"{web.url}/a", "http://127.0.0.1:1/c")
-    outcome = read_files("manifest", tmp_path, on_unreachable="error")
+    outcome = read_files("manifest", tmp_path, onUnreachable="error")
     assert outcome.places == [(0, 1)]
     assert list(outcome.bad) == [(0, 0), (0, 2)]
 
@@ -233,7 +233,7 @@ def test_errors_hide_credentials(tmp_path: Path, web: Web) -> None:
     address = web.url.replace("://", f"://user:{secret}@")
     away = f"http://user:{secret}@127.0.0.1:1/x?X-Amz-Signature={secret}"
     manifest(tmp_path, f"{address}/missing?X-Amz-Signature={secret}", away)
-    outcome = read_files("manifest", tmp_path, on_unreachable="error")
+    outcome = read_files("manifest", tmp_path, onUnreachable="error")
     assert len(outcome.bad) == 2
     assert secret not in str(outcome.bad)
     with pytest.raises(JobFailure) as caught:
@@ -271,9 +271,7 @@ class TestParts:
         return tmp_path
 
     def test_parts_together_hold_all_rows(self, directory: Path) -> None:
-        opened = open_input(
-            "manifest", directory, decode="text", file_extensions=["parquet", "csv"]
-        )
+        opened = open_input("manifest", directory, decode="text", fileExtensions=["parquet", "csv"])
         whole = opened.read()
         for parts in (1, 2, 3, 13, 130, 500):
             cut = cut_up(opened, parts)

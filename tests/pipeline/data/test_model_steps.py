@@ -65,20 +65,6 @@ def test_invalid_text_fails_its_row_only(bert: str) -> None:
     assert result.table.column("text").to_pylist() == ["a", "c", "d"]
 
 
-def test_results_keep_their_rows_when_others_fail(bert: str) -> None:
-    texts = ["one", LONG, "two", "three", LONG, "four"]
-    run = runner(step(source=bert, tooLong="fail"))
-    some = run(batch(text=texts)).table
-    alone = {
-        text: to_batch(run(batch(text=[text])).table)["embedding"][0]
-        for text in texts
-        if text != LONG
-    }
-    found = zip(some["text"].to_pylist(), to_batch(some)["embedding"], strict=True)
-    for text, embedding in found:
-        assert np.abs(embedding - alone[text]).max() < 1e-5
-
-
 def test_columns_become_module_arguments() -> None:
     a, b = [[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]
     for inputs, left, right in (

@@ -24,7 +24,6 @@ FILES = {
     "sentenceTransformers": {"source": "s3://models/missing"},
     "torch": {"source": "s3://models/missing.pt", "trustSource": True},
     "torchvision": {"arch": "resnet18", "source": "s3://models/missing.pt"},
-    "keras": {"source": "s3://models/missing.keras"},
     "onnx": {"source": "s3://models/missing.onnx"},
 }
 

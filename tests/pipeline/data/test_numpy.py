@@ -166,7 +166,7 @@ def _of_shape(shape: str) -> bytes:
 
 
 def test_impossible_shape_is_one_failed_row(tmp_path: Path) -> None:
-    shapes = ("(-1,)", "(3, -1)", f"({10**30},)", f"({10**15}, 0)", f"(1, {10**20})", "(1.5,)")
+    shapes = ("(-1,)", "(3, -1)", f"({10**30},)", f"(1, {10**20})", "(1.5,)")
     (tmp_path / "b.npy").write_bytes(_of_shape("(3,)"))
     for shape in shapes:
         (tmp_path / "a.npy").write_bytes(_of_shape(shape))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import ray
 
-from batchinference.pipeline.execution.placement import placement_arguments
+from batchinference.pipeline.execution.dataset import placement_arguments
 from batchinference.plan import plan_for_cluster, plan_for_machine
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec import BatchInferenceSpec

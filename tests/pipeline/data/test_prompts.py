@@ -38,8 +38,9 @@ def of_vllm(fields: Document, row: dict[str, Any]) -> Messages:
 
 
 def of_transformers(fields: Document, row: dict[str, Any]) -> Messages:
+    task = "image-text-to-text" if fields.get("images") else "text-generation"
     model = TransformersModel.model_validate(
-        {"runtime": "transformers", "task": "any-to-any", "source": "m", "output": "o", **fields}
+        {"runtime": "transformers", "task": task, "source": "m", "output": "o", **fields}
     )
     prompt = prompt_of(model, row, images_of(model, row), chat=True)
     assert isinstance(prompt, list)
@@ -113,7 +114,7 @@ def test_image_is_at_its_place_in_the_prompt(of: Any) -> None:
 
 def test_images_are_passed_in_the_order_of_the_prompt() -> None:
     fields = {"inputs": {"one": "x", "two": "y", "three": "z"}, "images": ["one", "two", "three"]}
-    model = {**fields, "runtime": "transformers", "task": "any-to-any", "source": "m"}
+    model = {**fields, "runtime": "transformers", "task": "image-text-to-text", "source": "m"}
     prompt = "{three} and {one} or {three}"
     parsed = TransformersModel.model_validate({**model, "output": "o", "prompt": prompt})
     assert order_of_images(parsed) == ["two", "three", "one", "three"]

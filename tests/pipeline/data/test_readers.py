@@ -26,7 +26,6 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS
 from support.inputs.formats import add_member
 from support.inputs.read_files import Input, open_input, read_files
-from support.inputs.tfrecords import write_examples
 
 
 def counted(opened: Input) -> int | None:
@@ -87,24 +86,19 @@ def test_rows_of_long_and_compressed_files_are_estimated(
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"], ids=["plain", "gzip"])
-def test_rows_of_records_are_estimated_from_the_beginning(
+def test_samples_are_estimated_from_the_beginning(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.12 and later read 128 KiB of a gzip file at once, which must be little of it."""
     random = np.random.default_rng(5)
-    write_examples(
-        tmp_path / f"a.tfrecords{suffix}", ({"noise": random.bytes(2000)} for _ in range(1500))
-    )
     with tarfile.open(tmp_path / f"a.tar{suffix}", "w:gz" if suffix else "w") as archive:
         for number in range(2000):
             add_member(archive, f"{number}.bin", random.bytes(2000))
     monkeypatch.setattr(records, "SAMPLE_BYTES", 2 << 20)
-    for format_, rows in (("tfrecords", 1500), ("webdataset", 2000)):
-        opened = open_input(format_, tmp_path)
-        count = opened.given.count()
-        assert count is not None
-        assert count.estimated
-        assert abs(count.rows - rows) < rows * 0.14, format_
+    count = open_input("webdataset", tmp_path).given.count()
+    assert count is not None
+    assert count.estimated
+    assert abs(count.rows - 2000) < 2000 * 0.14
 
 
 COMPRESSED: dict[str, tuple[str, str, bytes, dict[str, object]]] = {
@@ -139,7 +133,7 @@ def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("format_", "library"),
-    [("audio", "soundfile"), ("video", "av"), ("tfrecords", "google_crc32c")],
+    [("audio", "soundfile"), ("video", "av")],
 )
 def test_missing_library_is_reported_at_open(
     tmp_path: Path, format_: str, library: str, monkeypatch: pytest.MonkeyPatch

@@ -73,11 +73,6 @@ def test_batch_without_rows_keeps_its_columns_but_not_the_memory_of_its_rows() -
         assert batch.table.get_total_buffer_size() < 16
 
 
-def test_columns_of_merged_batches_are_those_of_rows() -> None:
-    empty = replace(end(0, 1), table=pa.table({"n": pa.array([], pa.int64())}))
-    assert merged([empty, good(0, 0, ["a"])]).table.schema.types == [pa.string()]
-
-
 def test_chosen_input_rows_keep_everything_about_them() -> None:
     rows = [good(0, 0, ["a"]), failed(0, 1), filtered(0, 2), good(0, 3, ["d"])]
     batch = replace(merged([*rows, end(0, 4)]), notes=(("own", "{}"),))
@@ -133,14 +128,6 @@ def read(file: int, good_rows: int, bad: int) -> RowBatch:
     """Return a file as it was read: good rows, then failed rows, then the end."""
     errors = [failed(file, good_rows + row) for row in range(bad)]
     return merged([good(file, 0, range(good_rows)), *errors, end(file, good_rows + bad)])
-
-
-def test_number_of_rows_may_change_for_each_batch() -> None:
-    rows, found = [1], []
-    for batch in resized([read(0, 10, 2), read(1, 10, 0)], lambda: rows[0], 1 << 40):
-        found.append(len(batch.ids))
-        rows[0] *= 2
-    assert found == [1, 2, 4, 8, 5]
 
 
 def test_failed_rows_count_towards_the_bytes_of_a_batch() -> None:

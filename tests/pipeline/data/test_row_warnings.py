@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.committer import (
@@ -16,7 +16,6 @@ from batchinference.pipeline.commit.committer import (
     warned_rows_of,
 )
 from batchinference.pipeline.commit.manifest import total_warnings
-from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.input import batch_of
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.pipeline.row_warnings import (
@@ -29,7 +28,6 @@ from batchinference.pipeline.row_warnings import (
 )
 from batchinference.spec.warnings import WarningName
 from support.outputs.batches import failed, good
-from support.tiers import examples
 
 CUT, ROTATED = WarningName.TEXT_CUT, WarningName.ROTATED
 ROWS = 12
@@ -73,12 +71,6 @@ def test_resized_and_merged_batches_have_all_warnings(
 ) -> None:
     parts = list(resized([batch(warnings)], lambda: rows, 1 << 30))
     assert counted(*parts) == counted(merged(parts)) == counted(batch(warnings))
-
-
-@given(WARNED)
-@settings(max_examples=examples(30))
-def test_blocks_carry_warnings(warnings: list[RowWarning]) -> None:
-    assert counted(decode(encode(batch(warnings)))) == counted(batch(warnings))
 
 
 @given(WARNED, st.sets(st.integers(0, ROWS - 1)))
@@ -153,12 +145,6 @@ def test_hidden_column_holds_the_warnings_of_a_reader(by_row: dict[int, list[Row
     ]
 
 
-def test_slices_of_a_table_keep_the_warnings_of_their_rows() -> None:
-    table = with_warnings(pa.table({"n": range(4)}), {2: [RowWarning(0, CUT, 7)]})
-    assert split_warnings(table.slice(2, 1))[1] == [RowWarning(0, CUT, 7)]
-    assert split_warnings(table.slice(0, 2))[1] == []
-
-
 def test_reader_makes_rows_with_a_chosen_warning_failed_rows() -> None:
     ids = np.arange(3)
     warnings = [RowWarning(1, CUT, 7), RowWarning(2, ROTATED, 0)]
@@ -178,18 +164,3 @@ def test_warnings_are_collected_by_the_innermost_owner() -> None:
             warn(CUT, amount=2)
     assert outer == [RowWarning(3, ROTATED, 0)]
     assert inner == [RowWarning(0, CUT, 2)]
-
-
-def test_warning_without_a_collector_is_dropped() -> None:
-    warn(ROTATED)
-    with collect_warnings() as warnings:
-        pass
-    assert warnings == []
-
-
-def test_collector_ends_with_an_error() -> None:
-    with collect_warnings() as outer:
-        with pytest.raises(ValueError, match="no"), collect_warnings():
-            raise ValueError("no")
-        warn(ROTATED)
-    assert len(outer) == 1

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import gzip
 import os
 import pickle
 import re
 import stat
 import threading
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
 from unittest.mock import patch
 
 import pyarrow.fs as pafs
@@ -22,8 +19,7 @@ import pytest
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.storage import local_files
-from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.location import Location, base_name, remnant_of
 
 
 class LocationWithoutRename(Location):
@@ -180,63 +176,14 @@ def test_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
     writer.join()
 
 
-def lease_of(directory: Path) -> bytes:
-    """Return the content of a file that was created and changed."""
-    file = Location(str(directory / "job.json"))
-    for content in (b"first", b"second"):
-        file.update(lambda _, content=content: content)
-    assert [path.name for path in directory.iterdir()] == ["job.json"]
-    return file.read()
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL, errno.EXDEV, errno.ENOTTY])
-def test_file_is_created_without_hard_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    monkeypatch.setattr(os, "link", failing(number))
-    assert lease_of(tmp_path) == b"second"
-
-
-@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EIO, errno.EROFS])
-def test_failed_link_is_not_replaced_by_a_rename(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """The rename would also replace the file of another process."""
-    monkeypatch.setattr(os, "link", failing(number))
-    with pytest.raises(OSError, match=rf"Errno {number}\b"):
-        lease_of(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def failing(number: int) -> Callable[..., None]:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
-
-
-def test_locked_file_is_read_through_the_descriptor_with_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CIFS refuses to read it through another one."""
-    lock, regular, locked = fcntl.flock, local_files._regular, set[int]()
-
-    def lock_inode(file: BinaryIO, flags: int) -> None:
-        lock(file, flags)
-        locked.add(os.fstat(file.fileno()).st_ino)
-
-    def without_locked(descriptor: int, path: str) -> BinaryIO:
-        if os.fstat(descriptor).st_ino in locked:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return regular(descriptor, path)
-
-    with monkeypatch.context() as cifs:
-        cifs.setattr(fcntl, "flock", lock_inode)
-        cifs.setattr(local_files, "_regular", without_locked)
-        Location(str(tmp_path / "job.json")).update(lambda _: b"first")
-        Location(str(tmp_path / "job.json")).update(lambda before: (before or b"") + b" second")
-    assert locked
-    assert (tmp_path / "job.json").read_bytes() == b"first second"
+def test_file_is_created_and_changed_under_a_lock(tmp_path: Path) -> None:
+    file = Location(str(tmp_path / "job.json"))
+    file.update(lambda before: b"first" if before is None else b"")
+    file.update(lambda before: (before or b"") + b" second")
+    assert file.read() == b"first second"
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"job.json", ".job.json.lock"}
+    assert {remnant_of(name) for name in names} == {None, "job.json"}
 
 
 def test_temporary_file_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

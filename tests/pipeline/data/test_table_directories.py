@@ -79,7 +79,7 @@ def test_part_of_a_table_is_refused(
     with pytest.raises(BadInput, match="/t' is a"):
         open_input("parquet", f"{tmp_path}/{path}")
     with pytest.raises(BadInput, match="/t' is a"):
-        open_input("parquet", f"{tmp_path}/{path}", file_extensions=["parquet"])
+        open_input("parquet", f"{tmp_path}/{path}", fileExtensions=["parquet"])
     with pytest.raises(BadInput, match="/t' is a"):
         open_input("manifest", f"{tmp_path}/{path}", column="day")
 

@@ -164,13 +164,6 @@ class TestDelta:
             commit()
         assert delta_rows(tmp_path) == theirs.to_pylist()
 
-    def test_overwrite_of_a_table_for_appends_is_refused_at_open(self, tmp_path: Path) -> None:
-        run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0])])
-        table = deltalake.DeltaTable(str(tmp_path / "out"))
-        table.alter.set_table_properties({"delta.appendOnly": "true"})
-        with pytest.raises(BadOutput, match=r"cannot be removed \(delta.appendOnly=true\)\. Set"):
-            open_job(tmp_path / "more", delta(tmp_path, mode="overwrite"))
-
     def test_unsupported_type_names_the_column(self, tmp_path: Path) -> None:
         with pytest.raises(
             BadOutput, match=r"column 'at' has a type that Delta does not have \(time64\[us\]\)"

@@ -18,16 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray.cloudpickle
-import yaml
 from pydantic import TypeAdapter
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from batchinference import credentials
 from batchinference.credentials import without_credentials
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import JobInput, RowCount, sources
 from batchinference.pipeline.input.files import open_input
@@ -147,7 +146,7 @@ class TestItems:
 
     def test_rows_are_limited_and_divided(self) -> None:
         items = [{"n": n} for n in range(10)]
-        given = opened("items", items=items, options={"limit": 7, "override_num_blocks": 3})
+        given = opened("items", items=items, options={"limit": 7, "overrideNumBlocks": 3})
         assert [row["n"] for row in read(given).good] == [*range(7)]
         assert len(given) == 3
 
@@ -174,7 +173,7 @@ class TestSql:
 
     def test_shards_divide_the_rows(self, url: str) -> None:
         for shards in (2, 3):
-            options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": shards}
+            options = {"shardKeys": ["id"], "shardHashFn": "ABS", "overrideNumBlocks": shards}
             given = opened("sql", url=url, query="SELECT * FROM texts", options=options)
             assert len(given) == shards
             outcome = read(given)
@@ -183,17 +182,17 @@ class TestSql:
 
     def test_unusable_shard_keys_are_rejected(self, url: str, tmp_path: Path) -> None:
         nulls = database(tmp_path / "b.db", [*ROWS, {"id": None, "text": "lost", "score": 0}])
-        options = {"shard_keys": ["id"], "override_num_blocks": 2}
+        options = {"shardKeys": ["id"], "overrideNumBlocks": 2}
         for source, more, reason in (
-            (nulls, {"shard_hash_fn": "ABS"}, r"shard_keys: 1 row\(s\) have no value there"),
-            (url, {}, r"shard_hash_fn: the database cannot compute MOD"),
+            (nulls, {"shardHashFn": "ABS"}, r"shardKeys: 1 row\(s\) have no value there"),
+            (url, {}, r"shardHashFn: the database cannot compute MOD"),
         ):
             with pytest.raises(BadInput, match=reason):
                 opened("sql", url=source, query="SELECT * FROM texts", options={**options, **more})
 
     def test_query_without_rows_is_an_empty_input(self, url: str) -> None:
         query = "SELECT * FROM texts WHERE id < 0"
-        for options in ({}, {"shard_keys": ["id"], "override_num_blocks": 2}):
+        for options in ({}, {"shardKeys": ["id"], "overrideNumBlocks": 2}):
             given = opened("sql", url=url, query=query, options=options)
             assert given.count() == RowCount(0, estimated=False)
             assert read(given).ends == {0: 0}
@@ -321,39 +320,41 @@ class TestHuggingface:
 
     def test_saved_set_is_split_into_parts(self, folder: Path) -> None:
         for parts in (1, 2, 7):
-            options = {"split": "train", "override_num_blocks": parts}
+            options = {"split": "train", "overrideNumBlocks": parts}
             given = opened("huggingface", name=str(folder), options=options)
             assert len(given) == parts
             assert read(given).good == ROWS
 
     @pytest.fixture
     def files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """Return a folder of three Parquet files."""
+        """Return a folder of three Parquet files, which stands for any dataset of the Hub."""
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
         (tmp_path / "in").mkdir()
         for number in range(3):
             part = pa.Table.from_pylist(ROWS[number * 40 : number * 40 + 40])
             pq.write_table(part, tmp_path / "in" / f"train-{number}.parquet")
+        load = datasets.load_dataset
+        monkeypatch.setattr(
+            datasets,
+            "load_dataset",
+            lambda *_, revision, **options: load(str(tmp_path / "in"), **options),
+        )
         return tmp_path / "in"
 
-    def test_card_may_name_files_of_its_folder(self, files: Path) -> None:
-        names = ["train-0.parquet", "./train-1.parquet", "train-[2-9].parquet"]
-        configs = [{"config_name": "default", "data_files": [{"split": "train", "path": names}]}]
-        (files / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
-        assert read(opened("huggingface", name=str(files), options={"split": "train"})).good == ROWS
-
     @pytest.mark.parametrize("streaming", [True, False])
-    def test_folder_of_files_is_read(self, files: Path, streaming: bool) -> None:
+    @pytest.mark.usefixtures("files")
+    def test_dataset_of_the_hub_is_read(self, streaming: bool) -> None:
         options = {"split": "train", "streaming": streaming}
-        given = opened("huggingface", name=str(files), options=options)
+        given = opened("huggingface", name="org/set", options=options)
         assert len(given) == (3 if streaming else 1)
         assert read(given).good == ROWS
 
     @pytest.mark.parametrize("how", ["saved", "streamed", "fetched"])
-    def test_limit_is_exact(self, folder: Path, files: Path, how: str) -> None:
-        options = {"split": "train", "override_num_blocks": 2, "streaming": how == "streamed"}
+    @pytest.mark.usefixtures("files")
+    def test_limit_is_exact(self, folder: Path, how: str) -> None:
+        options = {"split": "train", "overrideNumBlocks": 2, "streaming": how == "streamed"}
         for limit in (1, 50, 120, 1000):
-            name = str(folder if how == "saved" else files)
+            name = str(folder) if how == "saved" else "org/set"
             given = opened("huggingface", name=name, options={**options, "limit": limit})
             assert read(given).good == ROWS[:limit]
             assert given.columns() == ["id", "text", "score"]
@@ -365,9 +366,9 @@ class TestHuggingface:
 
         def size(**options: Any) -> int:
             options |= {"split": "train", "streaming": False}
-            return opened("huggingface", name=str(files), options=options).size
+            return opened("huggingface", name="org/set", options=options).size
 
-        whole = datasets.load_dataset(str(files), split="train").info.dataset_size
+        whole = datasets.load_dataset("org/set", split="train", revision=None).info.dataset_size
         assert 0 < size() == round(whole * 120 / 160)
         assert size(limit=20) == round(whole * 20 / 160)
 
@@ -393,14 +394,14 @@ class TestLance:
 
     def test_fragments_are_distributed(self, path: str) -> None:
         for blocks, parts in ((1, 1), (2, 2), (99, 4)):
-            given = opened("lance", path=path, options={"override_num_blocks": blocks})
+            given = opened("lance", path=path, options={"overrideNumBlocks": blocks})
             assert len(given) == parts
             assert read(given).good == ROWS
 
     def test_limit_is_exact(self, path: str) -> None:
         for filter_, passed in (({}, ROWS), ({"filter": "id % 3 = 1"}, ROWS[1::3])):
             for limit in (1, 50, 120, 1000):
-                options: Document = {"limit": limit, "override_num_blocks": 3, **filter_}
+                options: Document = {"limit": limit, "overrideNumBlocks": 3, **filter_}
                 given = opened("lance", path=path, options=options)
                 assert read(given).good == passed[:limit]
                 assert given.count() == RowCount(len(passed[:limit]), estimated=False)

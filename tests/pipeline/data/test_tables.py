@@ -21,7 +21,7 @@ from batchinference.pipeline.commit.table_commit import (
     table_errors_as_bad_output,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.contents import first_rows
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 from support.outputs.tables import table_rows, write_fields
 

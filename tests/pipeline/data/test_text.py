@@ -29,7 +29,7 @@ def test_lines_equal_python() -> None:
     assert len(PROSE) > 3
     for path in PROSE:
         expected = path.read_text(encoding="utf-8").splitlines()
-        assert texts(read_files("text", path, drop_empty_lines=False)) == expected
+        assert texts(read_files("text", path, dropEmptyLines=False)) == expected
         assert texts(read_files("text", path)) == [line for line in expected if line.strip()]
 
 
@@ -53,7 +53,7 @@ LINES: dict[bytes, list[str]] = {
 
 
 def test_lines_end_at_newlines(tmp_path: Path) -> None:
-    found = {content: read(tmp_path, content, drop_empty_lines=False) for content in LINES}
+    found = {content: read(tmp_path, content, dropEmptyLines=False) for content in LINES}
     assert {content: texts(outcome) for content, outcome in found.items()} == LINES
     assert {content: outcome.ends for content, outcome in found.items()} == {
         content: {0: len(expected)} for content, expected in LINES.items()
@@ -74,7 +74,7 @@ def test_python_encodings_can_be_read(tmp_path: Path) -> None:
         for newline in ("\n", "\r\n"):
             content = newline.join(["grün", "", "weiß", ""]).encode(encoding)
             assert texts(read(tmp_path, content, encoding=encoding)) == ["grün", "weiß"], encoding
-            kept = read(tmp_path, content, encoding=encoding, drop_empty_lines=False)
+            kept = read(tmp_path, content, encoding=encoding, dropEmptyLines=False)
             assert texts(kept) == ["grün", "", "weiß"], encoding
 
 
@@ -87,7 +87,7 @@ def test_byte_order_mark_is_no_text_in_any_encoding(tmp_path: Path) -> None:
 def test_empty_file_has_no_rows_in_any_encoding(tmp_path: Path) -> None:
     for encoding in ("utf-8", "utf-16", "utf-32", "latin-1"):
         content = "".encode(encoding)
-        outcome = read(tmp_path, content, encoding=encoding, drop_empty_lines=False)
+        outcome = read(tmp_path, content, encoding=encoding, dropEmptyLines=False)
         assert (outcome.good, outcome.ends) == ([], {0: 0}), encoding
 
 
@@ -103,7 +103,7 @@ def test_empty_file_has_no_rows_in_any_encoding(tmp_path: Path) -> None:
 def test_undecodable_lines_fail_and_dropped_lines_have_no_number(
     tmp_path: Path, content: bytes, drop: bool, good: list[str], bad: list[int], end: int
 ) -> None:
-    outcome = read(tmp_path, content, drop_empty_lines=drop)
+    outcome = read(tmp_path, content, dropEmptyLines=drop)
     assert texts(outcome) == good
     assert outcome.places == [(0, row) for row in range(end) if row not in bad]
     assert list(outcome.bad) == [(0, row) for row in bad]
@@ -129,10 +129,10 @@ def test_chunk_size_does_not_change_rows(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, chunk: int
 ) -> None:
     directory = tmp_path_factory.mktemp("text")
-    whole = read(directory, content, drop_empty_lines=False)
+    whole = read(directory, content, dropEmptyLines=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "CHUNK_BYTES", chunk)
-        cut = read(directory, content, drop_empty_lines=False)
+        cut = read(directory, content, dropEmptyLines=False)
     for name in ("good", "places", "bad", "ends"):
         assert getattr(cut, name) == getattr(whole, name)
 
@@ -143,6 +143,6 @@ def test_written_lines_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, written: list[str]
 ) -> None:
     content = "".join(f"{line}\n" for line in written).encode()
-    outcome = read(tmp_path_factory.mktemp("text"), content, drop_empty_lines=False)
+    outcome = read(tmp_path_factory.mktemp("text"), content, dropEmptyLines=False)
     assert texts(outcome) == written
     assert outcome.places == [(0, number) for number in range(len(written))]

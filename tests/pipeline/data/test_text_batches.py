@@ -6,12 +6,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.runtimes.transformers.text_inputs import buckets, padded
+from batchinference.pipeline.runtimes.transformers.text_inputs import buckets
 from support.documents.minimal import Document
 from support.models.run_transformers import alike, loaded, run
 from support.tiers import examples
@@ -23,42 +22,29 @@ TEXTS = [
 LENGTHS = st.lists(st.integers(1, 500), min_size=1, max_size=60)
 
 
-def weight(group: list[int], multiple: int | None, limit: int) -> int:
-    return len(group) * padded(max(group), multiple, limit)
+def weight(group: list[int]) -> int:
+    return len(group) * max(group)
 
 
 @settings(max_examples=examples(100))
-@example(lengths=[1, 1, 9], budget=16, multiple=8, limit=64)
-@given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 64), st.integers(1, 600))
-def test_every_row_is_in_one_group_within_the_budget(
-    lengths: list[int], budget: int, multiple: int | None, limit: int
-) -> None:
-    groups = [group.tolist() for group in buckets(lengths, budget, multiple, limit)]
+@example(lengths=[1, 1, 9], budget=16)
+@given(LENGTHS, st.integers(1, 2000))
+def test_every_row_is_in_one_group_within_the_budget(lengths: list[int], budget: int) -> None:
+    groups = [group.tolist() for group in buckets(lengths, budget)]
     assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
     sizes = [[lengths[row] for row in group] for group in groups]
     for group in sizes:
-        assert len(group) == 1 or weight(group, multiple, limit) <= budget
+        assert len(group) == 1 or weight(group) <= budget
     for group, following in pairwise(sizes):
         assert max(group) <= min(following)
-        assert weight([*group, following[0]], multiple, limit) > budget
+        assert weight([*group, following[0]]) > budget
 
 
 @settings(max_examples=examples(40))
 @given(LENGTHS)
 def test_without_a_budget_all_rows_are_one_group(lengths: list[int]) -> None:
-    (group,) = buckets(lengths, None, 8, 512)
+    (group,) = buckets(lengths, None)
     assert group.tolist() == list(range(len(lengths)))
-
-
-def test_length_is_rounded_up_within_the_limit() -> None:
-    for length, multiple, limit, expected in (
-        (5, None, 64, 5),
-        (5, 8, 64, 8),
-        (8, 8, 64, 8),
-        (60, 48, 64, 64),  # not beyond the limit
-        (70, 48, 64, 70),  # already beyond the limit
-    ):
-        assert padded(length, multiple, limit) == expected, (length, multiple)
 
 
 SAMPLED = {"max_new_tokens": 4, "do_sample": True, "seed": 5}
@@ -108,15 +94,3 @@ def test_short_texts_are_batched_together(bert: str) -> None:
     assert widths(loaded("feature-extraction", bert, columns), texts) == [(5, 63)]
     within = loaded("feature-extraction", bert, columns, maxTokensPerBatch=126)
     assert widths(within, texts) == [(3, 3), (2, 63)]
-
-
-def test_padding_to_a_multiple_limits_the_shapes(bert: str) -> None:
-    padded_, plain = (
-        loaded("feature-extraction", bert, ["text"], padToMultipleOf=multiple)
-        for multiple in (16, None)
-    )
-    lengths = [*range(1, 80, 7), *(15, 16, 17, 31, 32, 33, 47, 48, 49, 79)]
-    found = {widths(padded_, ["a" * length])[0][1] for length in lengths}
-    assert found == {16, 32, 48, 64}
-    batch = {"text": np.array(TEXTS, object)}
-    assert np.abs(padded_(batch) - plain(batch)).max() < 1e-5

@@ -62,10 +62,11 @@ def test_truncation_keeps_the_beginning_or_the_end(bert: str) -> None:
 
 
 def test_long_text_fails_if_wanted(bert: str) -> None:
-    for fields in ({"tooLong": "fail"}, {"options": {"truncation": False}}):
-        with pytest.raises(TextTooLong, match="158 tokens, and the model takes 64"):
-            embedded(bert, TEXTS, **fields)
-        assert embedded(bert, TEXTS[::2], **fields)[1] == []
+    with pytest.raises(TextTooLong, match="158 tokens, and the model takes 64"):
+        embedded(bert, TEXTS, tooLong="fail")
+    assert embedded(bert, TEXTS[::2], tooLong="fail")[1] == []
+    with pytest.raises(ModelLoad, match=r"options\.truncation: use .* tooLong"):
+        embedded(bert, TEXTS, options={"truncation": False})
 
 
 def test_windows_are_averaged_by_their_tokens(bert: str) -> None:
@@ -125,19 +126,6 @@ def test_pairs_are_cut_and_divided_together(tiny: Tiny) -> None:
     assert found[0]["score"] == pytest.approx(expected, abs=1e-5)
     with pytest.raises(TextTooLong, match="shorter text of a pair"):
         run(divided, {"text": [LONG], "text_pair": [LONG]})
-
-
-def test_text_that_must_not_be_cut_is_named(tiny: Tiny) -> None:
-    pair = {"text": ["a b"], "text_pair": [LONG]}
-    options = {"truncation": "only_first"}
-    runtime = loaded("text-classification", tiny("regressor"), list(pair), options=options)
-    with pytest.raises(ValueError, match=r"options\.truncation: only_first"):
-        run(runtime, pair)
-    word = {"words": [["a"]], "boxes": [[[0, 0, 9, 9]]]}
-    asked = {"image": [np.zeros((8, 8, 3), np.uint8)], "question": [LONG], **word}
-    reader = loaded("document-question-answering", tiny("document_reader"), list(asked))
-    with pytest.raises(ValueError, match="such as a question"):
-        run(reader, asked)
 
 
 def test_as_many_texts_of_a_conversation_are_cut_as_needed() -> None:
@@ -200,19 +188,9 @@ def test_cut_texts_of_other_pipelines_are_counted(tiny: Tiny) -> None:
     masked = loaded("fill-mask", tiny("masked_model"), ["text"])
     _, warnings = run_with_warnings(masked, {"text": ["a [MASK]", f"a [MASK] {LONG}"]})
     assert warnings == [(1, "TextCut", 2 + 158 - 64)]
-    table = [{"a": str(number), "b": "xy"} for number in range(40)]
-    columns = {"table": [table[:2], table], "query": ["a", "a"]}
-    reader = loaded("table-question-answering", tiny("table_reader"), list(columns))
-    _, warnings = run_with_warnings(reader, columns)
-    ((row, name, amount),) = warnings
-    assert (row, name) == (1, "TextCut")
-    assert amount > 50
-    for task, source, fields in (
-        ("fill-mask", "masked_model", {"text": [f"a [MASK] {LONG}"]}),
-        ("table-question-answering", "table_reader", columns),
-    ):
-        with pytest.raises(TextTooLong):
-            run(loaded(task, tiny(source), list(fields), tooLong="fail"), fields)
+    with pytest.raises(TextTooLong):
+        run(loaded("fill-mask", tiny("masked_model"), ["text"], tooLong="fail"),
+            {"text": [f"a [MASK] {LONG}"]})  # fmt: skip
 
 
 def test_own_windows_of_the_library_cut_nothing(tiny: Tiny) -> None:

@@ -108,12 +108,6 @@ def test_rows_of_an_input_row_stay_together_and_in_order() -> None:
     assert found.table["n"].to_pylist() == [1, 5, 3, 2, 2]
 
 
-def test_rows_without_texts_keep_their_order() -> None:
-    batch = texts(1, 2)
-    for columns in ((), ("n",), ("absent",)):
-        assert longest_first(batch, columns) is batch
-
-
 def test_large_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_windows, "WINDOW_BYTES", 10)
     batch = texts(10, 20)
@@ -185,18 +179,6 @@ RENAMED = [
 )  # fmt: skip
 def test_columns_of_the_first_model(steps: list[Document], columns: tuple[str, ...]) -> None:
     assert columns_of_first_model(steps_of(*steps)) == columns
-
-
-def test_length_of_several_texts_is_their_sum() -> None:
-    table = pa.table({
-        "a": ["xx", None, ""],
-        "b": pa.array(["x", "xxx", None], pa.large_string()),
-        "n": [1, 2, 3],
-    })  # fmt: skip
-    lengths = text_lengths(table, ("a", "b", "n"))
-    assert lengths is not None
-    assert lengths.tolist() == [3, 3, 0]
-    assert text_lengths(table, ("n",)) is None
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])

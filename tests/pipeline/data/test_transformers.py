@@ -11,7 +11,7 @@ import transformers
 
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime, pool
+from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime
 from batchinference.spec.models import TransformersModel
 from support.models.run_transformers import objects, photographs
 
@@ -80,14 +80,6 @@ def test_text_embeddings_equal_the_library(
     assert np.abs(found - expected.numpy()).max() < TOLERANCE
 
 
-def test_padding_does_not_change_embeddings(bert: str) -> None:
-    loaded = runtime("feature-extraction", bert)
-    whole = embed(loaded, text=TEXTS)
-    for size in (1, 2, 3, 8):
-        parts = [embed(loaded, text=TEXTS[at : at + size]) for at in range(0, len(TEXTS), size)]
-        assert np.abs(np.concatenate(parts) - whole).max() < TOLERANCE
-
-
 def test_text_classification_equals_the_library(bert: str) -> None:
     result = runtime("text-classification", bert)({"text": objects(TEXTS)})
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
@@ -142,16 +134,6 @@ def test_images_may_be_one_tensor(vit: str) -> None:
     assert np.abs(whole - one_by_one).max() < TOLERANCE
 
 
-def test_tokenizer_gets_the_options(bert: str) -> None:
-    texts = ["abcdefgh", "abc"]
-    short = embed(runtime("feature-extraction", bert, options={"max_length": 5}), text=texts)
-    states = hidden_states(bert, texts, max_length=5)
-    expected = torch.stack([state.mean(0) for state in states])
-    assert [len(state) for state in states] == [5, 5]
-    assert np.abs(short - expected.numpy()).max() < TOLERANCE
-    assert np.abs(short[0] - short[1]).max() < TOLERANCE
-
-
 def test_other_values_are_rejected(bert: str, vit: str) -> None:
     embedder = runtime("feature-extraction", bert)
     for value in (None, 5, b"bytes", ["a"]):
@@ -168,12 +150,3 @@ def test_other_values_are_rejected(bert: str, vit: str) -> None:
     ):
         with pytest.raises(TypeError, match=f"expected an image of height x .*, got {reason}"):
             classifier({"image": objects([image, value])})
-
-
-def test_mean_ignores_padding() -> None:
-    hidden = torch.tensor([[[1.0, 2], [3, 4], [100, 100]], [[5, 6], [7, 8], [9, 10]]])
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    assert pool(hidden, mask, "mean").tolist() == [[2.0, 3.0], [7.0, 8.0]]
-    assert pool(hidden, None, "mean")[1].tolist() == [7.0, 8.0]
-    assert pool(hidden, mask, "cls").tolist() == [[1.0, 2.0], [5.0, 6.0]]
-    assert pool(hidden, torch.zeros(2, 3), "mean").tolist() == [[0.0, 0.0], [0.0, 0.0]]

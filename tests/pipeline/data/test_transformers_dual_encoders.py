@@ -66,14 +66,6 @@ def test_texts_and_images_share_a_space(
         assert np.abs(found - expected / lengths).max() < TOLERANCE
 
 
-def test_text_padding_changes_clip_only(tiny: Callable[[str], str]) -> None:
-    """SigLIP was trained on texts padded to its full window, so its texts are always padded."""
-    for name, same in (("clip", False), ("siglip", True)):
-        longer = loaded("feature-extraction", tiny(name), ["text"], options=PADDED)
-        found = longer({"text": column(TEXTS)})
-        assert (np.abs(found - embed(tiny(name), text=TEXTS)).max() < TOLERANCE) in (same, True)
-
-
 def test_pooling_of_a_tower_is_rejected(tiny: Callable[[str], str]) -> None:
     with pytest.raises(ModelLoad, match=r"pooling: '.*clip.*' is a CLIPModel"):
         loaded("image-feature-extraction", tiny("clip"), ["image"], pooling="cls")

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub.constants
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-import yaml
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.device import Device
@@ -24,7 +22,6 @@ from batchinference.pipeline.runtimes.transformers import loading
 from batchinference.pipeline.runtimes.transformers.loading import device_map_of
 from batchinference.spec.models import TransformersModel
 from support.documents.minimal import Document
-from support.documents.pages import ROOT
 from support.models.hub_cache import add_to_hub_cache
 from support.models.run_transformers import alike, loaded, run
 
@@ -106,46 +103,6 @@ def test_device_map_follows_devices_and_strategy() -> None:
         assert device_map_of(model, Device("cuda", count=count)) == expected, (count, strategy)
 
 
-class Recorder:
-    """Replaces an Auto class and records how weights are loaded."""
-
-    def __init__(self) -> None:
-        self.asked: dict[str, Any] = {}
-        self.moved: list[Any] = []
-
-    def from_pretrained(self, path: str, **options: Any) -> Any:
-        self.asked = {"path": path, **options}
-        empty: list[Any] = []
-        named = {"named_parameters": lambda: empty, "named_buffers": lambda: empty}
-        found = SimpleNamespace(to=self._to, eval=lambda: "the model", **named)
-        return found, {"missing_keys": set()}
-
-    def _to(self, device: Any) -> Any:
-        self.moved.append(device)
-        return SimpleNamespace(eval=lambda: "the model")
-
-
-def sharded_example(source: str) -> TransformersModel:
-    job = yaml.safe_load((ROOT / "examples/sharded-model/job.yaml").read_text())
-    (step,) = job["spec"]["steps"]
-    return TransformersModel.model_validate({**step["model"], "source": source})
-
-
-@pytest.mark.usefixtures("counted_gpus")
-def test_sharded_model_is_distributed_and_others_are_moved(bert: str) -> None:
-    sharded = sharded_example(bert)
-    for model, device, options, moved in (
-        (sharded, Device("cuda", count=2), {"device_map": "balanced"}, []),
-        (sharded.model_copy(update={"device_map": None}), Device(), {}, [torch.device("cpu")]),
-    ):
-        recorder = Recorder()
-        assert loading.Source(model, device).model(recorder) == "the model"
-        assert recorder.asked.pop("output_loading_info")
-        assert recorder.asked.pop("trust_remote_code") is False
-        assert recorder.asked == {"path": bert, "dtype": torch.float32, **options}
-        assert recorder.moved == moved
-
-
 @pytest.mark.usefixtures("counted_gpus")
 def test_several_devices_need_accelerate(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
@@ -181,14 +138,6 @@ def test_revision_of_the_hub_is_loaded(
         made(task, "org/model", revision="v3")
 
 
-def test_revision_of_a_folder_is_rejected(
-    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path(bert).parent)
-    with pytest.raises(ModelLoad, match=f"'{Path(bert).name}' is not a model of the Hub"):
-        loaded("feature-extraction", Path(bert).name, ["text"], revision="main")
-
-
 def test_options_select_the_image_processor(vit: str, tiny: Tiny) -> None:
     cases: tuple[tuple[Document, bool], ...] = (
         ({"backend": "pil"}, True),
@@ -203,11 +152,6 @@ def test_options_select_the_image_processor(vit: str, tiny: Tiny) -> None:
             assert type(processor).__name__.endswith("Pil") == pil, options
         for runtime in (encoder, pipeline):
             assert len(run(runtime, {"image": [np.zeros((40, 50, 3), np.uint8)]})) == 1
-
-
-def test_use_fast_does_not_change_the_tokenizer(task: str, source: str) -> None:
-    runtime = made(task, source, options={"use_fast": False})
-    assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
 
 
 def test_model_with_custom_code_is_refused_without_a_prompt(

@@ -19,8 +19,6 @@ from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.transformers import inputs
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
-    evenly_spaced,
-    frames_of,
     pillow_images,
     preparing_device,
 )
@@ -80,15 +78,6 @@ def test_num_frames_is_an_option_and_files_are_decoded(tiny: Tiny) -> None:
     assert alike(run(runtime, {"video": [encoded(frames)]}), plain)
     counted = loaded(VIDEO, source, ["video"], options={"num_frames": 4, "backend": "pil"})
     assert alike(run(counted, {"video": [frames]}), plain, tolerance=0.01)
-
-
-def test_frames_are_evenly_spaced() -> None:
-    frames = film(9)
-    for count in (1, 2, 5, 12):
-        found = frames_of(encoded(frames), count)
-        assert len(found) == count
-        for pixels, at in zip(found, evenly_spaced(9, count), strict=True):
-            assert np.abs(pixels.astype(int) - frames[at]).max() <= 2, count
 
 
 def test_other_values_than_video_are_rejected(tiny: Tiny) -> None:

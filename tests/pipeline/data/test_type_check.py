@@ -36,14 +36,6 @@ def test_unsuitable_type_is_named_with_its_fix(steps: list[dict[str, Any]]) -> N
     assert " is string" in message or "gives int64" in message
 
 
-def test_value_that_makes_a_column_text_is_named() -> None:
-    step = Step.model_validate({"name": "s", "filter": "year > 1"})
-    (problem,) = type_problems(
-        [step], TYPES, {"year": "/b.csv has 'abc'", "n": "", "tags": ""}.__getitem__
-    )
-    assert "Here year is string (/b.csv has 'abc'). Convert" in problem.message
-
-
 def test_declared_type_is_a_fix_for_columns_of_the_input() -> None:
     (of_input,) = problems({"filter": "year >= 2025"})
     (of_step,) = problems({"addColumns": {"y": "year"}}, {"filter": "y >= 2025"})
@@ -60,7 +52,6 @@ def test_declared_type_is_a_fix_for_columns_of_the_input() -> None:
         ("image-classification", {"image": "unknown"}, False),
         ("image-classification", {"image": "tags"}, False),
         ("text-classification", {"text": "year"}, False),
-        ("document-question-answering", {"image": "unknown", "question": "year"}, False),
     ],
 )
 def test_texts_are_no_pixels_and_no_samples(

@@ -12,9 +12,6 @@ import pytest
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import SAMPLED_FILES
-from batchinference.pipeline.input.readers import FileStats
-from batchinference.pipeline.input.readers.numpy import NumpyReader
-from batchinference.pipeline.storage.location import Location
 from support.inputs.read_files import open_input, read_files
 
 MANY = 3 * SAMPLED_FILES
@@ -139,22 +136,3 @@ def test_arrays_with_other_numbers_of_axes_are_rejected(tmp_path: Path) -> None:
         assert (outcome.places, list(outcome.bad)) == ([(0, 0)], [(1, 0)])
     np.save(tmp_path / "1.npy", np.zeros(0))
     assert read_files("numpy", tmp_path).column("data").shape == (1, 2)
-
-
-def test_types_do_not_depend_on_errors_of_other_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files are inspected in threads that share the memory and the imports of the process."""
-    inspected: set[str] = set()
-    inspect = NumpyReader.stats
-
-    def stats(self: NumpyReader, file: Location, size: int) -> FileStats:
-        if file.uri not in inspected:
-            inspected.add(file.uri)
-            raise MemoryError
-        return inspect(self, file, size)
-
-    monkeypatch.setattr(NumpyReader, "stats", stats)
-    for name, dtype in (("0", np.float64), ("1", np.int16)):
-        np.save(tmp_path / f"{name}.npy", np.zeros((2, 3), dtype))
-    assert read_files("numpy", tmp_path).column("data").dtype == np.float64

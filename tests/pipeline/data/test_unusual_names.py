@@ -51,7 +51,7 @@ def make(directory: Path, *names: bytes) -> Path:
 
 def paths(directory: Path | str, **options: object) -> dict[str, str]:
     """Return the text of each file by its path below the directory."""
-    rows = read_files("text", directory, include_paths=True, **options).good
+    rows = read_files("text", directory, includePaths=True, **options).good
     start = str(directory).split("*")[0].rstrip("/") + "/"
     return {row["path"].removeprefix(start): row["text"] for row in rows}
 
@@ -67,7 +67,7 @@ def test_names_that_are_not_utf_8_are_read_and_shown_escaped(tmp_path: Path) -> 
 def test_path_may_be_written_as_it_is_shown(tmp_path: Path, name: bytes, text: str) -> None:
     make(tmp_path, *NAMES)
     expected = [{"text": str(NAMES.index(name)), "path": f"{tmp_path}/{text}"}]
-    assert read_files("text", tmp_path / text, include_paths=True).good == expected
+    assert read_files("text", tmp_path / text, includePaths=True).good == expected
     directory = make(tmp_path / "deep", name + b"/a.txt") / text
     assert paths(directory) == {"a.txt": "0"}
     assert paths(f"{directory}/*.txt") == {"a.txt": "0"}
@@ -101,7 +101,7 @@ def test_partitions_and_labels_may_have_any_name(tmp_path: Path) -> None:
         "label",
         tmp_path / "in",
         tmp_path / "out",
-        read={"options": {"include_paths": True}},
+        read={"options": {"includePaths": True}},
         steps=[{"name": "label", "labelFromPath": {"column": "class", "index": -2}}],
     )
     assert run_in_process(document).report.state == JobState.SUCCEEDED

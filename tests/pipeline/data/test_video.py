@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from batchinference.pipeline.input.readers import frames as reader
+from batchinference.pipeline.input.readers import images as reader
 from support.inputs.read_files import Outcome, open_input, read_files
 
 CODECS = {"mp4": "libx264", "mkv": "libx264", "avi": "mpeg4", "webm": "libvpx", "mov": "mjpeg"}
@@ -73,7 +73,7 @@ def test_frames_equal_pyav(tmp_path: Path, ending: str) -> None:
 
 def test_timestamps_are_seconds_from_the_beginning(tmp_path: Path) -> None:
     video(tmp_path / "a.mp4", frames=5, rate=10)
-    outcome = read_files("video", tmp_path, include_timestamps=True)
+    outcome = read_files("video", tmp_path, includeTimestamps=True)
     assert outcome.column("frame_timestamp") == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
 
 

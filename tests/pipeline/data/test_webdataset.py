@@ -226,12 +226,6 @@ def test_damaged_archive_whose_members_are_apart_has_no_half_rows(tmp_path: Path
     assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)})
 
 
-def test_too_many_members_fail_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar_samples, "MAX_MEMBERS", 3)
-    shard(tmp_path / "a.tar", captions(4))
-    assert "3 members" in read_files("webdataset", tmp_path).bad[0, 2]
-
-
 LABELS: dict[str, tuple[list[bytes], list[Any]]] = {
     "words": ([b"cat\n", b"dog\r\n", b"3"], ["cat", "dog", "3"]),
     "spaces": ([b" cat \n", b"\tdog"], [" cat ", "\tdog"]),

@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import stop_signals
-from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
+from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import (
     Run,
-    data_files,
-    errors_of,
     job_document,
     run_in_process,
     run_job,
@@ -61,24 +57,6 @@ def test_complete_output_is_not_changed(source: Path, tmp_path: Path) -> None:
     assert again.report.updated_at >= again.report.started_at >= first.report.updated_at
 
 
-def test_output_without_success_mark_is_completed(source: Path, tmp_path: Path) -> None:
-    step = {"name": "own", "python": {"callable": "own_code:refuse_bad"}}
-    write_lines(source, {"c.txt": ["bad row"]})
-    errors = {"maxRows": 1}
-    job = job_document("job", source, tmp_path / "out", steps=[step], errors=errors)
-    assert run_in_process(job).report.attempt == 1
-    (tmp_path / "out" / "_SUCCESS").unlink()
-    files = data_files(tmp_path / "out")
-
-    run = run_in_process(job)
-    assert data_files(tmp_path / "out") == files
-    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
-    assert run.counts == (41, 40, 1, 0)
-    assert texts(tmp_path / "out") == sorted(TEXTS)
-    assert len(errors_of(tmp_path / "out")) == 1
-    assert (tmp_path / "out" / "_SUCCESS").exists()
-
-
 class TestTooManyBadRows:
     """A job that has failed, and the ways to complete it nevertheless."""
 
@@ -110,49 +88,6 @@ class TestTooManyBadRows:
         run = run_in_process(job)
         assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (41, 41, 0, 0))
         assert texts(tmp_path / "out") == sorted([*TEXTS, "good now"])
-
-
-def test_other_work_is_refused_without_overwrite(source: Path, tmp_path: Path) -> None:
-    run_in_process(job_document("old", source, tmp_path / "out"))
-    steps = [{"name": "few", "filter": "endswith(text, '7')"}]
-    other = job_document("new", source, tmp_path / "out", steps=steps)
-    refused = run_in_process(other)
-    assert refused.report.reason == "BadOutput"
-    assert texts(tmp_path / "out") == sorted(TEXTS)
-
-    other["spec"]["write"]["mode"] = "overwrite"
-    run = run_in_process(other)
-    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (40, 4, 0, 36))
-    assert texts(tmp_path / "out") == ["text 17", "text 27", "text 37", "text 7"]
-
-
-@pytest.mark.usefixtures("ray")
-def test_later_of_two_runs_writes_the_output(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This happens when a cluster wrongly considers a driver dead and starts another one."""
-    monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
-    gate = tmp_path / "gate"
-    write_lines(source, {"c.txt": ["hold"]})
-    step = {"python": {"callable": "own_code:wait_for", "callArgs": {"file": str(gate)}}}
-    job = job_document("twice", source, tmp_path / "out", steps=[{"name": "own", **step}])
-    later: list[Run] = []
-
-    def on_publish(report: Report) -> None:
-        if report.state == JobState.RUNNING and not later:
-            gate.touch()
-            later.append(run_job(job))
-            gate.unlink()
-
-    earlier = run_job(job, on_publish=on_publish)
-    gate.touch()
-    assert earlier.report.reason == "BadOutput"
-    assert "another run has taken over" in (earlier.report.message or "")
-    (run,) = later
-    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
-    assert texts(tmp_path / "out") == sorted([*TEXTS, "hold"])
-    kept = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
-    assert Report.parse(kept) == run.report
 
 
 def test_job_stopped_before_it_begins_changes_nothing(source: Path, tmp_path: Path) -> None:

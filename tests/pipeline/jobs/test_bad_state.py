@@ -222,13 +222,6 @@ class TestComplete:
         assert (report.name, report.output) == ("small", str(outputs.output))
         assert outputs.files() == before
 
-    @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
-    def test_unreadable_ownership_is_refused(
-        self, outputs: Outputs, file: str, damage: str
-    ) -> None:
-        outputs.put(outputs.complete, file, damage)
-        outputs.refusal(*REFUSED[file])
-
     def test_changed_input_is_not_detected_without_state(self, outputs: Outputs) -> None:
         outputs.put(outputs.complete, "input.parquet", "truncated")
         assert "input.parquet is damaged" in (run_without_ray(outputs.job).message or "")

@@ -160,7 +160,7 @@ def test_new_code_is_refused_if_an_earlier_run_commits_before_it_ends(
 def test_restart_of_an_unchanged_job_repeats_it(job: Job, retry: bool) -> None:
     job.run()
     before = {path.name for path in job.output.glob("part-*")}
-    assert job.run("--restart", errors={"retry": retry}).exit_code == exits.SUCCESS
+    assert job.run("--restart", errors={"retryFailedRows": retry}).exit_code == exits.SUCCESS
     assert before.isdisjoint(path.name for path in job.output.glob("part-*"))
     assert job.texts() == ["a1"]
 

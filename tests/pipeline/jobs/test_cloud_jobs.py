@@ -25,7 +25,7 @@ def test_job_copies_rows_from_one_cloud_to_another(ray: None, tmp_path: Path) ->
                 "clouds",
                 "gs://lake/in/",
                 "az://results/out",
-                read={**source, "options": {"include_paths": True}},
+                read={**source, "options": {"includePaths": True}},
                 write={"format": "parquet", "storage": target},
             )
         )

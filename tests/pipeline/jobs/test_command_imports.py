@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,21 +82,6 @@ def test_command_that_only_reads_imports_no_ray(output: Path, command: str) -> N
     assert done.stdout
     assert not code, done.stderr
     assert imported == (["PIL"] if command == "ui" else [])
-
-
-def test_search_refuses_lance_before_it_imports_anything_heavy(
-    output: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "_batchinference"
-    shutil.copytree(output / state.name, state)
-    (tmp_path / "_SUCCESS").touch()
-    spec = json.loads((state / "spec.json").read_text())
-    spec["write"] = {"format": "lance", "path": str(tmp_path)}
-    (state / "spec.json").write_text(json.dumps(spec))
-    done = run(PROGRAM, "search", str(tmp_path), "--text", "x")
-    message, last = done.stderr.splitlines()
-    assert json.loads(last) == [2, []]
-    assert message.startswith("search: write.format: only outputs in Parquet can be searched")
 
 
 @pytest.mark.parametrize("how", ["stats", "read"])

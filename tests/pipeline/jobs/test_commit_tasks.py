@@ -38,7 +38,6 @@ from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
-from batchinference.pipeline.storage.memory_limit import memory_limit
 from batchinference.plan import plan_for_cluster, plan_for_machine, ray_cpus
 from batchinference.plan.groups import GROUP_LABEL
 from support.documents.minimal import Document
@@ -258,48 +257,6 @@ class TestChunks:
         assert len(taken) == read_rows
         assert [first for _, first, _ in commits(attempt)] == [*range(0, bad, 8)]
 
-    def test_commit_that_runs_out_of_memory_is_repeated_after_the_limit(
-        self, attempt: Attempt
-    ) -> None:
-        entered, leave, failed_once = (threading.Event() for _ in range(3))
-
-        def decode() -> None:
-            with memory_limit(1 << 40):
-                entered.set()
-                leave.wait(PATIENCE)
-
-        class Limited(ParquetWriter):
-            def files(self, table: pa.Table) -> Files:
-                for number, file in enumerate(super().files(table)):
-                    yield file
-                    if number == 0 and not failed_once.is_set():
-                        failed_once.set()
-                        raise MemoryError
-                assert leave.is_set(), "the second try has begun within the limit"
-
-        decoding = threading.Thread(target=decode)
-
-        def read() -> Iterator[RowBatch]:
-            decoding.start()
-            assert entered.wait(PATIENCE)
-            yield from batches_of_four_rows()[:2]
-            assert failed_once.wait(PATIENCE)
-            assert commits(attempt) == []
-            leave.set()
-
-        task_of(committing(attempt, Limited("snappy")), read)(retried=False)
-        decoding.join()
-        assert commits(attempt) == [(0, 0, 8)]
-        assert sorted(row["n"] for row in rows_of(Path(attempt.layout.output.path))) == [*range(8)]
-
-    def test_commit_that_runs_out_of_memory_twice_ends_the_task(self, attempt: Attempt) -> None:
-        class Large(ParquetWriter):
-            def files(self, table: pa.Table) -> Files:
-                raise MemoryError
-
-        with pytest.raises(MemoryError):
-            task_of(committing(attempt, Large("snappy")))(retried=False)
-
     def test_column_that_row_numbers_would_replace_is_found_in_the_first_batch(
         self, attempt: Attempt
     ) -> None:
@@ -479,7 +436,7 @@ def test_each_row_is_committed_once_for_any_chunks(
                 raise ValueError("died")
 
         rows = data.draw(st.integers(1, 20))
-        steps = Segment(NO_STEPS, texts=("text",), before=data.draw(st.integers(0, 1)))
+        steps = Segment(NO_STEPS, texts=("text",))
         task = CommitTask(TASK, read, steps, committer, CommitRules(rows), stop)
         with (
             patch.object(segment, "BATCH_BYTES", data.draw(st.integers(1, 20 * FOUR))),
@@ -522,19 +479,6 @@ def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
         StopRequest("run").send()
         assert of_run.wait(10)
         assert not of_another.is_set()
-
-
-def test_watcher_that_runs_out_of_memory_continues(
-    flags: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def has_flag(name: str) -> bool:
-        monkeypatch.setattr(stop_request, "has_flag", flags.__contains__)
-        raise MemoryError
-
-    monkeypatch.setattr(stop_request, "has_flag", has_flag)
-    with StopRequest("run").watched() as requested:
-        StopRequest("run").send()
-        assert requested.wait(10)
 
 
 @pytest.mark.usefixtures("flags")

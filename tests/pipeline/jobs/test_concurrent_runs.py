@@ -146,7 +146,7 @@ def test_output_that_is_being_written_is_not_replaced(
             leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
         )
 
-    before(monkeypatch, pipeline_job, "publish", retry)
+    before(monkeypatch, pipeline_job, "swap_in_replacement", retry)
     new = place.job("new", "other", write={"mode": "overwrite"})
     report = run_without_ray(new)
     assert "is being written by old" in str(report.message)
@@ -241,7 +241,7 @@ class TestInterruptedReplacement:
             raise OSError("killed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline_job, "publish", killed)
+            patch.setattr(pipeline_job, "swap_in_replacement", killed)
             assert run_without_ray(job).state == JobState.FAILED
 
     @pytest.mark.parametrize("resume", [True, False])
@@ -297,18 +297,6 @@ class TestInterruptedReplacement:
         assert sorted(place.output.parent.rglob("*")) == before
         assert place.rows() == ["x1", "x2", "x3"]
 
-    @pytest.mark.parametrize("mode", ["append", "overwrite"])
-    def test_interrupted_replacement_refuses_other_jobs(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, mode: str
-    ) -> None:
-        run_without_ray(place.job("old"))
-        self.interrupt(monkeypatch, place.job("died", "other", write={"mode": "overwrite"}))
-        place.add("third", z="z1")
-        report = run_without_ray(place.job("new", "third", write={"mode": mode}))
-        assert "died on" in str(report.message)
-        assert "was interrupted while it replaced the output" in str(report.message)
-        assert place.rows() == ["a1", "a2", "b1"]
-
 
 def test_job_that_took_over_during_a_prepare_owns_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch
@@ -335,24 +323,6 @@ def test_late_success_mark_completes_nothing(place: Place, monkeypatch: pytest.M
     assert "has taken over" in str(run_without_ray(place.job()).message)
     assert len(place.rows()) < 3
     place.completes(place.job(), "a1", "a2", "b1")
-
-
-def of_a_cluster(job: Document, uid: str) -> Document:
-    job["metadata"] |= {"namespace": "team", "uid": uid}
-    return job
-
-
-@pytest.mark.parametrize(("uid", "again"), [("one", False), ("two", True)])
-def test_resource_overwrites_an_output_once(place: Place, uid: str, again: bool) -> None:
-    """If its driver dies right after the end, the next attempt finds the job's own output."""
-
-    def job(uid: str) -> Document:
-        return of_a_cluster(place.job(write={"mode": "overwrite"}), uid)
-
-    run_without_ray(job("one"))
-    files = {path.name for path in place.output.glob("part-*")}
-    assert run_without_ray(job(uid)).state == JobState.SUCCEEDED
-    assert ({path.name for path in place.output.glob("part-*")} != files) == again
 
 
 class TestAppends:

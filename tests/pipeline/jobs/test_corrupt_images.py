@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 def test_corrupt_images_are_the_only_errors(tmp_path: Path) -> None:
     corrupt = ten_thousand_images(tmp_path / "in")
-    options = {"size": [SIDE, SIDE], "include_paths": True}
+    options = {"size": [SIDE, SIDE], "includePaths": True}
     job = document(
         "corrupt",
         read={"format": "images", "paths": [str(tmp_path / "in")], "options": options},

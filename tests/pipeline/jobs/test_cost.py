@@ -37,7 +37,7 @@ def test_each_node_costs_its_price_while_it_exists(
     nodes: list[NodeLifetime], amount: float
 ) -> None:
     found = cost_of(PRICES, nodes, NOW)
-    assert (found.amount, found.before, found.currency) == (amount, 1.5, "EUR")
+    assert (found.amount, found.before, found.currency) == (f"{amount:.4f}", "1.5000", "EUR")
 
 
 def test_cost_names_the_share_of_earlier_attempts() -> None:

@@ -85,7 +85,7 @@ def test_killed_retry_of_failed_rows_is_finished(place: Place) -> None:
     assert place.run(job).report.state == JobState.SUCCEEDED
     first = tuple(row for row in ROWS if row["values"] not in LATER)
     (place.directory / "repaired").touch()
-    job["spec"]["errors"]["retry"] = True
+    job["spec"]["errors"]["retryFailedRows"] = True
     seen = OutputFaults(place.directory / "out", replaced=first)
     assert len(seen.rows()) == len(first) == len(ROWS) - len(LATER)
     assert faults(place, job, lambda: seen) == {}
@@ -128,7 +128,7 @@ def test_killed_retry_of_several_appends_is_finished(place: Place) -> None:
     night(place, job, REPAIRED)
     add_input(place)
     (place.directory / "repaired").touch()
-    job["spec"]["errors"]["retry"] = True
+    job["spec"]["errors"]["retryFailedRows"] = True
     seen = OutputFaults(place.directory / "out", NOWHERE, (GOOD,), replaced=(REPAIRED,))
     assert without_order(seen.rows()) == without_order([GOOD])
     assert faults(place, job, lambda: seen, every=1 if in_long_tier() else 2) == {}

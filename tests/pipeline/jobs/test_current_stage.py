@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.control import ExecutionControl, busy_stages
+from batchinference.pipeline.execution.control import busy_stages
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.spec.report import JobState, Report
 from support.jobs.on_ray import job_document, run_job, write_lines
@@ -55,18 +54,3 @@ def test_last_stage_with_running_tasks_or_waiting_rows_counts() -> None:
         ([state("MapBatches(embed)", 1), state("Write", 1)], "score, write"),
     ):
         assert busy_stages([*running, *others], "read", "score, write")[-1] == expected
-
-
-def test_idle_job_reports_its_last_busy_stage() -> None:
-    control = ExecutionControl()
-    assert control.stage is None
-    control.on_step(["read"])
-    control.on_step([])
-    assert control.stage == "read"
-
-
-def test_abandoned_execution_ends_at_its_next_step() -> None:
-    control = ExecutionControl()
-    control.given_up = True
-    with pytest.raises(JobFailure):
-        control.on_step([])

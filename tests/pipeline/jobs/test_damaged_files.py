@@ -28,7 +28,7 @@ def damaged_parquet(path: Path) -> None:
 def run(directory: Path, format_: str, output: Path, most: int = 5) -> Any:
     read = {"format": format_, "paths": [str(directory)]}
     if format_ in ("text", "json", "csv"):
-        read["options"] = {"file_extensions": ["gz"]}
+        read["options"] = {"fileExtensions": ["gz"]}
     write = {"format": "json", "path": str(output)}
     return run_in_process(document("damaged", read=read, write=write, errors={"maxRows": most}))
 

@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.commit.decision import (
-    AlreadyComplete,
-    FinishReplacement,
-    FinishTableCommit,
+    Action,
     OutputState,
-    Replace,
     Request,
-    Resume,
-    RetryFailed,
-    Start,
     TableState,
     decide,
 )
@@ -29,7 +23,6 @@ from support.outputs.builders import THEIRS, layout_of
 MODES = ("error", "append", "overwrite")
 LAYOUT = layout_of("out")
 TABLE = replace(LAYOUT, is_table=True)
-ADDED = replace(LAYOUT, state=LAYOUT.state / "append-aaaaaaaa")
 SERIES = "5" * 32
 
 
@@ -48,52 +41,58 @@ OTHER = OutputState(LAYOUT, replace(lease(), key=THEIRS))
 CLAIMED, UNFINISHED = state(begun=False), state()
 COMPLETE = state(complete=True)
 COMPLETE_WITH_FAILED = state(complete=True, failed_rows=True)
-DONE, CONTINUE = AlreadyComplete(LAYOUT), Start(SERIES)
+DONE, CONTINUE = Action.ALREADY_COMPLETE, Action.START_AGAIN
 
 CASES = {
     # state: the actions with resume in the modes error, append and overwrite
-    "empty": (EMPTY, [Start()] * 3),
-    "only added to": (OutputState(LAYOUT, added=True), [Start(), Start(), Replace()]),
-    "foreign": (FOREIGN, ["no output of", Start(), "no output of"]),
-    "other": (OTHER, ["of another job"] * 2 + [Start()]),
+    "empty": (EMPTY, [Action.START] * 3),
+    "only added to": (
+        OutputState(LAYOUT, added=True),
+        [Action.START, Action.START, Action.REPLACE],
+    ),
+    "foreign": (FOREIGN, ["no output of", Action.START, "no output of"]),
+    "other": (OTHER, ["of another job"] * 2 + [Action.START]),
     "other complete": (
         replace(OTHER, complete=True),
-        ["of another job"] * 2 + [Replace()],
+        ["of another job"] * 2 + [Action.REPLACE],
     ),
-    "replaced by this job": (OutputState(LAYOUT, replaced_by=lease()), [FinishReplacement()] * 3),
+    "replaced by this job": (
+        OutputState(LAYOUT, replaced_by=lease()),
+        [Action.FINISH_REPLACEMENT] * 3,
+    ),
     "replaced by another job": (
         OutputState(LAYOUT, replaced_by=OTHER.lease),
         ["was interrupted"] * 3,
     ),
     "claimed": (CLAIMED, [CONTINUE] * 3),
-    "unfinished": (UNFINISHED, [Resume()] * 3),
-    "complete": (COMPLETE, [DONE, DONE, Replace()]),
-    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, Replace()]),
+    "unfinished": (UNFINISHED, [Action.RESUME] * 3),
+    "complete": (COMPLETE, [DONE, DONE, Action.REPLACE]),
+    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, Action.REPLACE]),
 }
 TABLES = {
-    "empty": (OutputState(TABLE, table=TableState()), [Start()] * 3),
+    "empty": (OutputState(TABLE, table=TableState()), [Action.START] * 3),
     "with rows": (
         OutputState(TABLE, table=TableState(has_rows=True)),
-        ["has rows already", Start(), Start()],
+        ["has rows already", Action.START, Action.START],
     ),
     "claimed": (state(TABLE, begun=False, table=TableState()), [CONTINUE] * 3),
-    "unfinished": (state(TABLE, table=TableState()), [Resume()] * 3),
+    "unfinished": (state(TABLE, table=TableState()), [Action.RESUME] * 3),
     "unfinished, with rows of others": (
         state(TABLE, table=TableState(has_rows=True)),
-        ["has rows already", Resume(), Resume()],
+        ["has rows already", Action.RESUME, Action.RESUME],
     ),
-    "committed": (state(TABLE, table=TableState(committed=True)), [FinishTableCommit()] * 3),
+    "committed": (state(TABLE, table=TableState(committed=True)), [Action.FINISH_TABLE_COMMIT] * 3),
     "committed by a delayed attempt": (
         state(TABLE, table=TableState(series_committed=True)),
-        ["rows of a delayed attempt"] * 2 + [Start()],
+        ["rows of a delayed attempt"] * 2 + [Action.START],
     ),
     "complete": (
         state(TABLE, complete=True, table=TableState()),
-        [AlreadyComplete(TABLE)] * 2 + [Start()],
+        [DONE] * 2 + [Action.START],
     ),
     "other": (
         replace(OTHER, layout=TABLE, table=TableState()),
-        ["of another job"] * 2 + [Start()],
+        ["of another job"] * 2 + [Action.START],
     ),
 }  # fmt: skip
 
@@ -125,14 +124,14 @@ def test_decision_for_files(found: OutputState, mode: str, expected: object) -> 
 @table_of(CASES)
 def test_decision_for_files_without_resume(found: OutputState, mode: str, expected: object) -> None:
     """Only the commits of an unfinished run are affected."""
-    check(CONTINUE if expected == Resume() else expected, found, mode, resume=False)
+    check(CONTINUE if expected == Action.RESUME else expected, found, mode, resume=False)
 
 
 @table_of(CASES)
 def test_decision_for_files_with_retry(found: OutputState, mode: str, expected: object) -> None:
     """A complete output is retried even if the mode is overwrite."""
     if found.lease is not None and found.lease.key == LAYOUT.key and found.lease.begun:
-        expected = RetryFailed() if found.failed_rows or not found.complete else DONE
+        expected = Action.RETRY_FAILED if found.failed_rows or not found.complete else DONE
     check(expected, found, mode, retry=True)
 
 
@@ -141,14 +140,16 @@ def test_decision_for_files_with_retry_without_resume(
     found: OutputState, mode: str, expected: object
 ) -> None:
     """A job that starts over retries nothing."""
-    check(CONTINUE if expected == Resume() else expected, found, mode, retry=True, resume=False)
+    check(
+        CONTINUE if expected == Action.RESUME else expected, found, mode, retry=True, resume=False
+    )
 
 
 @pytest.mark.parametrize("resume", [True, False])
 @table_of(TABLES)
 def test_decision_for_tables(found: OutputState, mode: str, expected: object, resume: bool) -> None:
     """Without `resume`, the series continues: the table takes the rows of one of its attempts."""
-    starts_over = expected == Resume() and not resume
+    starts_over = expected == Action.RESUME and not resume
     check(CONTINUE if starts_over else expected, found, mode, resume=resume)
 
 
@@ -157,21 +158,6 @@ def test_complete_table_is_never_retried(mode: str) -> None:
     """Its rows are visible, so a second commit would add rows twice."""
     found, actions = TABLES["complete"]
     check(actions[MODES.index(mode)], found, mode, retry=True)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("complete", [True, False])
-def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
-    """Its rows would exist twice."""
-    found = OutputState(ADDED, base_complete=complete)
-    expected = AlreadyComplete(ADDED.whole) if complete else "to the mode with which it was begun"
-    check(expected, found, mode)
-
-
-def test_unfinished_append_of_the_same_work_is_not_ignored() -> None:
-    for found in (FOREIGN, OTHER, replace(OTHER, complete=True), TABLES["with rows"][0]):
-        unfinished = replace(found, unfinished_append=True)
-        check("Set write.mode to append to finish it", unfinished, "error")
 
 
 def changed(found: OutputState, *, committed: bool = True) -> OutputState:
@@ -187,7 +173,7 @@ CHANGED_CODE: dict[str, tuple[OutputState, list[object]]] = {
     ),
     "complete": (
         changed(COMPLETE),
-        ["a.py changed", "a.py changed", Replace()],
+        ["a.py changed", "a.py changed", Action.REPLACE],
     ),
 }  # fmt: skip
 
@@ -202,7 +188,7 @@ def test_output_of_changed_code(found: OutputState, mode: str, expected: object)
 def test_retry_accepts_changed_code(found: OutputState, mode: str, expected: object) -> None:
     """A correction of the code is often its reason."""
     if found.lease != CLAIMED.lease:
-        expected = DONE if found.complete else RetryFailed()
+        expected = DONE if found.complete else Action.RETRY_FAILED
     check(expected, found, mode, retry=True)
 
 
@@ -222,18 +208,22 @@ def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
-    [({}, DONE), ({"resume": False}, Replace()), ({"retry": True}, RetryFailed())],
+    [({}, DONE), ({"resume": False}, Action.REPLACE), ({"retry": True}, Action.RETRY_FAILED)],
     ids=["run", "restart", "retry"],
 )
 def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:
     """It has done its work, unless more is requested or the code has changed."""
     check(expected, COMPLETE_WITH_FAILED, "overwrite", continues=True, **fields)
-    check(Replace(), changed(COMPLETE), "overwrite", continues=True)
+    check(Action.REPLACE, changed(COMPLETE), "overwrite", continues=True)
 
 
 @pytest.mark.parametrize(
     ("job", "expected"),
-    [("team/job (uid-1)", DONE), ("team/job (uid-2)", Replace()), ("job on laptop", Replace())],
+    [
+        ("team/job (uid-1)", DONE),
+        ("team/job (uid-2)", Action.REPLACE),
+        ("job on laptop", Action.REPLACE),
+    ],
     ids=["the same resource", "another resource", "a file"],
 )
 def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> None:
@@ -278,8 +268,8 @@ def test_changed_code_of_failed_rows_can_be_retried() -> None:
 
 
 RESTARTED = {
-    "empty": (EMPTY, Start()),
-    "only added to by the job": (OutputState(LAYOUT, added=True), Replace()),
+    "empty": (EMPTY, Action.START),
+    "only added to by the job": (OutputState(LAYOUT, added=True), Action.REPLACE),
     "only added to by another": (
         OutputState(LAYOUT, added=True, added_by="other"),
         "rows that other has appended",
@@ -287,16 +277,16 @@ RESTARTED = {
     "foreign": (FOREIGN, "no output of"),
     "other": (OTHER, "of another job"),
     "other complete": (replace(OTHER, complete=True), "of another job"),
-    "of another spec": (SAME_NAME, Start()),
-    "of another spec, complete": (replace(SAME_NAME, complete=True), Replace()),
+    "of another spec": (SAME_NAME, Action.START),
+    "of another spec, complete": (replace(SAME_NAME, complete=True), Action.REPLACE),
     "unfinished": (replace(UNFINISHED, lease=OTHER_NAME), CONTINUE),
-    "complete": (replace(COMPLETE, lease=OTHER_NAME), Replace()),
+    "complete": (replace(COMPLETE, lease=OTHER_NAME), Action.REPLACE),
     "complete, added to by another": (replace(COMPLETE, added_by="other"), "has appended"),
     "replaced by another job": (
         OutputState(LAYOUT, replaced_by=OTHER.lease),
         "was interrupted",
     ),
-    "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Start()),
+    "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Action.START),
     "table with rows": (OutputState(TABLE, table=TableState(has_rows=True)), "has rows already"),
     "table with rows, of another spec": (
         replace(SAME_NAME, layout=TABLE, complete=True, table=TableState(has_rows=True)),
@@ -304,10 +294,10 @@ RESTARTED = {
     ),
     "empty table, of another spec": (
         replace(SAME_NAME, layout=TABLE, complete=True, table=TableState()),
-        Start(),
+        Action.START,
     ),
     "own table with rows": (state(TABLE, table=TableState(has_rows=True)), CONTINUE),
-    "complete table": (state(TABLE, complete=True, table=TableState()), Start()),
+    "complete table": (state(TABLE, complete=True, table=TableState()), Action.START),
     "table of another": (replace(OTHER, layout=TABLE, table=TableState()), "of another job"),
 }
 

@@ -38,7 +38,7 @@ def completed(document: Document) -> Run:
 
 @pytest.mark.parametrize("file_format", FILE_FORMATS)
 def test_job_of_each_format_is_complete(source: Path, file_format: str) -> None:
-    options = {"include_paths": True, "limit": 5, "shuffle": "files", "partitioning": "hive"}
+    options = {"includePaths": True, "limit": 5, "shuffle": "files", "partitioning": "hive"}
     read = {"format": file_format, "options": options}
     run = completed(night(source, read=read, write={"format": "parquet", "mode": "error"}))
     assert run.counts == (0, 0, 0, 0)
@@ -68,8 +68,8 @@ def test_empty_input_is_an_error_otherwise(source: Path) -> None:
 def test_local_path_must_exist(source: Path) -> None:
     report = run_in_process(night(source, "none")).report
     assert report.reason == "BadInput"
-    assert "ignore_missing_paths" in str(report.message)
-    options = {"options": {"ignore_missing_paths": True}}
+    assert "ignoreMissingPaths" in str(report.message)
+    options = {"options": {"ignoreMissingPaths": True}}
     assert completed(night(source, "none", read=options)).counts == (0, 0, 0, 0)
 
 

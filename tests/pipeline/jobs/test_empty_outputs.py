@@ -18,7 +18,6 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
-from pyiceberg.catalog import load_catalog
 
 from batchinference.api.run import Result
 from batchinference.pipeline.storage.location import Location
@@ -29,6 +28,7 @@ from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.crash_points import Place, Recording, every_step, on_disk
 from support.jobs.on_ray import data_files, job_document, run_in_process
+from support.outputs.tables import catalog_of, write_fields
 
 pytestmark = pytest.mark.usefixtures("own_code")
 TYPES = {
@@ -191,7 +191,7 @@ def test_damaged_input_has_the_columns_that_are_known(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.png").write_bytes(b"no picture")
     steps = [{"name": "size", "addColumns": {"n": "path"}}]
     write = {"columns": ["n", "path"]}
-    read = {"format": "images", "options": {"include_paths": True}}
+    read = {"format": "images", "options": {"includePaths": True}}
     output = run(tmp_path / "in", steps, read=read, write=write)
     assert schema_of(output).names == ["n", "path"]
 
@@ -241,14 +241,6 @@ def test_input_without_files_gives_the_columns_of_its_format(tmp_path: Path, nam
     )
 
 
-def test_libraries_read_a_parquet_output_without_rows(source: Path) -> None:
-    output = run(source, WITH_UNKNOWN)
-    names = [*TYPES, "unknown"]
-    assert list(pd.read_parquet(output).columns) == names
-    assert pads.dataset(output).schema.names == names
-    assert duckdb.sql(f"select * from '{output}/*.parquet'").columns == names
-
-
 def test_layout_of_the_columns_is_that_of_rows(source: Path) -> None:
     write = {
         "columns": ["score", "id"],
@@ -287,12 +279,6 @@ def test_archive_without_rows_is_empty(source: Path) -> None:
         assert archive.getnames() == []
 
 
-def test_image_output_without_rows_has_no_file(source: Path) -> None:
-    steps = [python("with_vector"), NONE]
-    write = {"format": "images", "column": "vector"}
-    assert data_files(run(source, steps, write=write)) == []
-
-
 @pytest.mark.parametrize(
     "write",
     [{"format": name} for name in ("parquet", "csv", "json", "webdataset", "delta")],
@@ -311,21 +297,6 @@ def test_api_returns_the_columns_and_types(source: Path, write: Document) -> Non
 TABLES = ("delta", "lance", "iceberg", "sql")
 
 
-def table_write(directory: Path, kind: str) -> Document:
-    write: Document = {"format": kind}
-    if kind == "iceberg":
-        (directory / "warehouse").mkdir(exist_ok=True)
-        properties = {
-            "type": "sql",
-            "uri": f"sqlite:///{directory}/catalog.db",
-            "warehouse": f"file://{directory}/warehouse",
-        }
-        write |= {"table": "space.rows", "catalog": {"name": "own", "properties": properties}}
-    if kind == "sql":
-        write |= {"table": "rows", "url": f"sqlite:///{directory}/rows.db"}
-    return write
-
-
 def columns_of_table(directory: Path, write: Document) -> list[str]:
     output = str(directory / "out")
     match write["format"]:
@@ -334,8 +305,7 @@ def columns_of_table(directory: Path, write: Document) -> list[str]:
         case "lance":
             return list(lance.dataset(output).schema.names)
         case "iceberg":
-            catalog = load_catalog("own", **write["catalog"]["properties"])
-            return list(catalog.load_table("space.rows").schema().as_arrow().names)
+            return list(catalog_of(directory).load_table("ns.rows").schema().as_arrow().names)
     return [
         column["name"] for column in sa.inspect(sa.create_engine(write["url"])).get_columns("rows")
     ]
@@ -344,7 +314,7 @@ def columns_of_table(directory: Path, write: Document) -> list[str]:
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 @pytest.mark.parametrize("kind", TABLES)
 def test_table_is_created_without_rows(source: Path, kind: str, mode: str) -> None:
-    write = {**table_write(source.parent, kind), "mode": mode}
+    write = {**write_fields(kind, source.parent), "mode": mode}
     run(source, [python("with_vector"), NONE], write=write)
     assert columns_of_table(source.parent, write) == [*TYPES, "vector"]
     # rows can be added later
@@ -359,7 +329,7 @@ def test_table_is_created_without_rows(source: Path, kind: str, mode: str) -> No
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_existing_table_keeps_its_columns(source: Path, kind: str) -> None:
-    write = table_write(source.parent, kind)
+    write = write_fields(kind, source.parent)
     output = source.parent / "out"
     few = [{"name": "s", "selectColumns": ["id", "kind"]}]
     for steps, mode in ((few, "error"), ([NONE, *few], "append"), ([NONE, *few], "overwrite")):
@@ -435,7 +405,10 @@ def test_retried_rows_replace_the_file_without_rows(source: Path) -> None:
     assert schema_of(output).names == ["id"]
     picky.touch()
     document = job_of(
-        source, output, [*steps, {"name": "s", "selectColumns": ["id"]}], errors={"retry": True}
+        source,
+        output,
+        [*steps, {"name": "s", "selectColumns": ["id"]}],
+        errors={"retryFailedRows": True},
     )
     report = run_in_process(document).report
     assert report.state is JobState.SUCCEEDED, report.message
@@ -466,8 +439,3 @@ def test_job_that_died_at_any_step_leaves_one_file(place: Place) -> None:
         return wrong if verdict(output) is Verdict.PROVEN else [*wrong, "not proven"]
 
     assert recording.faults(check, every_step(recording.steps)) == {}
-
-
-def test_report_shows_no_rows_of_the_file(source: Path) -> None:
-    output = run(source, [NONE])
-    assert (output / "_batchinference" / "report.html").exists()

@@ -187,12 +187,6 @@ def test_example_that_cannot_be_read_does_not_replace_the_cause() -> None:
         judge(unreadable, {}, 1, 100)
 
 
-def test_missing_example_is_ignored(tmp_path: Path) -> None:
-    nothing = partial(bad_row, layout_of(tmp_path / "out"), [])
-    with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):
-        judge(nothing, {}, 1, 100)
-
-
 @pytest.mark.parametrize("limit", [{"maxRows": 6}, {"maxPercent": 60.0}], ids=str)
 def test_limit_of_a_warning_is_for_each_step(limit: dict[str, Any]) -> None:
     def judge_warnings(*counts: int) -> None:

@@ -196,12 +196,6 @@ def test_tasks_commit_if_each_fills_most_of_its_files(
     assert found == [tasks]
 
 
-def test_job_without_pools_needs_no_operators(tmp_path: Path, written: list[Dataset]) -> None:
-    run = run_job(_job(tmp_path, 1, [FILTER, FUNCTION, CLASS], {}))
-    assert run.counts == (60, 60, 0, 0)
-    assert written == []
-
-
 def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading, decoding and writing are for the CPU workers of a cluster."""
     places: dict[str, Document] = {}

@@ -43,7 +43,7 @@ test runs the same commands and compares what they print with this page.
 
 Afterwards, `batchinference errors ./out` shows why rows have failed. `batchinference verify ./out`
 proves that each row is in the output once, or among the failed rows. The [tutorial](tutorial.md)
-continues with search and with new pictures.
+continues with new pictures.
 """
 TITLES = ("A folder of pictures", "A CSV file")
 SETUP = ["make demo", "source .venv/bin/activate"]

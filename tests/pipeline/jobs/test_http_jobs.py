@@ -64,7 +64,7 @@ def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None
         serving(respond_in_capitals) as server,
         serving(corrupting(Upstream(server.url), faults)) as proxy,
     ):
-        run = run_job(asking(tmp_path, proxy.url, timeoutSeconds=1))
+        run = run_job(asking(tmp_path, proxy.url, timeout="1s"))
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (100, 99, 1, 0)
     answers = {row["text"]: row["answer"] for row in rows_of(tmp_path / "out")}

@@ -18,7 +18,6 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import crash_notes, segment
 from batchinference.pipeline.execution.crash_notes import (
     deaths_of,
-    forget_notes,
     noted,
     noted_rows,
     predecessor_deaths,
@@ -318,10 +317,3 @@ def test_deaths_are_taken_once(notes: dict[str, str]) -> None:
     assert take_deaths("run") == [(ROW,)]
     assert take_deaths("run") == []
     assert deaths_of("other") == [(MANY,)]
-
-
-def test_process_that_ends_by_itself_leaves_no_note(notes: dict[str, str]) -> None:
-    with noted("run"), noted_rows("own", np.array([5])):
-        assert notes
-        forget_notes()
-        assert notes == {}

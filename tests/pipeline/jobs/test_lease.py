@@ -30,21 +30,26 @@ from support.outputs.builders import begin_attempt, layout_of
 
 
 @pytest.mark.parametrize(
-    ("process", "waits"),
-    [("MACHINE-1-0", False), ("elsewhere-1-0", True), ("", True)],
-    ids=["on this machine", "elsewhere", "unknown"],
+    ("process", "job", "waits"),
+    [
+        ("MACHINE-1-0", "reviews on laptop", False),
+        ("elsewhere-1-0", "reviews on laptop", True),
+        ("", "reviews on laptop", True),
+        ("elsewhere-1-0", "team/reviews (uid)", False),
+    ],
+    ids=["on this machine", "elsewhere", "unknown", "of the same resource"],
 )
-def test_dead_run_of_the_same_file_is_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, waits: bool
+def test_dead_run_of_the_same_job_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, job: str, waits: bool
 ) -> None:
-    """At once if it ran on this machine; otherwise only after its heartbeat is missing."""
+    """At once if it has certainly ended; otherwise only after its heartbeat is missing."""
     layout, clock = layout_of(tmp_path / "out"), itertools.count()
     waited: list[float] = []
     time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
     monkeypatch.setattr(lease, "time", time)
     machine = lease.this_process().partition("-")[0]
-    dead = Lease.new(layout, 1, job="reviews on laptop")
-    ensure_not_running(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)
+    dead = Lease.new(layout, 1, job=job)
+    ensure_not_running(layout, replace(dead, process=process.replace("MACHINE", machine)), job)
     assert bool(waited) == waits
 
 

@@ -91,23 +91,6 @@ def test_later_job_is_refused_while_the_first_runs(
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == ["hold", "one"]
 
 
-def test_job_with_another_uid_resumes_a_dead_one(tmp_path: Path) -> None:
-    """The resource was deleted and created again."""
-    run_job(resource(tmp_path, "first"))
-    Layout.of(parse(resource(tmp_path, "first")).spec).success.delete()
-    run = run_job(resource(tmp_path, "second"))
-    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
-
-
-def test_attempts_of_one_resource_do_not_wait_for_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_job(resource(tmp_path, "first"))
-    Layout.of(parse(resource(tmp_path, "first")).spec).success.delete()
-    monkeypatch.setattr(lease.time, "sleep", pytest.fail)
-    assert run_job(resource(tmp_path, "first")).report.state == JobState.SUCCEEDED
-
-
 @pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
 def test_same_file_is_refused_while_its_first_run_is_alive(tmp_path: Path, mode: str) -> None:
     """This happens if a cron job takes longer than its interval."""

@@ -12,7 +12,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import permutations
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
@@ -69,7 +69,7 @@ def next_write(
     monkeypatch: pytest.MonkeyPatch, instead: Callable[[Callable[[], None]], None]
 ) -> Iterator[None]:
     """Call a function once, with the write, instead of the write of the next lease: of its put, or
-    of the rename or the link on a disk."""
+    of the rename on a disk."""
     called: list[bool] = []
 
     def once(write: Callable[[], None]) -> None:
@@ -87,7 +87,6 @@ def next_write(
         return call
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", patched(os.link))
         patch.setattr(os, "rename", patched(os.rename))
         patch.setattr(
             conditional_put,
@@ -154,33 +153,6 @@ def test_of_drivers_that_begin_concurrently_one_has_the_lease(layout: Layout, ne
     for driver in drivers:
         driver.join()
     assert held == [read_lease(layout)]
-
-
-@pytest.mark.parametrize("place", ["posix"], indirect=True)
-def test_lock_of_a_file_that_was_replaced_does_not_count(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another driver replaces the file between its opening and its lock."""
-    before, lock = leased(layout, None), fcntl.flock
-    old = Path(layout.job.path).rename(layout.state.path + "/old")
-    now = leased(layout, None)
-    new = Path(layout.job.path).rename(layout.state.path + "/new")
-    old.rename(layout.job.path)
-    assert read_lease(layout) == before
-
-    def replaced(file: BinaryIO, flags: int) -> None:
-        monkeypatch.setattr(fcntl, "flock", lock)
-        new.replace(layout.job.path)
-        lock(file, flags)
-
-    def third_driver(write: Callable[[], None]) -> None:
-        with pytest.raises(BlockingIOError):
-            leased(layout, now)
-        write()
-
-    monkeypatch.setattr(fcntl, "flock", replaced)
-    with next_write(monkeypatch, third_driver):
-        assert leased(layout, now).run != now.run
 
 
 @on_all_stores
@@ -263,21 +235,6 @@ def test_own_lease_is_recognized_after_a_lost_response(
     assert read_lease(layout) == after
 
 
-@pytest.mark.parametrize("place", ["posix"], indirect=True)
-def test_own_link_is_recognized_after_a_lost_response(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server of NFS gets the request again, and answers that the file exists."""
-
-    def link_twice(write: Callable[[], None]) -> None:
-        write()
-        write()
-
-    with next_write(monkeypatch, link_twice):
-        own = leased(layout, None)
-    assert read_lease(layout) == own
-
-
 @on_stores
 def test_denied_write_is_an_error(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(_: Callable[[], None]) -> None:
@@ -295,7 +252,6 @@ def test_without_conditional_writes_the_lease_is_checked_first(
 ) -> None:
     monkeypatch.setattr(location, "update_object", lambda *_: False)
     monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
-    monkeypatch.setattr(os, "link", failing(errno.EPERM))
     before = leased(layout, None)
     after = leased(layout, before)
     with pytest.raises(BadOutput, match="another run has begun"):

@@ -14,7 +14,6 @@ from batchinference.api import outputs
 from batchinference.pipeline.execution import cost
 from batchinference.pipeline.output import error_groups
 from batchinference.pipeline.ray_compat import NodeLifetime
-from batchinference.pipeline.storage import stored_texts
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec.prices import PRICES_VARIABLE
 from support.jobs.on_ray import job_document, write_lines
@@ -113,23 +112,6 @@ def test_report_and_log_of_the_last_run(output: str) -> None:
     assert "demo: succeeded" in invoke_without_ray("logs", output).stdout
     (log,) = invoke_without_ray("logs", output, "--list").stdout.split()
     assert Path(log).is_file()
-
-
-def test_large_report_is_refused_and_the_end_of_a_large_log_is_shown(
-    output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stored_texts, "MAX_BYTES", 100)
-    for command in ("report", "status"):
-        shown = invoke_without_ray(command, output)
-        assert (shown.exit_code, shown.stdout) == (2, "")
-        message = "/_batchinference/report.json' is too large for a report (more than 100 bytes)"
-        assert message in " ".join(shown.stderr.split())
-    (log,) = Path("out/_batchinference/logs").iterdir()
-    log.write_text("x" * 150 + "\nthe end\n")
-    shown = invoke_without_ray("logs", output)
-    assert shown.stdout == f"... 59 bytes ...\n{'x' * 91}\nthe end\n"
-    verified = invoke_without_ray("verify", output)
-    assert "report.json" in verified.stdout + verified.stderr
 
 
 @pytest.mark.parametrize(("limit", "code"), [(2, 0), (1, 1)], ids=["succeeded", "failed"])

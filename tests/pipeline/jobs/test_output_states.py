@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ import pytest
 from batchinference.pipeline.commit.attempt import Attempt, start_of
 from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.decision import (
-    AlreadyComplete,
+    Action,
     Request,
-    Resume,
     TableState,
     decide,
     load_state,
@@ -48,9 +46,9 @@ def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> 
     request = Request(write_of("parquet", layout.output.uri, mode=mode), resume)
     state = load_state(layout, request)
     action, lease = decide(state, request), state.lease
-    if isinstance(action, AlreadyComplete):
+    if action is Action.ALREADY_COMPLETE:
         return None
-    if isinstance(action, Resume) and lease is not None:
+    if action is Action.RESUME and lease is not None:
         start = Attempt(layout, lease).load_committed()
     else:
         lease = Claim(layout, lease, mode == "overwrite").put()
@@ -101,29 +99,6 @@ def files_below(directory: Path) -> dict[str, bytes]:
 MODES = pytest.mark.parametrize("mode", ["error", "overwrite"])
 
 
-@MODES
-@pytest.mark.parametrize("exists", [False, True], ids=["no directory", "an empty one"])
-def test_new_path_begins_with_attempt_one(tmp_path: Path, mode: str, exists: bool) -> None:
-    layout = layout_of(tmp_path / "out")
-    if exists:
-        (tmp_path / "out").mkdir()
-    attempt = opened(layout, mode)
-    assert (attempt.number, start_in(attempt).entries) == (1, [])
-    stored = json.loads(layout.job.read())
-    assert (stored["work"], stored["attempt"], stored["begun"]) == (OURS, 1, True)
-
-
-def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out")
-    for number in range(1, 4):
-        attempt = opened(layout)
-        commit_rows(attempt, good(0, number, [number]))
-    attempt = opened(layout)
-    start = start_in(attempt)
-    assert [entry.row_ranges for entry in start.entries] == [[(0, n, n + 1)] for n in (1, 2, 3)]
-    assert (attempt.counts().read, start.counts.read) == (0, 3)
-
-
 def test_late_commit_of_an_earlier_attempt_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +125,8 @@ def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, comple
     attempt = opened(layout, "overwrite")
     assert attempt.number == 2
     begun = f"attempts/{Path(attempt.place.path).name}"
-    left = {"job.json", "input.parquet", f"{begun}/start.json", f"{begun}/heartbeat"}
+    left = {"job.json", ".job.json.lock", "input.parquet"}
+    left |= {f"{begun}/start.json", f"{begun}/heartbeat"}
     assert set(files_below(tmp_path / "out")) == {f"_batchinference/{name}" for name in left}
     assert json.loads(layout.job.read())["work"] == OURS
 
@@ -178,32 +154,6 @@ def test_interrupted_overwrite_starts_over(
     assert theirs.success.exists() == (done == 0), "half an output never looks whole"
     attempt = opened(layout_of(tmp_path / "out"), "overwrite")
     assert start_in(attempt).entries == parts_of(attempt.layout) == []
-
-
-def first_append(layout: Layout) -> Layout:
-    return replace(layout, state=layout.state / f"append-{OURS[:8]}")
-
-
-@pytest.mark.parametrize("number", [0, 1], ids=["first append", "addition"])
-@pytest.mark.parametrize("base", [None, THEIRS], ids=["alone", "to other work"])
-def test_unfinished_append_is_refused_in_other_modes(
-    tmp_path: Path, number: int, base: str | None
-) -> None:
-    layout = layout_of(tmp_path / "out")
-    if base is not None:
-        a_run(layout_of(tmp_path / "out", base), complete=True)
-    opened(layout.addition(number) if number else first_append(layout), "append")
-    with pytest.raises(BadOutput, match=r"Set write\.mode to append to finish it"):
-        open_output(layout, "error")
-    with pytest.raises(BadOutput, match=r"of another job|no output of"):
-        open_output(layout_of(tmp_path / "out", "c" * 64), "error")
-
-
-def test_complete_append_leaves_the_path_in_use(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out")
-    a_run(first_append(layout), complete=True)
-    with pytest.raises(BadOutput):
-        open_output(layout, "error")
 
 
 @MODES
@@ -344,14 +294,6 @@ class TableWithRows(UnreachableTable):
 
     def holds_rows(self) -> bool:
         return True
-
-
-def test_unfinished_append_to_a_table_is_refused_in_other_modes(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out")
-    opened(first_append(layout), "append")
-    request = Request(write_of("delta", tmp_path / "out"))
-    with pytest.raises(BadOutput, match=r"Set write\.mode to append to finish it"):
-        decide(load_state(layout, request, TableWithRows()), request)
 
 
 @pytest.mark.parametrize("complete", [True, False])

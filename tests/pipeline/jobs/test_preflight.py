@@ -14,9 +14,7 @@ import yaml
 
 from batchinference.pipeline import preflight
 from batchinference.pipeline.runtimes import RUNTIMES
-from batchinference.plan import plan_for_cluster
-from batchinference.spec import parse
-from support.documents.minimal import Document, document
+from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
 from support.jobs.without_ray import invoke_without_ray
 
@@ -240,29 +238,6 @@ def test_a_job_without_problems_is_valid(job_file: JobFile) -> None:
     done = invoke_without_ray("validate", "--deep", job_file(steps))
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.endswith("job.yaml: pets is valid\n")
-
-
-@pytest.mark.parametrize(
-    ("files", "resources", "seen"),
-    [
-        ({"a.safetensors": 5 << 30}, {}, "the pod of the model has 4Gi, and the weights have 5.0"),
-        ({"a.safetensors": 5 << 30}, {"memory": "8Gi"}, ""),
-        ({"a.safetensors": 3 << 30, "b.safetensors": 3 << 30}, {}, "have 6.0 GiB"),
-        ({"a.safetensors": 3 << 30, "pytorch_model.bin": 3 << 30, "x.txt": 9 << 30}, {}, ""),
-    ],
-    ids=["default", "larger", "shards", "two formats"],
-)
-def test_model_that_is_larger_than_its_pod_is_reported(
-    tmp_path: Path, files: dict[str, int], resources: dict[str, str], seen: str
-) -> None:
-    for name, size in files.items():
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(size)
-    fields = {"runtime": "transformers", "task": "fill-mask", "source": str(tmp_path)}
-    step = {**model(**fields), "resources": resources}
-    spec = parse(document(steps=[step])).spec
-    found = [str(problem) for problem in preflight.small_pods(spec, plan_for_cluster(spec))]
-    assert [seen in message for message in found] == [True] * bool(seen)
 
 
 def test_a_complete_output_needs_no_ray(job_file: JobFile) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.errors import (
     BadInput,
     BadOutput,
@@ -143,11 +143,6 @@ NOT_THERE = {
     ),
     "the factory of a torch model": (
         net(runtime="torch", factory="nowhere:make"),
-        ModelLoad,
-        "step 'net': there is no module 'nowhere'",
-    ),
-    "the factory of a keras model": (
-        net(runtime="keras", factory="nowhere:make"),
         ModelLoad,
         "step 'net': there is no module 'nowhere'",
     ),

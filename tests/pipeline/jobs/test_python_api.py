@@ -59,15 +59,6 @@ def test_a_result_has_the_rows_and_the_errors(write: dict[str, Any]) -> None:
     assert result.output == str(Path("out").absolute())
 
 
-def test_a_result_has_the_columns_of_all_jobs() -> None:
-    write = {"format": "parquet", "path": "out", "mode": "append"}
-    run_here(job_of(write))
-    rating = {"name": "rating", "addColumns": {"stars": "len(text)"}}
-    result = run_here(Job(READ, write, [rating], name="other"))
-    rows = result.to_arrow().to_pylist()
-    assert sorted(row["stars"] or 0 for row in rows) == [0, 0, 4, 5, 8]
-
-
 def test_a_failed_job_raises_its_report() -> None:
     with pytest.raises(JobFailed, match="step 'own' failed on row 1 of ") as raised:
         run_here(job_of({"format": "json", "path": "out"}, most=0))

@@ -15,9 +15,9 @@ import pytest
 from batchinference.api.runner import Runner
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.commit import lease
+from batchinference.pipeline.commit.decision import OutputReader
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import keep_heartbeat
-from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import cluster
 from batchinference.pipeline.execution.stop_signals import (

@@ -46,7 +46,7 @@ def everything(directory: Path) -> dict[Path, bytes]:
 
 def retried(given: Document, directory: Path) -> Report:
     (directory / "repaired").touch()
-    given["spec"]["errors"]["retry"] = True
+    given["spec"]["errors"]["retryFailedRows"] = True
     return run_without_ray(given)
 
 
@@ -59,8 +59,8 @@ def test_retry_of_an_unrepeatable_source_is_refused(tmp_path: Path, format_: str
     before = everything(tmp_path / "out")
     report = retried(given, tmp_path)
     assert (report.state, report.reason) == (JobState.FAILED, "BadInput")
-    assert f"errors.retry: read.format '{format_}' cannot" in str(report.message)
-    assert "Remove errors.retry" in str(report.message)
+    assert f"errors.retryFailedRows: read.format '{format_}' cannot" in str(report.message)
+    assert "Remove errors.retryFailedRows" in str(report.message)
     assert everything(tmp_path / "out") == before
 
 
@@ -77,22 +77,22 @@ def test_interrupted_retry_keeps_the_output(tmp_path: Path) -> None:
     """Whether or not the next run retries the failed rows."""
     given = job(tmp_path, "lance")
     run_without_ray(given)
-    given["spec"]["errors"] = {"retry": True}
+    given["spec"]["errors"] = {"retryFailedRows": True}
     assert run_without_ray(given).state == JobState.FAILED, "no row may be bad now"
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     lance.write_dataset(pa.Table.from_pylist(ROWS[:3]), tmp_path / "a.lance", mode="append")
     before = everything(tmp_path / "out")
     for retry in (True, False):
-        given["spec"]["errors"] = {"maxRows": 1, "retry": retry}
+        given["spec"]["errors"] = {"maxRows": 1, "retryFailedRows": retry}
         assert run_without_ray(given).reason == "BadInput"
         assert everything(tmp_path / "out") == before
 
 
 def test_unfinished_output_of_an_unrepeatable_source_starts_over(tmp_path: Path) -> None:
     given = job(tmp_path, "sql")
-    given["spec"]["errors"] = {"retry": True}
+    given["spec"]["errors"] = {"retryFailedRows": True}
     assert run_without_ray(given).state == JobState.FAILED
-    given["spec"]["errors"] = {"retry": True, "maxRows": 1}
+    given["spec"]["errors"] = {"retryFailedRows": True, "maxRows": 1}
     report = run_without_ray(given)
     assert (report.state, report.attempt) == (JobState.SUCCEEDED, 2), report.message
 

@@ -17,7 +17,7 @@ from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_nam
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
-from support.documents.minimal import Document, python_step
+from support.documents.minimal import Document
 from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.rows import rows_of
@@ -109,15 +109,7 @@ def test_time_of_each_step_is_reported(run: Run) -> None:
     assert rows == {"read": 100, "few": 100, "slow": 90, "busy": 90, "own": 90, "write": 89}
     assert list(rows) == ["read", "few", "slow", "busy", "own", "write"]
     for step in run.report.steps.values():
-        assert step.cpu_seconds > 0
         assert step.rows / step.rows_per_second == pytest.approx(step.seconds, rel=0.01, abs=0.001)
-
-
-def test_cpu_time_of_a_step_is_not_that_of_another_step(run: Run) -> None:
-    slow, busy = run.report.steps["slow"], run.report.steps["busy"]
-    assert busy.cpu_seconds > 90 * 0.02 - 0.01  # rounded
-    assert slow.seconds > 90 * 0.05 - 0.01
-    assert slow.cpu_seconds < 90 * 0.02
 
 
 @pytest.mark.parametrize("max_rows", [10, 1], ids=["succeeds", "fails"])
@@ -163,31 +155,3 @@ def test_later_failure_to_publish_is_ignored(often: None, tmp_path: Path, state:
     assert run.report.state == JobState.SUCCEEDED
     kept = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
     assert Report.parse(kept).state == JobState.SUCCEEDED
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason", "message"),
-    [
-        ({"read": {"format": "images"}}, "BadInput", "holds no files"),
-        ({"steps": [python_step(callable_="no_such:Class")]}, "ModelLoad", "no module 'no_such'"),
-        (
-            {"steps": [{"name": "f", "filter": "len(text) + 'x' == 3"}]},
-            "BadInput",
-            "step 'f': the filter cannot be computed",
-        ),
-        (
-            {"steps": [{"name": "f", "filter": "len(text) + 1"}]},
-            "BadInput",
-            "step 'f': the filter gives ",
-        ),
-    ],
-    ids=["input", "model", "filter", "no condition"],
-)
-def test_failure_has_a_reason_and_a_message(
-    tmp_path: Path, fields: Document, reason: str, message: str
-) -> None:
-    source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
-    run = run_in_process(job_document("job", source, tmp_path / "out", **fields))
-    assert (run.report.state, run.report.reason) == (JobState.FAILED, reason)
-    assert message in (run.report.message or "")
-    assert run.published[-1] == run.report

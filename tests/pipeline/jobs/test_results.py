@@ -4,7 +4,6 @@ without rows, outputs of several jobs, and packages that are not installed."""
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,15 +129,6 @@ def test_result_is_a_ray_dataset() -> None:
     assert dataset.count() == 3
     assert sorted(row["text"] for row in dataset.take_all()) == LINES
     assert result_of("json", NONE, path="none").to_ray().count() == 0
-
-
-def test_result_is_a_polars_frame_or_the_error_names_the_package() -> None:
-    result = result_of("parquet")
-    if find_spec("polars") is None:
-        with pytest.raises(ModuleNotFoundError, match="package polars is not installed"):
-            result.to_polars()
-    else:
-        assert sorted(result.to_polars()["text"].to_list()) == LINES
 
 
 def test_without_polars_the_error_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

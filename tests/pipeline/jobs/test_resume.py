@@ -98,7 +98,7 @@ def of_parquet(directory: Path) -> FailingJob:
     (directory / "in").mkdir()
     texts = [f"0-{row}" for row in range(600)]
     pq.write_table(pa.table({"text": texts}), directory / "in" / "a.parquet", row_group_size=50)
-    read = {"format": "parquet", "options": {"override_num_blocks": 6}}
+    read = {"format": "parquet", "options": {"overrideNumBlocks": 6}}
     return failing_job(directory, [texts], at="0-417", read=read)
 
 
@@ -107,7 +107,7 @@ def of_images(directory: Path) -> FailingJob:
     paths = [directory / "in" / f"{number:02}.png" for number in range(12)]
     for path, pixels in zip(paths, pictures(12), strict=True):
         path.write_bytes(png(pixels))
-    read = {"format": "images", "options": {"include_paths": True}}
+    read = {"format": "images", "options": {"includePaths": True}}
     keys = [[str(path)] for path in paths]
     return failing_job(directory, keys, at="09.png", column="path", read=read)
 

@@ -22,7 +22,7 @@ def night(directory: Path, *, retry: bool = False, **fields: str) -> Document:
     return job_document(
         "nightly", directory / "in", directory / "out", steps=[step_until(directory / "repaired")],
         write={"format": "parquet", "mode": "append", **fields},
-        errors={"maxRows": 5, "retry": retry},
+        errors={"maxRows": 5, "retryFailedRows": retry},
     )  # fmt: skip
 
 
@@ -79,16 +79,9 @@ def test_published_progress_never_decreases_and_ends_once(two_nights: Path) -> N
     assert str(last.errors).endswith("errors"), "although the last night has none"
 
 
-def test_retry_appends_new_files(two_nights: Path) -> None:
-    (two_nights / "repaired").touch()
-    add(two_nights, "c", "1", "2")
-    assert counts(run_without_ray(night(two_nights, retry=True))) == (6, 5, 1)
-    assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c 2"]
-
-
 @pytest.mark.parametrize("mode", ["append", "error"])
 def test_retry_without_failures_only_appends(tmp_path: Path, mode: str) -> None:
-    """With mode append, so that `errors.retry` may stay set in the job of every night."""
+    """With mode append, so that `errors.retryFailedRows` may stay set in the job of every night."""
     for name, new in {"a": 1, "b": 1, "c": 1}.items():
         add(tmp_path, name, "1")
         report = run_without_ray(night(tmp_path, retry=True, mode=mode))

@@ -37,7 +37,7 @@ def document(tmp_path: Path) -> Document:
 
 
 def again(document: Document) -> Run:
-    document["spec"]["errors"]["retry"] = True
+    document["spec"]["errors"]["retryFailedRows"] = True
     return run_in_process(document)
 
 

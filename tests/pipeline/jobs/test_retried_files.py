@@ -31,7 +31,6 @@ FORMATS: dict[str, Callable[[Path], list[Row]]] = {
     "numpy": inputs.write_numpy,
     "parquet": inputs.write_parquet,
     "json": write_packed,
-    "tfrecords": inputs.write_tfrecords,
     "webdataset": inputs.write_webdataset,
     "video": inputs.write_video,
 }
@@ -48,14 +47,14 @@ def exchange(file: Path, content: bytes) -> bytes:
 def job(format_: str, directory: Path) -> Document:
     read = {"format": format_}
     if format_ == "json":
-        read["options"] = {"file_extensions": ["gz"]}
+        read["options"] = {"fileExtensions": ["gz"]}
     errors = {"maxRows": 100}
     return job_document("files", directory / "in", directory / "out", read=read, errors=errors)
 
 
 @pytest.mark.parametrize(
     ("format_", "sound"),
-    [*((name, 0.0) for name in FORMATS), ("json", 0.7), ("tfrecords", 0.7)],
+    [*((name, 0.0) for name in FORMATS), ("json", 0.7)],
 )
 def test_retry_reads_all_rows_of_an_unreadable_file(
     tmp_path: Path, format_: str, sound: float
@@ -72,7 +71,7 @@ def test_retry_reads_all_rows_of_an_unreadable_file(
     assert first.counts is not None
     assert (first.state, first.counts.failed) == (JobState.SUCCEEDED, 1), first.message
     exchange(file, whole)
-    given["spec"]["errors"]["retry"] = True
+    given["spec"]["errors"]["retryFailedRows"] = True
     again = run_without_ray(given)
     assert again.counts is not None
     assert (again.counts.written, again.counts.failed) == (len(rows), 0)

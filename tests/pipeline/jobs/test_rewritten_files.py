@@ -30,7 +30,6 @@ from batchinference.pipeline.output.file_rewrites import (
 from batchinference.pipeline.output.writers import parquet, rewriting_writer_for, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
-from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
@@ -152,17 +151,6 @@ class TestMerging:
         left = without_failed(Snapshot(OURS, "", entries), attempt.layout.errors)
         assert left.missing_rows(1, 3) == {0: [(0, 1)]}
         assert [len(entry.data) for entry in left.entries] == [1]
-
-    def test_rows_much_larger_than_their_file_are_merged(
-        self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Files of others with such rows are refused."""
-        monkeypatch.setattr(arrow_files, "MAX_BYTES", 0)
-        zeros = pa.LargeListArray.from_arrays([0, 1 << 23], pa.array(np.zeros(1 << 23, np.int8)))
-        large = pa.table({"n": zeros})
-        self.merged(attempt, good(0, 0, large), good(0, 1, large))
-        (file,) = data_files(Path(attempt.layout.output.path))
-        assert pq.read_metadata(file).num_rows == 2
 
     def test_rows_of_one_file_are_in_memory_at_a_time(
         self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch

@@ -88,12 +88,6 @@ def test_only_committed_entries_count_and_only_once(given_: list[ManifestEntry])
 
 
 @given(entries())
-def test_resolving_overlaps_twice_changes_nothing(given_: list[ManifestEntry]) -> None:
-    once = resolve_overlaps(given_)
-    assert resolve_overlaps(once) == once
-
-
-@given(entries())
 def test_whole_rows_count_unless_an_earlier_piece_contains_one(
     given_: list[ManifestEntry],
 ) -> None:
@@ -280,14 +274,6 @@ def test_processing_the_missing_rows_completes_the_output(
     everything = {(file, row) for file, size in enumerate(sizes) for row in range(size)}
     assert held_by(done.entries) == dict.fromkeys(everything, Fraction(1))
     assert done.rows(len(sizes), None) == done.counts.read == len(everything)
-
-
-@given(commits())
-def test_counted_rows_are_not_processed_again(given_: tuple[list[int], list[Manifest]]) -> None:
-    sizes, made = given_
-    begun = Snapshot(OURS, "").with_commits(made)
-    again = done_again(begun.missing_rows(len(sizes), None), sizes)
-    assert set(held_by(begun.entries)).isdisjoint(held_by(again.entries))
 
 
 @pytest.mark.parametrize(

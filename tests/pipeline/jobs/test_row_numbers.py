@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.contents import first_rows
 from batchinference.spec.report import JobState
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, job_document, run_in_process, write_lines
@@ -65,7 +65,7 @@ def test_retried_and_appended_rows_have_their_numbers(tmp_path: Path) -> None:
     found = by_number(tmp_path / "out")
     assert [row["row"] for row in found] == [number for number in numbers if number % 10 != 3]
     (tmp_path / "repaired").touch()
-    document["spec"]["errors"]["retry"] = True
+    document["spec"]["errors"]["retryFailedRows"] = True
     assert run_in_process(document).report.state == JobState.SUCCEEDED
     found = by_number(tmp_path / "out")
     assert [row["row"] for row in found] == numbers

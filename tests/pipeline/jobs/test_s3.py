@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from batchinference.pipeline.commit.claim import publish
+from batchinference.pipeline.commit.claim import swap_in_replacement
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -74,7 +74,7 @@ class TestJobs:
             "s3",
             f"s3://{bucket}/in/",
             f"s3://{bucket}/out/",
-            read={"options": {"include_paths": True}},
+            read={"options": {"includePaths": True}},
             write={"format": "parquet"},
             steps=STEPS,
             errors={"maxRows": 1},
@@ -178,7 +178,7 @@ class TestKeys:
     def read(self, path: str) -> list[str]:
         """Return the keys of the rows that a path selects."""
         given = open_files(ReadText.model_validate({
-            "format": "text", "paths": [path], "options": {"include_paths": True}
+            "format": "text", "paths": [path], "options": {"includePaths": True}
         }))  # fmt: skip
         batches = (batch for task in given.read_tasks(4) for batch in task())
         rows = [row for batch in batches for row in batch.table.to_pylist()]
@@ -269,31 +269,6 @@ class TestOutputStates:
         assert json_rows(found, "out/part-") == [{"text": "one"}]
         assert found["out/notes"] == b"theirs"
 
-    def test_rows_of_a_missing_object_are_missing(
-        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
-    ) -> None:
-        self.a_run(self.job(bucket))
-        (part,) = s3.objects(bucket, "out/part-")
-        s3.client().delete_object(Bucket=bucket, Key=part)
-        assert begin_job(self.job(bucket)).missing == {0: [(0, 1)], 1: [(0, 1)]}
-
-    def test_replaced_object_is_named(
-        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
-    ) -> None:
-        self.a_run(self.job(bucket))
-        s3.put(bucket, {"in/a.txt": b"another one\n"})
-        with pytest.raises(BadInput, match=rf"'s3://{bucket}/in/a.txt' has changed since the job"):
-            begin_job(self.job(bucket))
-
-    def test_complete_output_is_not_changed(
-        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
-    ) -> None:
-        self.a_whole_run(self.job(bucket))
-        before = s3.objects(bucket)
-        run = run_job(self.job(bucket))
-        assert run.report.message == "the output was complete already"
-        assert s3.objects(bucket) == before
-
     def test_other_work_is_refused_without_overwrite(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
@@ -310,7 +285,7 @@ class TestOutputStates:
         kept = {key: s3.objects(bucket)[key] for key in before}
         assert kept == before
         assert f"{staged}_SUCCESS" in s3.objects(bucket)
-        publish(Layout.of(parse(other).spec))
+        swap_in_replacement(Layout.of(parse(other).spec))
         parts = {key for key in before if "/part-" in key}
         found = s3.objects(bucket, "out/")
         assert [key for key in found if key in parts or key.startswith(staged)] == []

@@ -22,11 +22,7 @@ from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan import plan_for_machine
-from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
-from support.documents.minimal import Document, model_step
-from support.documents.parsed import spec_of, steps_of
 from support.outputs.batches import failed, filtered, good, outcomes
 from support.tiers import examples
 
@@ -45,7 +41,7 @@ class Recorded(Segment):
     def run(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
         return self.of_read(read, self.stopping)
 
-    def _run_from_model(self, batch: RowBatch, stopping: threading.Event) -> Iterator[RowBatch]:
+    def _run_all(self, batch: RowBatch, stopping: threading.Event) -> Iterator[RowBatch]:
         self.batches.append(batch)
         if len(self.batches) == self.stop_after:
             self.stopping.set()
@@ -135,103 +131,6 @@ class TestWindows:
         assert rows.window == window
 
 
-def made_by(*steps: Document) -> Recorded:
-    """Return steps before a model that reads the column `made`."""
-    stages = stages_of(steps_of(*steps))
-    pickled = pickle.dumps((stages, ErrorHandling(tolerant=True, input=Location("/in"))))
-    return Recorded(pickled, "", UNIT, ("made",), len(stages))
-
-
-MADE = {"name": "made", "addColumns": {"made": "text + '!'"}}
-EXPLODED = {"name": "explode", "explode": {"column": "texts"}}
-RENAMED = {"name": "rename", "renameColumns": {"texts": "made"}}
-
-
-def text_lists(rows: int) -> RowBatch:
-    """Return rows with zero, one or two texts."""
-    (read,) = texts(2 * rows)
-    values = iter(read.table["text"].to_pylist())
-    return good(
-        0, 0, pa.table({"texts": [[next(values) for _ in range(n % 3)] for n in range(rows)]})
-    )
-
-
-@pytest.mark.usefixtures("steady")
-class TestWindowsOfTextsThatStepsHaveMade:
-    @pytest.mark.parametrize(
-        "steps",
-        [[MADE], [{"name": "keep", "filter": "len(text) > 50"}, MADE]],
-        ids=["added", "added after a filter"],
-    )
-    def test_they_are_sorted_by_length(self, steps: list[Document]) -> None:
-        recorded = made_by(*steps)
-        (read,) = texts(9 * UNIT)
-        results = list(recorded.run(iter([read])))
-        # the first batch shows that there are texts
-        assert [len(one.source) for one in results] == [UNIT, 4 * UNIT, 4 * UNIT]
-        for result in results[1:]:
-            window = [one for one in recorded.batches if np.isin(one.ids, result.ids).all()]
-            assert len(window) > 1
-            lengths = [n for one in window for n in map(len, one.table["made"].to_pylist())]
-            assert lengths == sorted(lengths, reverse=True)
-        whole = merged(results)
-        assert whole.ids.tolist() == [*np.setdiff1d(read.ids, whole.filtered)]
-        assert sorted(whole.source.tolist()) == read.ids.tolist()
-
-    def test_rows_of_an_input_row_stay_in_one_batch(self) -> None:
-        recorded = made_by(EXPLODED, RENAMED)
-        read = text_lists(9 * UNIT)
-        results = list(recorded.run(iter([read])))
-        assert len(recorded.batches) > len(results) == 3
-        ids = [set(one.ids.tolist()) for one in recorded.batches]
-        assert sum(map(len, ids)) == len(set().union(*ids))
-        whole = merged(results)
-        rows = list(zip(whole.ids.tolist(), whole.table["made"].to_pylist(), strict=True))
-        expected = read.table["texts"].to_pylist()
-        assert rows == [(row, text) for row, texts in enumerate(expected) for text in texts]
-        assert sorted(whole.source.tolist()) == read.ids.tolist()
-
-    def test_stop_ends_a_window_before_all_of_its_rows_are_made(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        make = Recorded._run_before_model
-
-        def made(self: Recorded, batch: RowBatch, stopping: threading.Event) -> Iterator[RowBatch]:
-            if batch.ids[0] == 2 * UNIT:
-                self.stopping.set()
-            return make(self, batch, stopping)
-
-        monkeypatch.setattr(Recorded, "_run_before_model", made)
-        results = made_by(MADE).run(iter(texts(9 * UNIT)))
-        first, second = next(results), next(results)
-        assert (len(first.ids), len(second.ids)) == (UNIT, UNIT)
-        assert np.isin(second.ids, np.arange(UNIT, 3 * UNIT)).all()
-
-    @pytest.mark.parametrize(
-        ("limit", "value"), [("MAX_BATCH_BYTES", 40 * 1024), ("WINDOW_SECONDS", 0)]
-    )
-    def test_large_and_late_rows_are_passed_on_before_the_window_ends(
-        self, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-    ) -> None:
-        monkeypatch.setattr(segment, limit, value)
-        double = [{**MADE, "addColumns": {"text": "text + text"}}] * 7
-        steps = made_by(*double, {**MADE, "addColumns": {"made": "text"}})
-        sources = [len(one.source) for one in steps.run(iter(texts(5 * UNIT)))]
-        assert sources == [UNIT] * 5
-
-    def test_rows_without_texts_are_not_collected(self) -> None:
-        recorded = made_by({"name": "n", "addColumns": {"made": "len(text)"}})
-        results = list(recorded.run(iter(texts(3 * UNIT))))
-        assert [len(one.ids) for one in results] == [UNIT] * 3
-
-
-def test_stages_before_the_first_model_are_counted() -> None:
-    errors = ErrorHandling(tolerant=True, input=Location("/in"))
-    own = {"name": "own", "python": {"callable": "own_code:Suffix"}}
-    for steps, before in (([], 0), ([own], 0), ([model_step()], 0), ([MADE, own, model_step()], 2)):
-        assert Segment.of_job(plan_for_machine(spec_of(steps=steps)), errors).before == before
-
-
 OUTCOMES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12)
 """For each input row, the number of good rows and of failed rows that steps have made from it."""
 
@@ -305,10 +204,10 @@ class TestRowsPerBatch:
         rows = BatchRows(8)
         rows.next = 400
         kept = replace(good(0, 0, range(1000)).only(np.arange(0, 1000, 10)), source=np.arange(1000))
-        found = [(len(batch.ids), inputs) for batch, inputs in rows.cut_prepared(kept)]
+        found = [(len(batch.ids), inputs) for batch, inputs in rows.cut(kept)]
         assert found == [(40, 400), (40, 400), (20, 200)]
         nothing = replace(kept, table=pa.table({}), ids=NO_IDS)
-        assert [inputs for _, inputs in rows.cut_prepared(nothing)] == [1000]
+        assert [inputs for _, inputs in rows.cut(nothing)] == [1000]
 
     @settings(max_examples=examples(100), deadline=None)
     @given(OUTCOMES, st.integers(1, 4), st.randoms(use_true_random=False))
@@ -319,7 +218,7 @@ class TestRowsPerBatch:
         order = shuffle.sample(range(len(prepared.ids)), len(prepared.ids))
         rows = BatchRows(size)
         rows.next = size
-        parts = [part for part, _ in rows.cut_prepared(prepared.taken(np.array(order, dtype=int)))]
+        parts = [part for part, _ in rows.cut(prepared.taken(np.array(order, dtype=int)))]
         found = [row for part in parts for row in outcomes(part).items()]
         assert sorted(found) == sorted(outcomes(prepared).items())
         whole = merged(parts)

@@ -16,7 +16,6 @@ from support.documents.minimal import Document
 from support.jobs.on_ray import (
     Run,
     job_document,
-    run_in_process,
     run_job,
     without_order,
     write_lines,
@@ -69,24 +68,13 @@ def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
     assert run.counts == (40, 40, 0, 0)
 
 
-def test_label_is_derived_from_the_folder(tmp_path: Path) -> None:
-    steps = [{"labelFromPath": {"column": "kind", "index": -2}}, {"dropColumns": ["path"]}]
-    run = run_in_process(job(tmp_path, *steps, options={"include_paths": True}))
-    expected = [
-        {"text": text, "kind": name.split("/")[0]}
-        for name, lines in LINES.items()
-        for text in lines
-    ]
-    check(tmp_path, run, expected)
-
-
 @pytest.mark.usefixtures("ray")
 def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
     """Ray joins the batches that an actor pool returns into one block."""
     lines = [*LINES["cats/a.txt"], *LINES["dogs/b.txt"]]
     source = write_lines(tmp_path / "in", {"a.txt": lines})
     steps = [{"name": "some", **own("VectorsOfDogs"), "batchSize": 20, "replicas": {}}]
-    read = {"options": {"override_num_blocks": 1}}
+    read = {"options": {"overrideNumBlocks": 1}}
     run = run_job(job_document("some", source, tmp_path / "out", read=read, steps=steps))
     expected = [{"text": text, "vector": [1.0] * 3 if "dog" in text else None} for text in TEXTS]
     check(tmp_path, run, expected)
@@ -122,20 +110,3 @@ def test_report_has_the_waiting_of_replicas_and_the_capacity(tmp_path: Path) -> 
     assert report.capacity is not None
     assert report.capacity.cpus >= 1
     assert report.capacity.writers >= 2
-
-
-BROKEN = {
-    "a module without that name": ("nothing_here", "own_code.py has no 'nothing_here'"),
-    "a class that cannot be made": (
-        "FailInConstructor",
-        "cannot be constructed: RuntimeError: no weights",
-    ),
-    "an object that is no function": ("OBJECT", "cannot be called with a batch"),
-}
-
-
-@pytest.mark.parametrize(("name", "message"), BROKEN.values(), ids=BROKEN)
-def test_code_that_cannot_be_loaded_fails_the_job(tmp_path: Path, name: str, message: str) -> None:
-    run = run_in_process(job(tmp_path, own(name)))
-    assert run.report.reason == "ModelLoad"
-    assert message in (run.report.message or "")

@@ -102,7 +102,7 @@ the error files, of which some may be orphans."""
 
 def test_requests_of_a_new_output(storage: Storage, source: Path, tmp_path: Path) -> None:
     found = storage.of(small_job(source, tmp_path / "out"))
-    look = {"read": 2, "list": 2}  # two leases; the additions, and files of others
+    look = {"read": 3, "list": 2}  # three leases; the additions, and files of others
     assert until_first_task(found) == {"look": look, "open": OPEN, "begin": CLAIM}
     # the manifests, and twice the data and the errors, because files were rewritten
     assert found["end"]["list"] == 5
@@ -122,7 +122,7 @@ def test_requests_of_a_resumed_output(storage: Storage, source: Path, tmp_path: 
     found = storage.of(job)
     assert until_first_task(found) == {
         # two leases, the marker, the code, the snapshot; the additions, the data, the errors
-        "look": {"read": 5, "info": 2, "list": 3},
+        "look": {"read": 5, "info": 1, "list": 3},
         "open": OPEN | {"read": 1},
         "begin": {"info": 1, "write": 2, "update": 1, "delete": 1},
     }
@@ -137,8 +137,8 @@ def test_requests_of_an_append(storage: Storage, source: Path, tmp_path: Path) -
     (source / "z.jsonl").write_text(json.dumps({"n": 9, "values": [3]}) + "\n")
     found = until_first_task(storage.of(job))
     assert found == {
-        "look": {"read": 5, "list": 1},  # and the lease of the addition, and the marker
-        "open": {"info": 2, "list": 1, "read": 1},  # and the processed files
+        "look": {"read": 4, "list": 1},  # and the lease of the addition
+        "open": {"info": 2, "list": 1, "read": 2},  # and the marker, and the processed files
         "begin": CLAIM,
     }
 

@@ -46,7 +46,7 @@ def images(directory: Path) -> Path:
 @pytest.mark.long("memory")
 def test_memory_stays_bounded(tmp_path: Path, own_code: Path) -> None:
     job = {
-        "apiVersion": "batchinference.dev/v1alpha1",
+        "apiVersion": "batchinference.dev/v1beta1",
         "kind": "BatchInference",
         "metadata": {"name": "streaming"},
         "spec": {

@@ -23,12 +23,12 @@ def source(format_: str, directory: Path) -> Document:
     rows = [{**row, "text": "bad row"} if row["id"] == BAD else row for row in ROWS]
     match format_:
         case "sql":
-            options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": 2}
+            options = {"shardKeys": ["id"], "shardHashFn": "ABS", "overrideNumBlocks": 2}
             url, query = database(directory / "a.db", rows), "SELECT * FROM texts"
             return {"url": url, "query": query, "options": options}
         case "huggingface":
             name = str(saved(directory / "set", rows))
-            return {"name": name, "options": {"split": "train", "override_num_blocks": 2}}
+            return {"name": name, "options": {"split": "train", "overrideNumBlocks": 2}}
     return {"path": str(lance_set(directory / "a.lance", rows))}
 
 
@@ -60,7 +60,7 @@ def test_limited_and_shuffled_job_is_covered(ray: None, tmp_path: Path) -> None:
         path = tmp_path / "in" / f"kind={number % 2}" / f"{number}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{number}:{row}\n" for row in range(4)))
-    options = {"limit": 10, "shuffle": "files", "shuffle_seed": 3, "partitioning": "hive"}
+    options = {"limit": 10, "shuffle": "files", "shuffleSeed": 3, "partitioning": "hive"}
     run = run_job(
         job_document("limited", tmp_path / "in", tmp_path / "out", read={"options": options})
     )

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
+from batchinference.pipeline.commit.output_plan import OutputTarget
 from batchinference.pipeline.storage.json import CHECKSUM_FIELD, dump_checksummed
 from support.documents.minimal import Document
 from support.jobs.on_ray import data_files, job_document, write_lines

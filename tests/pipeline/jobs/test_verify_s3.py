@@ -43,10 +43,7 @@ def test_endpoint_of_an_output_is_not_reached_unless_trusted(
     refused = invoke(output)
     assert refused.exit_code == 2
     assert f"'{output}' names the endpoint {s3.endpoint} for its input" in refused.stderr
-    trusted = invoke(output, "--trust-output")
-    assert trusted.exit_code == 0
-    place = f'connecting to the endpoint of its input "{s3.endpoint}"'
-    assert f"verify: '{output}' is trusted: {place}\n" in trusted.stderr
+    assert invoke(output, "--trust-output").exit_code == 0
     stored = output / "_batchinference/spec.json"
     spec = json.loads(stored.read_text())
     spec["read"]["storage"]["anonymous"] = True  # the server must not be reached either

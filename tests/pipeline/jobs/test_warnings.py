@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.outputs import works_at
+from batchinference.api.outputs import stored_jobs
 from batchinference.pipeline.errors import JobFailure
 from batchinference.spec.warnings import WarningCount, WarningName
 from support.documents.minimal import Document, document
@@ -73,7 +73,7 @@ def test_task_that_runs_again_adds_no_warning(source: Path) -> None:
     for task in range(3):
         with suppress(JobFailure):
             run_task_again(given, task)
-    (work,) = works_at(str(source.parent / "out"))
+    (work,) = stored_jobs(str(source.parent / "out"))
     assert work.committed().counts.warned == 4
 
 

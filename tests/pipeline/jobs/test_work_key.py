@@ -46,7 +46,7 @@ OTHER = {
         "read": {
             "format": "text",
             "paths": ["s3://in/texts/"],
-            "options": {"drop_empty_lines": False},
+            "options": {"dropEmptyLines": False},
         }
     },
     "no steps": {"steps": []},

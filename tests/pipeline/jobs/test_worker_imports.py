@@ -38,7 +38,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.plan.pruning"}
 UNUSED = (
     *("PIL", "pyarrow.dataset", "fsspec", "torch"),
-    *("batchinference.plan", "batchinference.cli", "batchinference.pipeline.search"),
+    *("batchinference.plan", "batchinference.cli"),
     *("ray.data._internal.execution.streaming_executor", "ray.data._internal.issue_detection"),
     *(f"batchinference.spec.{name}" for name in (
         "cluster", "documents", "job", "problems", "read", "report", "schema", "status", "write")),

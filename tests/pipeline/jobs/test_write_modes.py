@@ -100,12 +100,17 @@ def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
     assert {tuple(row) for row in rows_of(tmp_path / "out")} == {("text",)}
 
 
-def test_append_to_unfinished_output_of_the_same_work_is_refused(tmp_path: Path) -> None:
-    begun = job(tmp_path, "first", "error")
-    assert succeeded(run_in_process(begun))
-    layout = Layout.of(parse(begun).spec)
-    for of_the_end in (layout.success, layout.end):
+@pytest.mark.parametrize(("begun", "mode"), [("error", "append"), ("append", "error")])
+@pytest.mark.parametrize("complete", [True, False])
+def test_work_continues_where_it_was_begun_in_another_mode(
+    tmp_path: Path, begun: str, mode: str, complete: bool
+) -> None:
+    """Its rows would exist twice otherwise."""
+    first = job(tmp_path, "first", begun)
+    assert succeeded(run_in_process(first))
+    layout = Layout.of(parse(first).spec)
+    for of_the_end in () if complete else (layout.success, layout.end):
         of_the_end.delete()
-    run = run_in_process(job(tmp_path, "first", "append"))
-    assert "holds unfinished output of the same work" in str(run.report.message)
+    run = run_in_process(job(tmp_path, "first", mode))
+    assert succeeded(run), run.report.message
     assert texts(tmp_path) == ["first"]

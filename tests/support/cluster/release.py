@@ -21,7 +21,7 @@ _VERSIONS = {
     "ClusterRole": "rbac.authorization.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
-    "BatchInference": "batchinference.dev/v1alpha1",
+    "BatchInference": "batchinference.dev/v1beta1",
 }
 _WITHOUT_SCHEMAS = "--disable-openapi-validation"
 """To validate the objects, Helm would get the schemas of all definitions, which the API server

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchinference.spec.base import DNS_SUBDOMAIN
 from batchinference.spec.crd import custom_resource_definition, schedule_definition
+from batchinference.spec.quantities import NUMBER
 
 Schema = dict[str, Any]
 
@@ -29,17 +30,20 @@ OWN_ACCESS = "the pods of the job access it, with the credentials and the networ
 OWN_CODE = "code and its arguments, which run in the pods of the job"
 FIXED = "one of a few fixed values"
 NODES = "chooses among the nodes whose taints the policy lets the pods tolerate"
+OWN_PODS = "names pods in the namespace of the job"
 COLUMNS = "columns, labels and values of the rows"
-LIMITED = "counts for `defaults.limits.gpu`, and the quota of the namespace limits it"
+LIMITED = "counts for `defaults.limits.devices`, and the quota of the namespace limits it"
 LOWER = "can only lower the limit of the platform"
 IGNORED = "the operator ignores a job of another controller"
+CHECKED_RUN = "the policy checks each field of it as that of a job"
 NO_OBJECT = "the operator reads no setting from it and copies it to no other object"
 
 REASONS: dict[str, tuple[str, ...]] = {
     OWN_NAMESPACE: (
         "cluster.imagePullSecrets[].name",
-        *("cluster.volumes[].persistentVolumeClaim.claimName", "cluster.queue"),
+        *("cluster.volumes[].persistentVolumeClaim.claimName", "cluster.queueName"),
         *("cluster.volumes[].configMap.name", "cluster.volumes[].secret.secretName"),
+        *("cluster.envFrom[].configMapRef.name", "cluster.envFrom[].secretRef.name"),
         *(
             f"cluster.{env}[].valueFrom.{kind}.{field}"
             for env in ("env", "profiles{}.env")
@@ -48,7 +52,19 @@ REASONS: dict[str, tuple[str, ...]] = {
         ),
     ),
     OWN_POD: (
-        *("cluster.volumes[].name", "cluster.volumes[].mountPath", "cluster.volumes[].readOnly"),
+        "cluster.volumes[].name",
+        *(
+            f"cluster.volumeMounts[].{name}"
+            for name in ("name", "mountPath", "subPath", "readOnly")
+        ),
+        *(
+            f"cluster.volumes[].{kind}.{field}"
+            for kind in ("configMap", "secret")
+            for field in ("items[].path", "optional")
+        ),
+        "cluster.volumes[].persistentVolumeClaim.readOnly",
+        *("cluster.fsGroup", "cluster.ephemeralStorage", "cluster.head.ephemeralStorage"),
+        "cluster.labels{}",
         *("cluster.env[].name", "cluster.env[].value"),
         *("cluster.profiles{}.env[].name", "cluster.profiles{}.env[].value"),
         *("cluster.profiles{}.device", "cluster.rayStartParams{}{}"),
@@ -56,14 +72,14 @@ REASONS: dict[str, tuple[str, ...]] = {
     OWN_ACCESS: (
         *(
             f"{place}.storage.{field}"
-            for place in ("read", "write", "steps[].model", "steps[].nearest", "steps[].chunk")
+            for place in ("read", "write", "steps[].model", "steps[].chunk")
             for field in ("endpoint", "region", "anonymous")
         ),
         *("read.paths[]", "read.path", "read.url", "read.urlEnv", "read.query"),
         *("read.options.allow[]", "read.options.config"),
         *("write.path", "write.url", "write.urlEnv", "write.table"),
         *("write.catalog.name", "write.catalog.properties{}", "errors.path"),
-        *("steps[].nearest.path", "steps[].model.source", "steps[].model.trustSource"),
+        *("steps[].model.source", "steps[].model.trustSource"),
         *("steps[].model.loraPath", "steps[].model.allow[]", "steps[].model.url"),
         *("steps[].model.apiKeyEnv", "steps[].model.headersFrom{}"),
     ),
@@ -75,20 +91,38 @@ REASONS: dict[str, tuple[str, ...]] = {
         "steps[].model.chatTemplateArgs",
     ),
     FIXED: (
-        *("cluster.imagePullPolicy", "steps[].model.runtime", "steps[].model.deviceMap"),
+        *(
+            "cluster.imagePullPolicy",
+            "cluster.volumes[].image.pullPolicy",
+            "steps[].model.runtime",
+            "steps[].model.deviceMap",
+        ),
         "concurrencyPolicy",
     ),
-    NODES: tuple(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),
+    NODES: (
+        *(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),
+        "cluster.schedulerName",
+    ),
+    OWN_PODS: (
+        "cluster.topologySpreadConstraints[].labelSelector.matchLabels{}",
+        *(
+            f"cluster.affinity.{kind}.{term}DuringSchedulingIgnoredDuringExecution[].{place}"
+            "labelSelector.matchLabels{}"
+            for kind in ("podAffinity", "podAntiAffinity")
+            for term, place in (("required", ""), ("preferred", "podAffinityTerm."))
+        ),
+    ),
     COLUMNS: (
-        *("read.items[]", "read.options.include_paths", "read.options.ignore_missing_paths"),
+        *("read.items[]", "read.options.includePaths", "read.options.ignoreMissingPaths"),
         *("read.allowEmpty", "read.options.pathColumn"),
         *("steps[].labelFromPath.column", "steps[].labelFromPath.index"),
         *("steps[].model.images[]", "steps[].model.labels[]", "steps[].model.candidateLabels[]"),
         "steps[].model.resultPath",
     ),
-    LIMITED: ("cluster.profiles{}.resource",),
-    LOWER: ("cluster.limits.priority",),
+    LIMITED: ("cluster.profiles{}.resource", "cluster.profiles{}.resourceClaimTemplateName"),
+    LOWER: ("cluster.limits.devices", "cluster.limits.deviceHours"),
     IGNORED: ("managedBy",),
+    CHECKED_RUN: ("template.spec",),
     NO_OBJECT: ("template.metadata.labels{}", "template.metadata.annotations{}"),
 }
 """Why fields below `spec` are in no row of the table of docs/security.md."""
@@ -127,7 +161,9 @@ _ITEMS = {"items": "[]", "additionalProperties": "{}"}
 def _names_something(path: str, schema: Schema) -> bool:
     """Return whether a field has any content, is the name of a Kubernetes object, or its name or
     the name of its parent has one of the WORDS."""
-    if "x-kubernetes-preserve-unknown-fields" in schema or schema.get("pattern") == DNS_SUBDOMAIN:
+    if "x-kubernetes-preserve-unknown-fields" in schema and schema.get("pattern") != NUMBER:
+        return True
+    if schema.get("pattern") == DNS_SUBDOMAIN:
         return True
     names = re.sub(r"[\[\]{}]", "", path).split(".")[-2:]
     words = re.findall("[a-z]+", re.sub("([A-Z])", r"_\1", "_".join(names)).lower())

@@ -56,7 +56,7 @@ def full_models() -> dict[str, Document]:
     sending = {
         "concurrency": 8,
         "requestsPerSecond": 2.5,
-        "timeoutSeconds": 30,
+        "timeout": "30s",
         "retries": 3,
         "apiKeyEnv": "OPENAI_API_KEY",
         "headersFrom": {"OpenAI-Organization": "OPENAI_ORGANIZATION"},

@@ -11,7 +11,7 @@ def document(name: str = "job", **spec: Any) -> Document:
     """Return a valid document that copies text to Parquet without steps. `spec` replaces its
     top-level fields."""
     return {
-        "apiVersion": "batchinference.dev/v1alpha1",
+        "apiVersion": "batchinference.dev/v1beta1",
         "kind": "BatchInference",
         "metadata": {"name": name},
         "spec": {
@@ -26,7 +26,7 @@ def schedule_document(name: str = "nightly", schedule: str = "0 * * * *", **spec
     """Return a BatchInferenceSchedule. `spec` replaces fields of its spec."""
     template = {"spec": document()["spec"]}
     return {
-        "apiVersion": "batchinference.dev/v1alpha1",
+        "apiVersion": "batchinference.dev/v1beta1",
         "kind": "BatchInferenceSchedule",
         "metadata": {"name": name},
         "spec": {"schedule": schedule, "template": template, **spec},

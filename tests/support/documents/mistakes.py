@@ -15,7 +15,7 @@ from pathlib import Path
 from support.program import run_program
 
 JOB = """\
-apiVersion: batchinference.dev/v1alpha1
+apiVersion: batchinference.dev/v1beta1
 kind: BatchInference
 metadata:
   name: reviews
@@ -102,7 +102,7 @@ IN_THE_FILE = [
     Mistake("a field twice", "    batchSize: 32", "    batchSize: 32\n    batchSize: 64"),
     Mistake("an unknown top-level field", "spec:\n", "spec:\n  gpus: 1\n"),
     Mistake("another kind", "kind: BatchInference", "kind: RayJob"),
-    Mistake("another API version", "batchinference.dev/v1alpha1", "batchinference.dev/v1"),
+    Mistake("another API version", "batchinference.dev/v1beta1", "batchinference.dev/v1"),
     Mistake("no name", "  name: reviews\n", "  namespace: team\n"),
     Mistake("capital letters in the name", "name: reviews", "name: My_Reviews"),
     Mistake("a name that is too long", "name: reviews", f"name: {'r' * 64}"),

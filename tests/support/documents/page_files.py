@@ -24,7 +24,6 @@ from support.documents.pages import blocks, code_of_pages
 from support.inputs.formats import add_member, write_video
 from support.inputs.photographs import photograph
 from support.inputs.table_sources import lance_set, saved
-from support.inputs.tfrecords import write_examples
 from support.models import tiny_transformers
 
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
@@ -32,7 +31,6 @@ MODELS = {
     "bert": "masked_model",
     "clip": "clip",
     "chat": "chat_model",
-    "judge": "decision_model",
     "names": "token_classifier",
     "seer": "vision_chat",
     "sentiment": "sentiment_model",
@@ -79,7 +77,6 @@ def write_files(folder: Path) -> None:
         "speech",
         "films",
         "vectors",
-        "records",
         "shards",
         "labels",
         "models",
@@ -106,7 +103,6 @@ def write_files(folder: Path) -> None:
     write_video(folder / "films")
     write_media(folder)
     np.save(folder / "vectors/a.npy", np.arange(6.0).reshape(3, 2))
-    write_examples(folder / "records/a.tfrecord", [{"id": 1, "tags": [b"one"]}])
     with tarfile.open(folder / "shards/0.tar", "w") as archive:
         for name in PHOTOGRAPHS:
             add_member(archive, f"{name}.jpg", (folder / f"photos/{name}.jpg").read_bytes())

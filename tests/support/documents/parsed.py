@@ -34,10 +34,5 @@ def select_step(*columns: str, name: str = "select") -> Document:
     return {"name": name, "selectColumns": list(columns)}
 
 
-def nearest_step(path: str = "s3://out/index/", column: str = "embedding") -> Document:
-    """Return a step that searches a finished output and adds column `matches`."""
-    return {"name": "near", "nearest": {"path": path, "column": column, "output": "matches"}}
-
-
 def label_step(column: str = "class", name: str = "label") -> Document:
     return {"name": name, "labelFromPath": {"column": column, "index": -2}}

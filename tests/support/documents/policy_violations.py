@@ -21,14 +21,14 @@ VALUES: Object = {
         "runtimeClasses": ["gvisor"],
         "tolerations": ["gpu"],
         "profiles": True,
+        "annotations": ["example.com/", "karpenter.sh/do-not-disrupt"],
+        "maxPriority": 10,
         "hostAccess": False,
-        "patches": True,
     },
-    "defaults": {"limits": {"priority": 10, "gpu": 4}},
+    "defaults": {"limits": {"devices": 4}},
 }
 """Values of the chart of a platform with two tenants."""
-NO_PATCHES = {"policy": {"patches": False, "profiles": False}}
-SOME_PATCHES = {"policy": {"patches": ["metadata.annotations", "spec.containers"]}}
+NO_PROFILES = {"policy": {"profiles": False}}
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class PolicyViolation:
             return f"`policy.{self.part}`"
         field = self.shown.partition(":")[0]
         return {
-            "spec.priority": "`defaults.limits.priority`",
-            "spec.cluster.limits.gpu": "`defaults.limits.gpu`",
+            "spec.priority": "`policy.maxPriority`",
+            "spec.cluster.limits.devices": "`defaults.limits.devices`",
         }.get(field, "the namespace of the operator")
 
     @property
@@ -90,32 +90,16 @@ def _own(part: str, path: str, about: str, value: Any, shown: str) -> PolicyViol
     return PolicyViolation(path, about, f"spec.cluster.{shown}", {"cluster": value}, part=part)
 
 
-def _patched(
-    part: str, path: str, about: str, pod: Object, shown: str, **more: Any
-) -> PolicyViolation:
-    """Return a violation by a patch of the PodSpec."""
-    patch = {"groups": ["*"], "pod": {"spec": pod}}
-    return PolicyViolation(
-        f"cluster.patches[].pod.spec.{path}",
-        about,
-        f"spec.cluster.patches[0].pod.spec.{shown}",
-        {"cluster": {"patches": [patch]}},
-        part=part,
-        **more,
-    )
-
-
-def _volume(kind: str, value: Any) -> Object:
-    return {"volumes": [{"name": "v", kind: value}]}
-
-
-def _container(kind: str = "containers", **fields: Any) -> Object:
-    return {kind: [{"name": "own", **fields}]}
+def _volume(kind: str, about: str, source: Any) -> PolicyViolation:
+    """Return a violation by a volume."""
+    return _own("volumes", f"cluster.volumes[].{kind}", about,
+                {"volumes": [{"name": "v", kind: source}]},
+                f"volumes[0].{kind}: '{kind}'")  # fmt: skip
 
 
 _EXISTS = {"operator": "Exists"}
 _NODES = {"key": "control-plane", **_EXISTS}
-_MOUNTED = {"name": "v", "mountPath": "/v", "hostPath": {"path": "/var/lib/kubelet"}}
+_CONFIG = {"configMapRef": {"name": "own"}}
 VIOLATIONS = [
     _own("images", "cluster.image", "an image of another registry",
          {"image": "docker.io/x:1"}, "image: 'docker.io/x:1'"),
@@ -123,43 +107,25 @@ VIOLATIONS = [
          {"image": "registry.example.attacker/x"}, "image: 'registry.example.attacker/x'"),
     _own("images", "cluster.image", "a repository whose name begins like an allowed one",
          {"image": "mirror.example/tenants-other/x"}, "image: 'mirror.example/tenants-other/x'"),
-    _patched("images", "containers[].image", "another image of Ray",
-             {"containers": [{"name": "ray", "image": "x"}]}, "containers[0].image: 'x'"),
-    _patched("images", "containers[].image", "the image of a sidecar",
-             _container(image="x"), "containers[0].image: 'x'"),
-    _patched("images", "initContainers[].image", "the image of an init container",
-             _container("initContainers", image="x"), "initContainers[0].image: 'x'"),
-    _patched("images", "volumes[].image.reference", "a volume from an image",
-             _volume("image", {"reference": "x"}), "volumes[0].image.reference: 'x'"),
-    _own("volumes", "cluster.volumes[].hostPath", "a directory of the node",
-         {"volumes": [_MOUNTED]}, "volumes[0].hostPath: 'hostPath'"),
-    *(_patched("volumes", f"volumes[].{kind}", about, _volume(kind, value),
-               f"volumes[0].{kind}: '{kind}'")
-      for kind, about, value in [
-          ("hostPath", "a directory of the node", {"path": "/"}),
-          ("nfs", "a file server, past the PersistentVolumes", {"server": "nfs", "path": "/"}),
-          ("cephfs", "storage of other tenants", {"monitors": ["ceph"]}),
-          ("csi", "a volume of a driver", {"driver": "secrets-store.csi.k8s.io"}),
-          ("projected", "a token of the ServiceAccount", {"sources": []}),
-      ]),
+    _own("images", "cluster.volumes[].image.reference", "a volume from an image",
+         {"volumes": [{"name": "v", "image": {"reference": "x"}}]},
+         "volumes[0].image.reference: 'x'"),
+    _volume("hostPath", "a directory of the node", {"path": "/var/lib/kubelet"}),
+    _volume("nfs", "a file server, past the PersistentVolumes", {"server": "nfs", "path": "/"}),
+    _volume("csi", "a volume of a driver", {"driver": "secrets-store.csi.k8s.io"}),
+    _volume("ephemeral", "storage of any StorageClass", {"volumeClaimTemplate": {"spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}),
     _own("serviceAccounts", "cluster.serviceAccountName", "the account of another application",
          {"serviceAccountName": "deployer"}, "serviceAccountName: 'deployer'"),
-    _patched("serviceAccounts", "serviceAccountName", "the same by a patch",
-             {"serviceAccountName": "deployer"}, "serviceAccountName: 'deployer'"),
-    _patched("serviceAccounts", "serviceAccount", "the same by the deprecated field",
-             {"serviceAccount": "deployer"}, "serviceAccount: 'deployer'"),
     _own("priorityClasses", "cluster.priorityClassName", "pods that evict those of others",
          {"priorityClassName": "system-node-critical"},
          "priorityClassName: 'system-node-critical'"),
-    _patched("priorityClasses", "priorityClassName", "the same by a patch",
-             {"priorityClassName": "urgent"}, "priorityClassName: 'urgent'"),
-    _own("queuePriorityClasses", "cluster.queuePriorityClass", "jobs of Kueue that evict others",
-         {"queue": "q", "queuePriorityClass": "urgent"}, "queuePriorityClass: 'urgent'"),
+    _own("queuePriorityClasses", "cluster.queuePriorityClassName", "Kueue jobs that evict others",
+         {"queueName": "q", "queuePriorityClassName": "urgent"},
+         "queuePriorityClassName: 'urgent'"),
     _own("runtimeClasses", "cluster.profiles{}.runtimeClassName", "a less isolated runtime",
          {"profiles": {"GPU": {"runtimeClassName": "runc"}}},
          "profiles.GPU.runtimeClassName: 'runc'"),
-    _patched("runtimeClasses", "runtimeClassName", "the same by a patch",
-             {"runtimeClassName": "runc"}, "runtimeClassName: 'runc'"),
     _own("tolerations", "cluster.tolerations[]", "nodes of the control plane",
          {"tolerations": [_NODES]}, "tolerations[0].key: 'control-plane'"),
     _own("tolerations", "cluster.tolerations[]", "nodes with any taint",
@@ -169,101 +135,36 @@ VIOLATIONS = [
     _own("tolerations", "cluster.profiles{}.tolerations[]", "the same by a profile",
          {"profiles": {"GPU": {"tolerations": [_NODES]}}},
          "profiles.GPU.tolerations[0].key: 'control-plane'"),
-    _patched("tolerations", "tolerations[]", "the same by a patch",
-             {"tolerations": [_EXISTS]}, "tolerations[0].key: ''"),
-    *(_patched("hostAccess", name, about, {name: value}, f"{name}: {shown}")
-      for name, about, value, shown in [
-          ("hostNetwork", "the network of the node", True, "it"),
-          ("hostPID", "the processes of the node", True, "it"),
-          ("hostIPC", "the shared memory of the node", True, "it"),
-          ("nodeName", "a node of the tenant's choice, past the scheduler", "node-7", "'node-7'"),
-      ]),
-    _patched("hostAccess", "containers[].ports[].hostPort", "a port of the node",
-             _container(ports=[{"containerPort": 22, "hostPort": 22}]),
-             "containers[0].ports[0].hostPort: it"),
-    *(_patched("hostAccess", f"containers[].{path}.host", about,
-               _container(**value), f"containers[0].{path}.host: '{host}'")
-      for path, about, host, value in [
-          ("livenessProbe.httpGet", "requests from the network of the node", "169.254.169.254",
-           {"livenessProbe": {"httpGet": {"host": "169.254.169.254", "port": 80}}}),
-          ("readinessProbe.tcpSocket", "the same to the node itself", "Localhost",
-           {"readinessProbe": {"tcpSocket": {"host": "Localhost", "port": 80}}}),
-          ("lifecycle.preStop.tcpSocket", "the same when the container stops", "169.254.169.254",
-           {"lifecycle": {"preStop": {"tcpSocket": {"host": "169.254.169.254", "port": 80}}}}),
-      ]),
-    *(PolicyViolation("cluster.patches[].pod.metadata.annotations", about,
-            f"spec.cluster.patches[0].pod.metadata.annotations.{name}: '{name}'",
-            {"cluster": {"patches": [{"groups": ["*"], "pod": {"metadata": {
-                "annotations": {name: "unconfined"}}}}]}},
-            part="hostAccess")
+    *(_own("annotations", "cluster.annotations", about, {"annotations": {name: "x"}},
+           f"annotations.{name}: '{name}'")
       for name, about in [
-          ("container.apparmor.security.beta.kubernetes.io/ray",
-           "files that AppArmor protects, by an annotation"),
-          ("seccomp.security.alpha.kubernetes.io/pod", "all system calls, by an annotation"),
+          ("container.apparmor.security.beta.kubernetes.io/ray", "files that AppArmor protects"),
+          ("seccomp.security.alpha.kubernetes.io/pod", "all system calls"),
           ("sidecar.istio.io/userVolume", "a directory of the node, by a sidecar of Istio"),
-          ("io.kubernetes.cri-o.Devices", "a device of the node, by an annotation of CRI-O"),
-          ("cdi.k8s.io/gpu", "a device of the node, by an annotation of CDI"),
-          ("k8s.v1.cni.cncf.io/networks", "another network, by an annotation of Multus"),
+          ("io.kubernetes.cri-o.Devices", "a device of the node, by CRI-O"),
+          ("devices.nri.io/container.ray", "a device of the node, by a plugin of the runtime"),
+          ("io.katacontainers.config.hypervisor.path", "a program of the node, by Kata"),
+          ("k8s.v1.cni.cncf.io/networks", "another network, by Multus"),
+          ("example.com", "a key that only begins like an allowed one"),
+          ("karpenter.sh/do-not-disrupt-2", "a key that only begins like an allowed key"),
       ]),
-    *(_patched("hostAccess", f"{kind}[].securityContext.{path}", about,
-               _container(kind, securityContext=context),
-               f"{kind}[0].securityContext.{path.replace('[]', '[0]')}: {shown}")
-      for kind, path, about, context, shown in [
-          ("containers", "privileged", "all rights on the node", {"privileged": True}, "it"),
-          ("initContainers", "privileged", "the same before Ray starts",
-           {"privileged": True}, "it"),
-          ("containers", "allowPrivilegeEscalation", "rights by setuid programs",
-           {"allowPrivilegeEscalation": True}, "it"),
-          ("containers", "allowPrivilegeEscalation", "the same by removing the field",
-           {"allowPrivilegeEscalation": None}, "'null'"),
-          ("containers", "procMount", "the kernel's settings",
-           {"procMount": "Unmasked"}, "'Unmasked'"),
-          ("containers", "capabilities.add[]", "a capability",
-           {"capabilities": {"add": ["SYS_ADMIN"]}}, "'SYS_ADMIN'"),
-          ("containers", "capabilities.drop", "the default capabilities",
-           {"capabilities": {"drop": []}}, "it"),
-          ("containers", "capabilities.drop", "the same by removing the field",
-           {"capabilities": {"drop": None}}, "'null'"),
-          ("containers", "capabilities", "the same by removing the field",
-           {"capabilities": None}, "'null'"),
-          ("containers", "seccompProfile.type", "all system calls",
-           {"seccompProfile": {"type": "Unconfined"}}, "'Unconfined'"),
-          ("containers", "seccompProfile", "the same by removing the field",
-           {"seccompProfile": None}, "'null'"),
-          ("containers", "appArmorProfile.type", "files that AppArmor protects",
-           {"appArmorProfile": {"type": "Unconfined"}}, "'Unconfined'"),
-          ("containers", "seLinuxOptions", "files that SELinux protects",
-           {"seLinuxOptions": {"type": "spc_t"}}, "it"),
-          ("containers", "windowsOptions.hostProcess", "a process of the node",
-           {"windowsOptions": {"hostProcess": True}}, "it"),
-      ]),
-    _patched("hostAccess", "containers[].securityContext", "all of this by removing the field",
-             {"containers": [{"name": "ray", "securityContext": None}]},
-             "containers[0].securityContext: 'null'"),
-    *(_patched("hostAccess", f"securityContext.{path}", about, {"securityContext": context},
-               f"securityContext.{path.replace('[]', '[0]')}: {shown}")
-      for path, about, context, shown in [
-          ("seccompProfile.type", "all system calls",
-           {"seccompProfile": {"type": "Unconfined"}}, "'Unconfined'"),
-          ("seLinuxOptions", "files that SELinux protects",
-           {"seLinuxOptions": {"type": "spc_t"}}, "it"),
-          ("sysctls[]", "the kernel's settings",
-           {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}, "it"),
+    *(_own("hostAccess", "cluster.envFrom[].prefix", about, {"envFrom": [source]},
+           f"envFrom[0].prefix: '{source.get('prefix', '')}'")
+      for about, source in [
+          ("any variable, such as NVIDIA_VISIBLE_DEVICES", _CONFIG),
+          ("the same with the beginning of its name", _CONFIG | {"prefix": "NV"}),
+          ("the same for an NPU", _CONFIG | {"prefix": "ASCEND_VISIBLE_DEVICES"}),
+          ("the same from a Secret", {"secretRef": {"name": "own"}, "prefix": "NVIDIA_MIG_"}),
       ]),
     PolicyViolation("cluster.profiles", "a profile of the tenant, where they are off",
             "spec.cluster.profiles.mine: it",
-            {"cluster": {"profiles": {"mine": {"device": "cuda"}}}}, NO_PATCHES, part="profiles"),
-    PolicyViolation("cluster.patches", "any patch, where they are off",
-                    "spec.cluster.patches[0]: it",
-            {"cluster": {"patches": [{"groups": ["*"], "pod": {}}]}}, NO_PATCHES, part="patches"),
-    _patched("patches", "hostUsers", "a field that patches may not change", {"hostUsers": False},
-             "hostUsers: it", values=SOME_PATCHES),
+            {"cluster": {"profiles": {"mine": {"device": "cuda"}}}}, NO_PROFILES, part="profiles"),
     PolicyViolation("priority", "a priority above the limit",
-            "spec.priority: 11 is above limits.priority (10). Lower it", {"priority": 11}),
+            "spec.priority: 11 is above policy.maxPriority (10). Lower it", {"priority": 11}),
     PolicyViolation("steps[].resources.gpu", "more devices than the limit",
-            "spec.cluster.limits.gpu: the job may grow to 8 devices (embed 8 x 1) and 4 are "
-            "allowed: lower replicas.max, or raise the limit (cluster.limits.gpu of the job, "
-            "defaults.limits.gpu of the platform)",
+            "spec.cluster.limits.devices: the job may grow to 8 devices (embed 8 x 1) and 4 are "
+            "allowed: lower replicas.max, or raise the limit (cluster.limits.devices of the job, "
+            "defaults.limits.devices of the platform)",
             {"steps": [model_step(replicas={"min": 1, "max": 8}, resources={"gpu": 1})]},
             at_apply=False),
     PolicyViolation("metadata.namespace", "a job that can read the Secrets of the operator",

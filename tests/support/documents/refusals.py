@@ -45,25 +45,25 @@ def with_value(place: str, value: Any, base: Document | None = None) -> Document
 FRAME_OPTIONS: dict[str, Any] = {
     "truncated": "accept",
     "size": [32, 64],
-    "max_pixels": 1000,
+    "maxPixels": 1000,
     "orientation": "ignore",
     "background": "#00ff7f",
 }
 IMAGE_OPTIONS: dict[str, Any] = {**FRAME_OPTIONS, "mode": "L", "range": [0.0, 4095.0]}
 READ_OPTIONS: dict[str, dict[str, Any]] = {
-    "images": {"max_row_bytes": 1 << 20, **IMAGE_OPTIONS, "pages": "all"},
+    "images": {"maxRowBytes": 1 << 20, **IMAGE_OPTIONS, "pages": "all"},
     "parquet": {
         "duplicateColumns": "rename",
         "columns": ["id", "text"],
         "assumeTimezone": "UTC",
         "int96": "ns",
     },
-    "json": {"max_row_bytes": 1 << 20, "lines": False},
+    "json": {"maxRowBytes": 1 << 20, "lines": False},
     "csv": {
-        "max_row_bytes": 1 << 20,
+        "maxRowBytes": 1 << 20,
         "duplicateColumns": "rename",
         "delimiter": ";",
-        "column_names": ["id", "text"],
+        "columnNames": ["id", "text"],
         "encoding": "latin-1",
         "quote": "'",
         "escape": "\\",
@@ -73,19 +73,18 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "decimal": ",",
         "nullValues": ["-", ""],
     },
-    "text": {"max_row_bytes": 1 << 20, "encoding": "latin-1", "drop_empty_lines": False},
-    "binary": {"max_row_bytes": 1 << 20},
-    "numpy": {"max_row_bytes": 1 << 20},
+    "text": {"maxRowBytes": 1 << 20, "encoding": "latin-1", "dropEmptyLines": False},
+    "binary": {"maxRowBytes": 1 << 20},
+    "numpy": {"maxRowBytes": 1 << 20},
     "audio": {
-        "max_row_bytes": 1 << 20,
+        "maxRowBytes": 1 << 20,
         "truncated": "accept",
-        "sample_rate": 16000,
+        "sampleRate": 16000,
         "mono": True,
     },
-    "video": {**FRAME_OPTIONS, "fps": 0.5, "include_timestamps": True},
-    "tfrecords": {"max_row_bytes": 1 << 20, "list_columns": ["id", "text"]},
+    "video": {**FRAME_OPTIONS, "fps": 0.5, "includeTimestamps": True},
     "webdataset": {
-        "max_row_bytes": 1 << 20,
+        "maxRowBytes": 1 << 20,
         **IMAGE_OPTIONS,
         "decoder": False,
         "suffixes": ["jpg"],
@@ -94,9 +93,9 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         **IMAGE_OPTIONS,
         "column": "url",
         "decode": "image",
-        "on_unreachable": "error",
+        "onUnreachable": "error",
         "allow": ["https://intranet.example/photos/", "s3://photos/", "/data/"],
-        "max_bytes": 1024,
+        "maxBytes": 1024,
     },
 }
 """The options of each format, without those that all formats have."""
@@ -105,16 +104,16 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
 def reading(format_: str, **options: Any) -> Document:
     """Return a document that reads this format, by default with all its options."""
     common = {
-        "include_paths": True,
+        "includePaths": True,
         "pathColumn": "source",
         "types": {"day": "date"},
-        "file_extensions": ["a", "b"],
-        "ignore_missing_paths": True,
+        "fileExtensions": ["a", "b"],
+        "ignoreMissingPaths": True,
         "partitioning": "hive",
         "limit": 10,
         "shuffle": "files",
-        "shuffle_seed": 7,
-        "override_num_blocks": 8,
+        "shuffleSeed": 7,
+        "overrideNumBlocks": 8,
     }
     own = options or {**common, **READ_OPTIONS[format_]}
     return document(read={"format": format_, "paths": ["s3://in/"], "options": own})
@@ -124,7 +123,7 @@ SOURCES: dict[str, Document] = {
     "sql": {
         "query": "SELECT * FROM t",
         "url": "sqlite:///data.db",
-        "options": {"shard_keys": ["id"], "shard_hash_fn": "unicode", "override_num_blocks": 4},
+        "options": {"shardKeys": ["id"], "shardHashFn": "unicode", "overrideNumBlocks": 4},
     },
     "sql of a secret": {"format": "sql", "query": "SELECT * FROM t", "urlEnv": "DATABASE_URL"},
     "huggingface": {
@@ -184,7 +183,6 @@ def valid_documents() -> dict[str, Document]:
         "write sql": writing("sql", table="rows", url="postgresql+psycopg://me@db/x"),
         "write sql, address from outside": writing("sql", table="s.rows", urlEnv="DATABASE"),
         "write webdataset": writing("webdataset", keyColumn="path"),
-        "write images": writing("images", column="image", fileFormat="webp", nameColumn="path"),
     }
 
 

@@ -14,8 +14,8 @@ from support.documents.minimal import document
 VOID = {"meta", "link", "img", "br", "hr", "input", "line", "circle", "path"}
 TIMES = {"startedAt": "2026-03-02T09:00:00Z", "updatedAt": "2026-03-02T09:01:11Z"}
 STEPS = {
-    "decode": {"rows": 990, "seconds": 30, "cpuSeconds": 29.5, "rowsPerSecond": 33},
-    "classify": {"rows": 990, "seconds": 5, "cpuSeconds": 9, "rowsPerSecond": 198},
+    "decode": {"rows": 990, "seconds": 30, "rowsPerSecond": 33},
+    "classify": {"rows": 990, "seconds": 5, "rowsPerSecond": 198},
 }
 SUCCEEDED: dict[str, Any] = {
     "name": "breeds",

@@ -49,7 +49,6 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "emptyInput": "compute",
         "nonFinite": "keep",
         "maxTokensPerBatch": 16384,
-        "padToMultipleOf": 8,
         "dtype": "auto",
         "attention": "sdpa",
         "deviceMap": "balanced",
@@ -80,14 +79,6 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "source": "org/model",
         "inputs": {"text": "text"},
         "returnFullText": True,
-    },
-    "keras": {
-        "factory": "own.models:build",
-        "factoryArgs": {"units": 2},
-        "source": "s3://models/weights.weights.h5",
-        "storage": STORAGE,
-        "inputs": {"x": "x"},
-        "outputName": "logits",
     },
     "onnx": {
         "source": "s3://models/model.onnx",

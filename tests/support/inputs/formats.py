@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 import soundfile
 from PIL import Image
 
-from support.inputs.tfrecords import write_examples
 from support.outputs.rows import Row
 
 
@@ -144,15 +143,6 @@ def write_video(directory: Path) -> list[Row]:
     return rows
 
 
-def write_tfrecords(directory: Path) -> list[Row]:
-    rows: list[Row] = [
-        {"id": n, "name": f"näme {n}".encode(), "weights": [n / 4, n / 2]} for n in range(30)
-    ]
-    write_examples(directory / "a.tfrecord", rows[:20])
-    write_examples(directory / "b.tfrecord.gz", rows[20:])
-    return rows
-
-
 def write_webdataset(directory: Path) -> list[Row]:
     rows = []
     for shard in range(2):
@@ -219,8 +209,7 @@ CASES = {
     "numpy": Case(write_numpy, "numpy"),
     "numpy archives": Case(write_numpy_archives, "numpy"),
     "audio": Case(write_audio, "audio"),
-    "video": Case(write_video, "video", {"include_timestamps": True}),
-    "tfrecords": Case(write_tfrecords, "tfrecords"),
+    "video": Case(write_video, "video", {"includeTimestamps": True}),
     "webdataset": Case(write_webdataset, "webdataset"),
     "manifest": Case(write_manifest, "manifest", {"decode": "image"}),
 }

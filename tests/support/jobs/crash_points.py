@@ -55,7 +55,6 @@ _CALLS = {
 }
 _WITHIN = {
     "os.rename": "rename",
-    "os.link": "link",
     "os.remove": "remove",
     "os.rmdir": "remove directory",
 }

@@ -14,10 +14,8 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.decision import (
-    FinishTableCommit,
+    Action,
     Request,
-    Resume,
-    Start,
     decide,
     load_state,
 )
@@ -115,15 +113,15 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     table = table_for(spec.write)  # type: ignore[arg-type]
     state = load_state(layout, request, table)
     action = decide(state, request)
-    if isinstance(action, FinishTableCommit) and state.lease is not None:
+    if action is Action.FINISH_TABLE_COMMIT and state.lease is not None:
         end = Snapshot.read(layout.end, layout.key)
         Attempt(layout, state.lease).complete(end, finished_report(layout, end))
         return None
-    if not isinstance(action, Start | Resume):
+    if not action.begins:
         return None
     table.open(pa.schema([]))
     overwrite = spec.write.mode == "overwrite"
-    series = action.series if isinstance(action, Start) else ""
+    series = state.lease.series if state.lease and action is Action.START_AGAIN else ""
     lease = Claim(layout, state.lease, overwrite, series=series).put()
     layout.input.write(snapshot_input([str(source)], []).serialized())
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))

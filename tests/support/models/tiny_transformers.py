@@ -111,12 +111,6 @@ def chat_model(folder: Path) -> None:
     hf.LlamaForCausalLM(_llama_config()).save_pretrained(folder)
 
 
-def decision_model(folder: Path) -> None:
-    """Write a decision model with answers of one letter."""
-    chat_model(folder)
-    hf.DecisionConfig(labels={"noul": ["Y", "N"]}).save_pretrained(folder)
-
-
 def encoder_decoder(folder: Path) -> None:
     characters(pad_token="<pad>").save_pretrained(folder)
     config = hf.T5Config(
@@ -218,36 +212,6 @@ def depth_estimator(folder: Path) -> None:
     hf.GLPNImageProcessor(size_divisor=32).save_pretrained(folder)
 
 
-def mask_generator(folder: Path) -> None:
-    config = hf.SamConfig(
-        vision_config={**_SMALL, "image_size": 64, "patch_size": 16, "output_channels": 16,
-                       "mlp_dim": 32, "window_size": 2, "global_attn_indexes": [1],
-                       "num_pos_feats": 8},
-        prompt_encoder_config={"hidden_size": 16, "image_size": 64, "patch_size": 16,
-                               "mask_input_channels": 4},
-        mask_decoder_config={"hidden_size": 16, "mlp_dim": 16, "num_hidden_layers": 2,
-                             "num_attention_heads": 2, "iou_head_hidden_dim": 16},
-    )  # fmt: skip
-    hf.SamModel(config).save_pretrained(folder)
-    hf.SamImageProcessor(
-        size={"longest_edge": 64}, mask_size={"longest_edge": 16},
-        pad_size={"height": 64, "width": 64}, mask_pad_size={"height": 16, "width": 16},
-    ).save_pretrained(folder)  # fmt: skip
-
-
-def keypoint_matcher(folder: Path) -> None:
-    config = hf.SuperGlueConfig(
-        keypoint_detector_config={"encoder_hidden_sizes": [8, 8, 8, 8], "decoder_hidden_size": 16,
-                                  "keypoint_decoder_dim": 65, "descriptor_decoder_dim": 16,
-                                  "model_type": "superpoint", "max_keypoints": 20,
-                                  "keypoint_threshold": 0.0},
-        hidden_size=16, keypoint_encoder_sizes=[8, 16], gnn_layers_types=["self", "cross"],
-        num_attention_heads=2, sinkhorn_iterations=5, matching_threshold=0.0,
-    )  # fmt: skip
-    hf.SuperGlueForKeypointMatching(config).save_pretrained(folder)
-    hf.SuperGlueImageProcessor(size={"height": 48, "width": 64}).save_pretrained(folder)
-
-
 def _wave_config(**fields: Any) -> hf.Wav2Vec2Config:
     return hf.Wav2Vec2Config(
         **_SEEN, vocab_size=len(CHARACTERS), conv_dim=[16, 16], conv_stride=[8, 8],
@@ -291,19 +255,6 @@ def audio_text_model(folder: Path) -> None:
     characters(pad_token="<pad>").save_pretrained(folder)
 
 
-def speech_synthesizer(folder: Path) -> None:
-    config = hf.VitsConfig(
-        vocab_size=len(CHARACTERS), **_SMALL, ffn_dim=32, flow_size=16, spectrogram_bins=9,
-        prior_encoder_num_flows=1, posterior_encoder_num_wavenet_layers=1,
-        duration_predictor_num_flows=1, depth_separable_num_layers=1,
-        upsample_initial_channel=16, upsample_rates=[8, 8], upsample_kernel_sizes=[16, 16],
-        resblock_kernel_sizes=[3], resblock_dilation_sizes=[[1, 1]], noise_scale=0.0,
-        noise_scale_duration=0.0, prior_encoder_num_wavenet_layers=1,
-    )  # fmt: skip
-    hf.VitsModel(config).save_pretrained(folder)
-    characters(pad_token="<pad>").save_pretrained(folder)
-
-
 def video_classifier(folder: Path) -> None:
     config = hf.VideoMAEConfig(
         **_SEEN, **_IMAGE, num_frames=4, tubelet_size=2, id2label=LABELS, use_mean_pooling=True
@@ -311,27 +262,6 @@ def video_classifier(folder: Path) -> None:
     hf.VideoMAEForVideoClassification(config).save_pretrained(folder)
     size = {"shortest_edge": 32}
     hf.VideoMAEImageProcessor(size=size, crop_size=_SIZE).save_pretrained(folder)
-
-
-def document_reader(folder: Path) -> None:
-    """Write a model for question answering on documents whose words are given."""
-    words(folder)
-    config = hf.LayoutLMConfig(**_SEEN, vocab_size=57, max_position_embeddings=64)
-    hf.LayoutLMForQuestionAnswering(config).save_pretrained(folder)
-
-
-def table_reader(folder: Path) -> None:
-    """Write a model for question answering on tables."""
-    letters = [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase)]
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EMPTY]", *letters, *string.digits]
-    (folder / "vocab.txt").write_text("\n".join(names))
-    hf.TapasTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
-    config = hf.TapasConfig(
-        **_SEEN, vocab_size=len(names), max_position_embeddings=64, num_aggregation_labels=2,
-        aggregation_labels={0: "NONE", 1: "SUM"}, no_aggregation_label_index=0,
-        select_one_column=True,
-    )  # fmt: skip
-    hf.TapasForQuestionAnswering(config).save_pretrained(folder)
 
 
 def write(name: str, folder: Path) -> str:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from batchinference.rendering import NAME_LABEL, RELEASED, Backstop
+from batchinference.rendering import NAME_LABEL, RELEASED, KubeRayDeadlines
 from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller, stores
-from batchinference_operator.kube.api import Conflict, Invalid
+from batchinference_operator.kube.api import Conflict
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
@@ -61,8 +61,6 @@ class FakeCluster:
     watchers: list[Watcher] = field(default_factory=list)
     history: list[tuple[str, Object]] = field(default_factory=list)
     """All statuses of all BatchInferences with their names, in order."""
-    validate: Callable[[Object], str] = lambda body: ""
-    """Returns why the API server rejects an object in a dry run; empty if it accepts it."""
     on_status: Callable[[Object, Object], None] = lambda before, after: None
     """Called with the BatchInference before and after each write of its status."""
 
@@ -282,12 +280,6 @@ class FakeKubeApi:
         self.end(call)
         return created
 
-    async def dry_run(self, field: str, body: Object) -> None:
-        await self.begin(f"dry run {body['kind']}")
-        if message := self.cluster.validate(body):
-            raise Invalid(message, field)
-        self.end(f"dry run {body['kind']}")
-
     async def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
         await self.begin(f"list {kind}")
         for body in self.cluster.list(kind):
@@ -330,7 +322,9 @@ class FakeKubeApi:
                 self.cluster.delete("Pod", pod["metadata"]["name"])
         self.end("remove workers")
 
-    async def set_backstop(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
+    async def set_backstop(
+        self, namespace: str, seen: RayJobView, backstop: KubeRayDeadlines
+    ) -> None:
         await self.begin("limit")
         found = self.cluster.get("RayJob", seen.name)
         if found is not None and found["metadata"]["uid"] == seen.uid:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
+from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.spec.report import JobState, Report
-from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeCluster, Object
@@ -214,7 +214,7 @@ class FakeKubeRay:
             "name": f"{cluster['metadata']['name']}-{self.cluster.version}-{kind}",
             "labels": {
                 **labels,
-                GPUS_LABEL: "1",
+                DEVICES_LABEL: "1",
                 "ray.io/cluster": cluster["metadata"]["name"],
                 "ray.io/node-type": kind,
             },

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
-from batchinference.spec.cluster import Cluster
+from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.reconcile.config import Config
@@ -17,7 +17,9 @@ NAMESPACE = "team"
 UID = "5f0c7d1e-0000-4000-8000-000000000001"
 OTHER_UID = "5f0c7d1e-0000-4000-8000-000000000002"
 CREATED = "2026-03-01T12:00:00Z"
-CONFIG = Config(Cluster(image="registry/pipeline:1"), b"a key of at least thirty-two bytes")
+CONFIG = Config(
+    PlatformDefaults(image="registry/pipeline:1"), b"a key of at least thirty-two bytes"
+)
 
 
 def job_body(name: str = "job", *, status: Object | None = None, **metadata: Any) -> Object:
@@ -85,7 +87,7 @@ def pod_body(
     labels = {
         NAME_LABEL: job,
         ATTEMPT_LABEL: str(attempt),
-        **({GPUS_LABEL: str(gpus)} if gpus else {}),
+        **({DEVICES_LABEL: str(gpus)} if gpus else {}),
         "ray.io/cluster": f"{job}-{attempt}-cluster",
         "ray.io/node-type": "head" if name.endswith("head") else "worker",
     }

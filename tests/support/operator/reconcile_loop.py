@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from batchinference.rendering import Backstop
+from batchinference.rendering import KubeRayDeadlines
+from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
@@ -76,7 +77,7 @@ class ReconcileLoop:
                 made = ray_job_body(body["metadata"]["name"])
                 made["metadata"]["creationTimestamp"] = to_rfc3339(self.now)
                 made["metadata"]["annotations"] = body["metadata"]["annotations"]
-                made["spec"] |= Backstop.in_spec(body["spec"]).fields
+                made["spec"] |= KubeRayDeadlines.in_spec(body["spec"]).fields
                 self.ray_jobs.setdefault(body["metadata"]["name"], made)
         for seen in actions.release_clusters:
             self.ray_jobs[seen.name]["spec"]["ttlSecondsAfterFinished"] = 0
@@ -93,6 +94,10 @@ class ReconcileLoop:
         """Set the limits of the platform."""
         defaults = CONFIG.defaults.model_copy(update={"limits": Limits.model_construct(**limits)})
         self.config = replace(CONFIG, defaults=defaults)
+
+    def allow(self, **policy: Any) -> None:
+        """Set the policy of the platform."""
+        self.config = replace(CONFIG, policy=PlatformPolicy(**policy))
 
     # --- KubeRay and the driver ---------------------------------------------------------
 

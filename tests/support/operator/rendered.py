@@ -12,8 +12,8 @@ from batchinference.rendering import (
     Names,
     Owner,
     attempt_objects,
-    effective,
     token_secret,
+    with_platform_defaults,
 )
 from batchinference.spec import BatchInference
 from batchinference.spec.cluster import Cluster
@@ -68,7 +68,7 @@ def render(
     job: BatchInference, defaults: Cluster = PLATFORM, *, attempt: int = 1, owned: bool = True
 ) -> Rendered:
     """Return the objects of a job. Raises SpecError for a job that a cluster cannot run."""
-    complete = effective(job, defaults)
+    complete = with_platform_defaults(job, defaults)
     name, namespace = job.metadata.name, job.metadata.namespace
     names, owner = Names(name, UID, attempt), Owner(name, UID) if owned else None
     attempt_of_it = Owner(names.ray_job, RAY_JOB_UID, RAY_JOB, RAY_API_VERSION) if owned else None

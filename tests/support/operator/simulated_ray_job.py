@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from batchinference.rendering import CLUSTER_LABEL
-from batchinference.rendering.token_secret import TOKEN_KEY
+from batchinference.rendering.config_map import TOKEN_KEY
 from batchinference.spec.report import Report
 from support.cluster.kubectl import condition, eventually
 from support.servers.api_server import Namespace

@@ -11,11 +11,11 @@ from typing import Any
 
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.controller import Controller
-from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.controller.workqueue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.queue_entry import JobKey
+from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches
 from support.operator.fake_kuberay import FakeKubeRay

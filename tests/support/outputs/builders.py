@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
@@ -22,6 +20,7 @@ from batchinference.pipeline.commit.manifest import (
     Share,
     digest,
 )
+from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.executor import Executor
@@ -38,9 +37,8 @@ from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.secrets import without_secrets
 from batchinference.spec.write import WriteTable
-from support.documents.minimal import Document, document
+from support.documents.minimal import Document
 
 OURS, THEIRS = "a" * 64, "b" * 64
 """The keys of two different jobs."""
@@ -182,31 +180,3 @@ def _put(spec: BatchInferenceSpec, prepared: AttemptRun, batches: list[RowBatch]
     commits = committing(prepared.attempt, writer, FileLayout.of(spec.write))
     for task, batch in enumerate(batches):
         commits.put(batch, task)
-
-
-# --- outputs of given tables ------------------------------------------------------------
-
-
-def finished_output(directory: Path | str, *tables: pa.Table, **spec: Any) -> str:
-    """Write an output with one file for each table; `spec` replaces fields of its job."""
-    write = {"format": "parquet", "path": str(directory), **spec.pop("write", {})}
-    job = parse(document(write=write, **spec)).spec
-    layout, writer = Layout.of(job), writer_for(job.write)
-    for number, table in enumerate(tables):
-        for ending, content in writer.files(table):
-            place = Location(str(directory)) / f"part-{number:04d}{ending}"
-            place.write(content)
-    layout.spec.write(json.dumps(without_secrets(job)).encode())
-    layout.success.write(b"")
-    return str(directory)
-
-
-def vectors(rows: int, width: int, seed: int = 0) -> np.ndarray:
-    """Return random vectors, rows x width, float32."""
-    return np.random.default_rng(seed).standard_normal((rows, width), dtype=np.float32)
-
-
-def embedded(matrix: np.ndarray, **columns: Any) -> pa.Table:
-    """Return a table with these columns and the matrix's rows in a column `embedding`."""
-    lists = pa.array(list(matrix), pa.list_(pa.from_numpy_dtype(matrix.dtype)))
-    return pa.table({**columns, "embedding": lists})

@@ -185,8 +185,8 @@ def _message(content: bytes) -> str:
 
 
 _VERSIONS = {
-    "BatchInference": "batchinference.dev/v1alpha1",
-    "BatchInferenceSchedule": "batchinference.dev/v1alpha1",
+    "BatchInference": "batchinference.dev/v1beta1",
+    "BatchInferenceSchedule": "batchinference.dev/v1beta1",
     "RayJob": "ray.io/v1",
     "RayCluster": "ray.io/v1",
 }

@@ -35,7 +35,7 @@ def ignored(count: int) -> dict[str, int]:
 pictures = CASES.kind(
     "R01",
     "files with unusual extensions",
-    read={"format": "images", "options": {"include_paths": True}},
+    read={"format": "images", "options": {"includePaths": True}},
     view=views.image,
     near=2,
 )
@@ -55,7 +55,7 @@ EXTENSIONS = ["jpg", "jfif", "jpe"]
 pictures(
     "pictures whose extensions are named by an option",
     Right(red("a.jpg", "b.jfif", "c.jpe")),
-    options={"file_extensions": EXTENSIONS},
+    options={"fileExtensions": EXTENSIONS},
     files={
         f"{name}.{end}": picture(kind="JPEG") for name, end in zip("abc", EXTENSIONS, strict=True)
     },
@@ -85,7 +85,7 @@ pictures(
 pictures(
     "Parquet as .parquet, .parq, .pq and 000000_0",
     Right(values("a", "b", "c", "d")),
-    read={"format": "parquet", "options": {"include_paths": False}},
+    read={"format": "parquet", "options": {"includePaths": False}},
     view=None,
     files={
         "a.parquet": parquet({"v": ["a"]}),
@@ -127,7 +127,7 @@ pictures(
     "JSON lines as .jsonl, .ndjson, .json, .jsonl.gz and without an extension",
     Right(values("a", "b", "c", "d", "e")),
     Right(values("a", "b", "c", "d"), warnings=ignored(1)),
-    read={"format": "json", "options": {"include_paths": False}},
+    read={"format": "json", "options": {"includePaths": False}},
     view=None,
     files={
         "a.jsonl": lines({"v": "a"}),
@@ -142,7 +142,7 @@ pictures(
     "CSV of Hadoop: part-00000 beside a.csv and b.CSV",
     Right(values("a", "b", "c")),
     Right(values("a", "b"), warnings=ignored(1)),
-    read={"format": "csv", "options": {"include_paths": False}},
+    read={"format": "csv", "options": {"includePaths": False}},
     view=None,
     files={"a.csv": "v\na\n", "b.CSV": "v\nb\n", "part-00000": "v\nc\n"},
     peers={"pandas": {"pattern": "*"}, "daft": {"pattern": "*"}},
@@ -153,7 +153,7 @@ pictures(
     files={"a.txt": "x", "b.dng": "x"},
 )
 
-TABLE_READ = {"format": "csv", "options": {"include_paths": False}}
+TABLE_READ = {"format": "csv", "options": {"includePaths": False}}
 pictures(
     "pictures in directories whose names begin with _ and .",
     Right(red("a.png"), warnings=ignored(2)),
@@ -250,7 +250,7 @@ latin(
 latin(
     "the path of such a file as a column",
     Right(holds=has_escaped("good.txt", r"caf\xe9.txt")),
-    options={"include_paths": True},
+    options={"includePaths": True},
     files={"good.txt": "good\n"},
     write=write_as(BAD),
     peers={
@@ -304,7 +304,7 @@ strange(
 strange(
     "the path of each row is the name of its file",
     Right([{"path": name, "text": text.strip()} for name, text in STRANGE_TEXTS.items()]),
-    options={"include_paths": True},
+    options={"includePaths": True},
     view=lambda row: {"path": str(row["path"]).split("/in/")[-1], "text": row["text"]},
     files=STRANGE_TEXTS,
     peers={

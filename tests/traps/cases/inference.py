@@ -787,7 +787,7 @@ def heard(task: str, model: str, **fields: Any) -> list[Row]:
     ]
 
 
-SOUND = {"format": "audio", "options": {"include_paths": True}}
+SOUND = {"format": "audio", "options": {"includePaths": True}}
 SPEECH = ("automatic-speech-recognition", "whisper")
 speech = CASES.kind(
     "R34",

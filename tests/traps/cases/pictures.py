@@ -52,7 +52,7 @@ def rgb(mode: str = "RGB") -> dict[str, Any]:
 
 
 pictures: dict[str, Any] = {
-    "read": {"format": "images", "options": {"include_paths": True}},
+    "read": {"format": "images", "options": {"includePaths": True}},
     "view": views.image,
     "near": 3,
 }
@@ -73,7 +73,7 @@ def member(row: Row) -> Row:
 def in_archive(name: str, content: Content) -> dict[str, Any]:
     return {
         "files": {"a.tar": tar([(f"0.{name}", content)])},
-        "read": {"format": "webdataset", "options": {"include_paths": False}},
+        "read": {"format": "webdataset", "options": {"includePaths": False}},
         "view": member,
         "peers": {},
     }
@@ -90,7 +90,7 @@ def in_column(content: Content, **decode: Any) -> dict[str, Any]:
 
     return {
         "files": {"a.parquet": parquet(table)},
-        "read": {"format": "parquet", "options": {"include_paths": False}},
+        "read": {"format": "parquet", "options": {"includePaths": False}},
         "steps": [{"name": "decode", "decode": {"column": "image", "format": "image", **decode}}],
         "view": lambda row: views.corners(row["image"]),
         "peers": {"daft": _daft_column, "datasets": _datasets_column},
@@ -241,7 +241,7 @@ clear(
     read={
         "format": "manifest",
         "paths": ["in/list.csv"],
-        "options": {"include_paths": False, "decode": "image"},
+        "options": {"includePaths": False, "decode": "image"},
     },
     view=lambda row: views.corners(row["image"]),
     files={"list.csv": "uri\na.png\n", "a.png": hidden((9, 9, 9))},

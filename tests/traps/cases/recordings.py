@@ -34,7 +34,7 @@ def half(content: Content) -> Content:
 ends = CASES.kind(
     "R16",
     "sounds and videos whose end is missing",
-    read={"format": "audio", "options": {"include_paths": True}},
+    read={"format": "audio", "options": {"includePaths": True}},
     view=views.sound,
     near=0.1,
     peers=NO_SOUND_READER,
@@ -143,7 +143,7 @@ ends(
 sounds = CASES.kind(
     "R29",
     "sounds with unusual headers, depths and values",
-    read={"format": "audio", "options": {"include_paths": True}},
+    read={"format": "audio", "options": {"includePaths": True}},
     view=views.sound,
     near=0.02,
     peers=NO_SOUND_READER,
@@ -193,7 +193,7 @@ sounds(
 sounds(
     "another rate",
     Right([heard("a.wav", rate=16000)]),
-    options={"sample_rate": 16000},
+    options={"sampleRate": 16000},
     files={"a.wav": sound(sine(1))},
     peers=NO_SOUND_READER | {"ray": "no such option"},
 )

@@ -698,7 +698,7 @@ hive(
 paths = CASES.kind(
     "R25",
     "a column with the name of an added column",
-    read={"format": "parquet", "options": {"include_paths": True}},
+    read={"format": "parquet", "options": {"includePaths": True}},
     peers={
         "ray": {"include_paths": True},
         "daft": {"file_path_column": "path"},
@@ -714,7 +714,7 @@ paths(
 paths(
     "the same with another name for the added column",
     Right([{"path": "x", "v": 1, "source_file": "a.parquet"}]),
-    options={"include_paths": False, "pathColumn": "source_file"},
+    options={"includePaths": False, "pathColumn": "source_file"},
     view=lambda row: {**row, "source_file": Path(str(row["source_file"])).name},
     files={"a.parquet": parquet({"path": ["x"], "v": [1]})},
     peers={"ray": "the name is always path", "daft": {"file_path_column": "source_file"}},

@@ -25,8 +25,8 @@ def test_job_without_status_is_pending() -> None:
 @pytest.mark.parametrize(
     ("cost", "shown"),
     [
-        ({"amount": 1.204, "currency": "EUR"}, "1.20 EUR"),
-        ({"amount": 0, "currency": "EUR", "forecast": 3.4}, "0.00 EUR, 3.40 EUR expected"),
+        ({"amount": "1.204", "currency": "EUR"}, "1.20 EUR"),
+        ({"amount": "0", "currency": "EUR", "forecast": "3.4"}, "0.00 EUR, 3.40 EUR expected"),
     ],
 )
 def test_cost_is_shown_with_the_expected_total(cost: dict[str, Any], shown: str) -> None:
@@ -35,6 +35,6 @@ def test_cost_is_shown_with_the_expected_total(cost: dict[str, Any], shown: str)
 
 def test_progress_and_gpus_are_those_of_the_status() -> None:
     progress = {"rows": 5, "total": 20, "percent": 25, "rowsPerSecond": 2.5, "eta": "6s"}
-    job = status_of(phase="Running", progress=progress, gpus=4, stage="embed", attempt=2)
+    job = status_of(phase="Running", progress=progress, devices=4, stage="embed", attempt=2)
     assert job.progress == Progress.of(5, 20, rate=2.5)
     assert (job.gpus, job.stage, job.attempt) == (4, "embed", 2)

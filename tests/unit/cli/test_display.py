@@ -133,7 +133,7 @@ def test_summary_of_a_succeeded_job() -> None:
 
 
 def test_summary_shows_how_busy_the_replicas_of_a_pool_were() -> None:
-    step = StepTimes(rows=10, seconds=5, cpuSeconds=1, rowsPerSecond=2)
+    step = StepTimes(rows=10, seconds=5, rowsPerSecond=2)
     pool = step.model_copy(update={"wait_seconds": 12.0, "blocked_seconds": 3.0})
     lines = summary(report(JobState.SUCCEEDED, steps={"read": step, "embed": pool}))
     (shown,) = [line for line in lines if "computed" in line]
@@ -213,7 +213,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     console = Console(file=io.StringIO(), width=80)
     preview = SimpleNamespace(first_rows=lambda *_: [{f"name{bad}": bad}])
     # the module itself would import all libraries of the pipeline
-    with patch.dict(sys.modules, {"batchinference.pipeline.output.preview": preview}):
+    with patch.dict(sys.modules, {"batchinference.pipeline.output.contents": preview}):
         Display(console).show_sample(parse(document("mine")), 1)
     assert printed(console).splitlines()[1] == f"  name{shown}: {shown}"
 

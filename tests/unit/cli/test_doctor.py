@@ -121,7 +121,7 @@ class Cluster:
     def __init__(self, *_: Any) -> None:
         (version,) = custom_resource_definition()["spec"]["versions"]
         schema = version["schema"]["openAPIV3Schema"]
-        self._schemas = {"dev.batchinference.v1alpha1.BatchInference": schema}
+        self._schemas = {"dev.batchinference.v1beta1.BatchInference": schema}
 
     def request(self, method: str, path: str) -> Any:
         assert method == "GET"
@@ -135,7 +135,7 @@ class Cluster:
             return {"items": [{"spec": {"template": {"spec": {"containers": containers}}}}]}
         return {
             "/version": {"gitVersion": "v1.34.0"},
-            "/apis/batchinference.dev/v1alpha1": {"resources": [{"name": "batchinferences"}]},
+            "/apis/batchinference.dev/v1beta1": {"resources": [{"name": "batchinferences"}]},
             "/apis/ray.io/v1": {"resources": [{"name": "rayjobs"}]},
             "/api/v1/nodes": {"items": []},
             "/api/v1/namespaces/system/configmaps/bi-defaults": {

@@ -10,7 +10,7 @@ import pytest
 from batchinference.api.files import directory_of, read_text, with_absolute_paths
 from batchinference.spec import BatchInference, SpecError
 from support.documents.minimal import model_step, python_step
-from support.documents.parsed import filter_step, job, nearest_step
+from support.documents.parsed import filter_step, job
 from support.documents.runtimes import full_model
 
 HERE = Path("/jobs/mine")
@@ -71,12 +71,10 @@ def test_path_of_a_source_is_made_absolute(read: dict[str, str], field: str, exp
 
 
 @pytest.mark.parametrize(("path", "expected"), PATHS)
-def test_path_of_output_errors_and_search_is_made_absolute(path: str, expected: str) -> None:
+def test_path_of_output_and_errors_is_made_absolute(path: str, expected: str) -> None:
     write = {"format": "parquet", "path": path}
-    spec = absolute(write=write, errors={"path": path}, steps=[nearest_step(path)]).spec
+    spec = absolute(write=write, errors={"path": path}).spec
     assert (spec.write.path, spec.errors.path) == (expected, expected)
-    assert spec.steps[0].nearest
-    assert spec.steps[0].nearest.path == expected
 
 
 def test_path_of_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +106,7 @@ def test_path_of_a_local_model_takes_precedence_over_the_hub(tmp_path: Path) -> 
     assert with_source("org/other", tmp_path) == "org/other"
 
 
-@pytest.mark.parametrize("runtime", ["torch", "torchvision", "keras", "onnx"])
+@pytest.mark.parametrize("runtime", ["torch", "torchvision", "onnx"])
 @pytest.mark.parametrize(
     ("folder", "expected"),
     [("", "/jobs/mine/"), ("models/", "/jobs/mine/models/"), ("s3://models/", "s3://models/")],

@@ -18,7 +18,7 @@ from support.documents.parsed import filter_step
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
-COMMANDS = ["run", "retry-errors", "preview", "validate", "plan", "render", "search", "verify"]
+COMMANDS = ["run", "retry-errors", "preview", "validate", "plan", "render", "verify"]
 COMMANDS += ["status", "watch", "errors", "report", "doctor"]
 DATA = {"name": "\x1b[2Ja", "share": math.nan, "bytes": b"\xff", "day": date(2026, 1, 31)}
 PLAIN = {"name": "\x1b[2Ja", "share": None, "bytes": "/w==", "day": "2026-01-31"}

@@ -26,7 +26,7 @@ from support.program import run_program
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
-FILE_COMMANDS = ["run", "preview", "retry-errors", "validate", "plan", "render", "search", "verify"]
+FILE_COMMANDS = ["run", "preview", "retry-errors", "validate", "plan", "render", "verify"]
 COMMANDS = [*FILE_COMMANDS, "status", "watch", "errors", "logs", "report", "ui"]
 COMMANDS += ["submit", "suspend", "resume", "cancel", "init", "doctor"]
 SLOWDOWN = 6

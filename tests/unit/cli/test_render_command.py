@@ -158,7 +158,7 @@ def test_render_prints_readable_yaml(invoke: Invoke, write_job: WriteJob) -> Non
     job = document("mine", steps=[filter_step(expression="text != 'für'")])
     text = invoke("render", write_job(job)).stdout
     assert text.count("\n---\n") == 2
-    assert "  job.yaml: |\n    apiVersion: batchinference.dev/v1alpha1\n" in text
+    assert "  job.yaml: |\n    apiVersion: batchinference.dev/v1beta1\n" in text
     assert "&id" not in text
 
 

@@ -111,7 +111,7 @@ def test_validate_reads_stdin(invoke: Invoke) -> None:
         ("a: [", "not valid YAML: line 1"),
         ("kind: \0", "not valid YAML: "),
         ("kind: Secret", "kind: expected BatchInference or BatchInferenceSchedule, got Secret"),
-        ("- a", "expected 'apiVersion: batchinference.dev/v1alpha1'"),
+        ("- a", "expected 'apiVersion: batchinference.dev/v1beta1'"),
         ("a: 1\na: 2", "the key 'a' is given twice"),
     ],
     ids=["empty", "syntax error", "control character", "Secret", "list", "duplicate key"],

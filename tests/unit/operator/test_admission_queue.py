@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision, AdmissionQueue
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry
+from batchinference_operator.reconcile.config import Concurrency
+from batchinference_operator.reconcile.job_view import JobKey, QueueEntry
 from support.tiers import examples
 from support.timeouts import scaled
 
@@ -137,7 +137,9 @@ def test_full_namespace_does_not_block_another() -> None:
     assert queue.starts("c", namespace="other")
     admission = queue.admission_queue.decide(("team", "d"))
     assert admission is not None
-    assert admission.message == "1 job is ahead: in namespace team only 1 may run at a time"
+    assert admission.message == (
+        "1 job ahead; the limit of namespace team is 1 (concurrency.maxRunningPerNamespace)"
+    )
 
 
 def test_priority_has_no_effect_on_other_namespaces() -> None:
@@ -160,16 +162,16 @@ def test_priority_has_no_effect_on_other_namespaces() -> None:
 @pytest.mark.parametrize(
     ("ahead", "message"),
     [
-        (0, "it is the next to start"),
-        (1, "1 job is ahead"),
-        (9, "9 jobs are ahead"),
-        (10, "at least 10 jobs are ahead"),
-        (19, "at least 10 jobs are ahead"),
-        (456, "at least 400 jobs are ahead"),
+        (0, "next to start"),
+        (1, "1 job ahead"),
+        (9, "9 jobs ahead"),
+        (10, "at least 10 jobs ahead"),
+        (19, "at least 10 jobs ahead"),
+        (456, "at least 400 jobs ahead"),
     ],
 )
 def test_distant_position_is_rounded(ahead: int, message: str) -> None:
-    assert AdmissionDecision(ahead, admitted=False, why="why").message == f"{message}: why"
+    assert AdmissionDecision(ahead, admitted=False, why="why").message == f"{message}; why"
 
 
 KEYS = st.tuples(st.sampled_from(["n0", "n1", "n2"]), st.sampled_from([*"abcde"]))

@@ -196,11 +196,11 @@ def test_permanent_cause_fails_the_job_at_once(loop: ReconcileLoop) -> None:
 @pytest.mark.parametrize(
     ("on_cause", "cause", "phase"),
     [
-        ({"BadInput": "retry"}, "BadInput", "Retrying"),
-        ({"NodeLost": "fail"}, "NodeLost", "Failed"),
-        ({"NodeLost": "fail"}, "OutOfMemory", "Retrying"),
+        ({"BadInput": "Retry"}, "BadInput", "Retrying"),
+        ({"NodeLost": "Fail"}, "NodeLost", "Failed"),
+        ({"NodeLost": "Fail"}, "OutOfMemory", "Retrying"),
         ({}, "RayJobDeleted", "Failed"),
-        ({"RayJobDeleted": "retry"}, "RayJobDeleted", "Retrying"),
+        ({"RayJobDeleted": "Retry"}, "RayJobDeleted", "Retrying"),
     ],
 )
 def test_on_cause_overrides_the_default(on_cause: dict[str, str], cause: str, phase: str) -> None:

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.rendering import QUEUE_LABEL, Backstop
-from batchinference.rendering.backstop import GRACE_SECONDS
+from batchinference.rendering import QUEUE_LABEL, KubeRayDeadlines
+from batchinference.rendering.rayjob import GRACE_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.deadlines import attempt_deadlines, job_deadlines
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
@@ -35,8 +34,8 @@ GATED = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "S
                          "message": "Scheduling is blocked"}]}  # fmt: skip
 
 
-def backstop(loop: ReconcileLoop) -> Backstop:
-    return Backstop.in_spec(loop.ray_job["spec"])
+def backstop(loop: ReconcileLoop) -> KubeRayDeadlines:
+    return KubeRayDeadlines.in_spec(loop.ray_job["spec"])
 
 
 def suspend(loop: ReconcileLoop) -> None:
@@ -54,7 +53,7 @@ def admit(loop: ReconcileLoop) -> None:
 @pytest.mark.parametrize("queue", [None, "gpu"])
 def test_new_ray_job_has_its_backstop_already(queue: str | None) -> None:
     deadlines = {"pending": "30m", "active": "8h", "total": "24h"}
-    loop = ReconcileLoop(deadlines=deadlines, cluster={"queue": queue} if queue else {})
+    loop = ReconcileLoop(deadlines=deadlines, cluster={"queueName": queue} if queue else {})
     loop.plan()
     loop.ray_job["metadata"]["labels"] |= {QUEUE_LABEL: queue} if queue else {}
     loop.ray_job["spec"]["suspend"] = queue is not None
@@ -64,16 +63,16 @@ def test_new_ray_job_has_its_backstop_already(queue: str | None) -> None:
 @pytest.mark.parametrize(
     ("deadlines", "expected"),
     [
-        ({"active": "5h"}, Backstop(6 * HOUR)),
-        ({"active": "2h"}, Backstop(3 * HOUR)),
-        ({"active": "1h", "total": "30m"}, Backstop(5400)),
-        ({"active": "1h", "pending": "2h"}, Backstop(2 * HOUR, 3 * HOUR)),
-        ({}, Backstop()),
+        ({"active": "5h"}, KubeRayDeadlines(6 * HOUR)),
+        ({"active": "2h"}, KubeRayDeadlines(3 * HOUR)),
+        ({"active": "1h", "total": "30m"}, KubeRayDeadlines(5400)),
+        ({"active": "1h", "pending": "2h"}, KubeRayDeadlines(2 * HOUR, 3 * HOUR)),
+        ({}, KubeRayDeadlines()),
     ],
     ids=["raised", "lowered", "total", "pending", "none"],
 )
 def test_changed_deadlines_change_the_backstop(
-    deadlines: dict[str, str], expected: Backstop
+    deadlines: dict[str, str], expected: KubeRayDeadlines
 ) -> None:
     loop = ReconcileLoop(deadlines={"active": "1h"})
     loop.run()
@@ -88,7 +87,7 @@ def test_attempt_of_an_older_operator_gets_a_backstop() -> None:
     loop.run()
     del loop.ray_job["spec"]["activeDeadlineSeconds"]
     loop.reconcile()
-    assert backstop(loop) == Backstop(9 * HOUR)
+    assert backstop(loop) == KubeRayDeadlines(9 * HOUR)
 
 
 def test_deleted_ray_job_is_not_changed() -> None:
@@ -100,19 +99,19 @@ def test_deleted_ray_job_is_not_changed() -> None:
 
 
 def test_queued_attempt_has_the_active_deadline_from_its_first_row() -> None:
-    loop = ReconcileLoop(cluster={"queue": "gpu"}, deadlines={"active": "8h", "pending": "1h"})
+    loop = ReconcileLoop(cluster={"queueName": "gpu"}, deadlines={"active": "8h", "pending": "1h"})
     loop.plan()
     loop.ray_job["metadata"]["labels"][QUEUE_LABEL] = "gpu"
     suspend(loop)
     loop.reconcile()
     admit(loop)
     loop.reconcile(2 * HOUR)
-    assert backstop(loop) == Backstop()
+    assert backstop(loop) == KubeRayDeadlines()
     loop.run(rows=5)
-    assert backstop(loop) == Backstop(active=11 * HOUR)
+    assert backstop(loop) == KubeRayDeadlines(active=11 * HOUR)
     suspend(loop)
     loop.reconcile(60)
-    assert backstop(loop) == Backstop(), "its pods may be gated again"
+    assert backstop(loop) == KubeRayDeadlines(), "its pods may be gated again"
 
 
 def test_hostile_time_in_a_status_changes_no_backstop() -> None:
@@ -120,14 +119,14 @@ def test_hostile_time_in_a_status_changes_no_backstop() -> None:
     loop.run()
     loop.attempt["admittedTime"] = "2026-03-01T12:00:00+99:99"
     loop.reconcile(60)
-    assert (loop.phase, backstop(loop)) == ("Running", Backstop(2 * HOUR))
+    assert (loop.phase, backstop(loop)) == ("Running", KubeRayDeadlines(2 * HOUR))
 
 
 class Play:
     """An attempt under all kinds of changes, and the time from which KubeRay's deadlines count."""
 
     def __init__(self, queue: str | None) -> None:
-        self.loop = ReconcileLoop(cluster={"queue": queue} if queue else {})
+        self.loop = ReconcileLoop(cluster={"queueName": queue} if queue else {})
         self.loop.plan()
         self.loop.ray_job["metadata"]["labels"] |= {QUEUE_LABEL: queue} if queue else {}
         self.loop.set_kuberay_status(**INITIALIZING)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.controller.driver_poller import Answer
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.harness import LAGS, Harness, running_operator
 from support.operator.objects import NAMESPACE, RUNNING, UID, ray_job_body
@@ -47,7 +47,7 @@ async def test_job_waits_until_the_ray_jobs_of_its_namespace_are_listed(harness:
         await asyncio.sleep(100)
         assert harness.calls == []
         controller.is_listed = lambda _: True
-        controller.requeue_unlisted(NAMESPACE)
+        controller.requeue_waiting_for_list(NAMESPACE)
         await until(lambda: harness.phase() == "Starting", 10)
 
 

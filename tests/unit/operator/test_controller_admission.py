@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import LAGS, Harness
@@ -246,7 +246,7 @@ async def test_job_that_waits_for_the_list_of_ray_jobs_keeps_its_position(harnes
         controller.queue.add((NAMESPACE, "job-b"))
         await asyncio.sleep(10)
         assert started == []
-        controller.requeue_unlisted(NAMESPACE)
+        controller.requeue_waiting_for_list(NAMESPACE)
         await until(lambda: started == ["job-a"], 10)
 
 
@@ -260,5 +260,5 @@ async def test_job_of_a_namespace_that_cannot_be_listed_blocks_no_other(harness:
         await asyncio.sleep(100)
         assert started == [], "the first list may still be on its way"
         controller.is_refused = lambda namespace: namespace == "gone"
-        controller.requeue_unlisted("gone")
+        controller.requeue_waiting_for_list("gone")
         await until(lambda: started == ["job-b"], 10)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.controller.driver_poller import Answer
 from support.operator.harness import Harness
 from support.operator.objects import FAILED, RUNNING, SUCCEEDED, ray_job_body, report
 from support.operator.virtual_time import BEGINNING, in_virtual_time, until

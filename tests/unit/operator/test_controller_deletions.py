@@ -73,7 +73,7 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
         controller.is_listed = lambda _: False
         await asyncio.sleep(1)
         controller.is_listed = lambda _: True
-        controller.requeue_unlisted("")
+        controller.requeue_waiting_for_list("")
         await asyncio.sleep(3 * ORPHAN_SECONDS)
         assert harness.cluster.get("RayCluster", "job-1-cluster") is None
         harness.cluster.finalize("RayJob")

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import attempt_sync
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.job_view import LEFT_OUT
-from batchinference_operator.reconcile.pending import UNREACHABLE_SECONDS
+from batchinference_operator.reconcile.attempt_start import UNREACHABLE_SECONDS
+from batchinference_operator.reconcile.config import Concurrency
+from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import Harness, running_operator
@@ -184,7 +183,7 @@ async def test_each_outage_has_its_own_grace_period(harness: Harness) -> None:
     )
     async with harness.operator():
         harness.cluster.apply(
-            retry={"onCause": {"Application": "retry"}, "backoff": {"initial": "0s"}}
+            retry={"onCause": {"Application": "Retry"}, "backoff": {"initial": "0s"}}
         )
         await until(lambda: harness.cluster.get("RayJob", "job-1"))
         back = clock() + 2 * UNREACHABLE_SECONDS
@@ -334,58 +333,12 @@ async def test_slow_writes_to_large_jobs_occupy_one_worker(harness: Harness) -> 
     harness.api = SlowServer(harness.cluster, before=harness.record)
     async with harness.operator():
         for name in names:
-            harness.cluster.put({**job_body(name), LEFT_OUT: {"spec": "spec: it is too large"}})
+            harness.cluster.put(
+                {**job_body(name), SKIPPED_FIELDS: {"spec": "spec: it is too large"}}
+            )
         harness.cluster.apply()
         begin = clock()
         await until(lambda: harness.phase() == "Starting")
         assert clock() - begin < 5
         await until(lambda: all(map(harness.is_finished, names)))
     assert clock() - begin < len(names) * 32
-
-
-@pytest.mark.parametrize("limits", [Concurrency(), Concurrency(total=1)], ids=["open", "limited"])
-@in_virtual_time
-async def test_patch_that_the_api_server_rejects_fails_the_job(
-    harness: Harness, limits: Concurrency
-) -> None:
-    """Nothing is created and no attempt is left, so that the spec can be corrected."""
-    checked: list[str] = []
-
-    def validate(body: Any) -> str:
-        checked.append(body["template"]["spec"]["schedulerName"])
-        return f"{body['metadata']['generateName']} is invalid" if "!" in checked[-1] else ""
-
-    harness.cluster.validate = validate
-    patches = [
-        {"groups": ["head"], "pod": {"spec": {"schedulerName": name}}} for name in ("a", "b!", "c!")
-    ]
-    config = replace(CONFIG, concurrency=limits, policy=PlatformPolicy(patches=True))
-    async with harness.operator(config=config):
-        harness.cluster.apply(cluster={"patches": patches})
-        await until(lambda: harness.phase() == "Failed")
-    (failed,) = [one for one in harness.cluster.status()["conditions"] if one["type"] == "Failed"]
-    assert failed["reason"] == "InvalidSpec"
-    assert failed["message"] == "spec.cluster.patches[1]: job-1-head- is invalid"
-    assert checked == ["c!", "a", "b!"]
-    assert "attempts" not in harness.cluster.status()
-    assert harness.cluster.list("RayJob") == harness.cluster.list("ConfigMap") == []
-
-
-@in_virtual_time
-async def test_refused_create_does_not_repeat_dry_runs(harness: Harness) -> None:
-    """A spec that has changed is validated again."""
-    fail_calls(harness, lambda call: Refused("403: quota") if call == "create RayJob" else None)
-    patches = [{"groups": ["head"], "pod": {"spec": {"schedulerName": "volcano"}}}]
-    config = replace(CONFIG, policy=PlatformPolicy(patches=True))
-    async with harness.operator(config=config) as controller:
-        harness.cluster.apply(cluster={"patches": patches})
-        await until(lambda: harness.count("create RayJob") == 3)
-        assert harness.count("dry run PodTemplate") == 1
-        patches = [{"groups": ["head"], "pod": {"spec": {"schedulerName": "yunikorn"}}}]
-        change = {"spec": {"cluster": {"patches": patches}}, "metadata": {"generation": 2}}
-        harness.cluster.patch("BatchInference", "job", change)
-        await until(lambda: harness.count("create RayJob") == 5)
-        assert harness.count("dry run PodTemplate") == 2
-        harness.api.before = harness.record
-        await until(lambda: harness.phase() == "Starting")
-        assert controller.accepted_dry_runs == {}

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.config import Concurrency, Config
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver, RayJobScript
 from support.operator.harness import running_operator

@@ -149,7 +149,7 @@ def test_head_that_ends_with_all_its_workers_is_not_a_crash_loop() -> None:
 
 
 def test_crash_loop_is_retried_if_the_policy_allows_it() -> None:
-    loop = ReconcileLoop(retry={"onCause": {"CrashLoop": "retry"}})
+    loop = ReconcileLoop(retry={"onCause": {"CrashLoop": "Retry"}})
     loop.start()
     loop.crashes = crashes(MAX_HEAD_CRASHES)
     loop.reconcile()

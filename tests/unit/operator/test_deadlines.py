@@ -33,7 +33,7 @@ def pods_with_problem(reason: str, message: str) -> tuple[PodView, ...]:
 
 
 NOT_STARTED = "no row was finished within deadlines.pending 10m"
-RETRIED = {"onCause": {"DeadlineExceeded": "retry"}}
+RETRIED = {"onCause": {"DeadlineExceeded": "Retry"}}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from batchinference.spec.report import REPORT_FILE, JobState
-from batchinference_operator.controller import driver_client
-from batchinference_operator.controller.driver_client import MAX_BYTES, Answer, DashboardClient
+from batchinference_operator.controller import driver_poller
+from batchinference_operator.controller.driver_poller import MAX_BYTES, Answer, DashboardClient
 from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
 from support.operator.objects import NAMESPACE, RUNNING, ray_job_body, report
 from support.servers.scripted_http import Serve, Server, answering
@@ -204,7 +204,7 @@ async def abort(request: web.Request) -> web.StreamResponse:
 async def test_missing_or_aborted_answer_is_not_a_report(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, handler: Any, seconds: float
 ) -> None:
-    monkeypatch.setattr(driver_client, "TIMEOUT_SECONDS", seconds)
+    monkeypatch.setattr(driver_poller, "TIMEOUT_SECONDS", seconds)
     assert is_unreachable(await poll(await serve(handler)))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.controller.driver_poller import (
     FORGET_SECONDS,
     MAX_BACKOFF,
@@ -21,11 +20,12 @@ from batchinference_operator.controller.driver_poller import (
     MAX_POLLS_PER_NAMESPACE,
     MAX_SLOW_BACKOFF,
     SLOW_SECONDS,
+    Answer,
     DriverPoller,
 )
 from batchinference_operator.reconcile import requeue
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.queue_entry import JobKey
+from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.harness import Harness
 from support.operator.objects import RUNNING, SUCCEEDED, job_body, ray_job_body, report

@@ -116,7 +116,7 @@ def test_later_changes_of_a_failed_job_post_no_second_failure(job: RecordedJob) 
     job.run()
     job.fail("BadInput", "s3://in/ is empty")
     failed = job.status
-    assert events_between(failed, {**failed, "gpuSeconds": 7}) == []
+    assert events_between(failed, {**failed, "deviceSeconds": 7}) == []
 
 
 def test_invalid_job_posts_one_event() -> None:

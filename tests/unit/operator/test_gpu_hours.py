@@ -1,4 +1,4 @@
-"""The limit of GPU hours: a job that has used all of them fails."""
+"""The limit of device hours: a job that has used all of them fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.operator.objects import placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import BEGINNING
 
-HOURS = {"limits": {"gpuHours": 1.0}}
+HOURS = {"limits": {"deviceHours": 1.0}}
 
 
 def pods(gpus: int, *, attempt: int = 1, since: float = 0.0) -> tuple[PodView, ...]:
@@ -36,11 +36,11 @@ def test_job_fails_when_its_gpu_hours_are_used() -> None:
     loop.reconcile(1)
     assert (loop.phase, loop.reason) == ("Failed", "LimitExceeded")
     assert loop.message == (
-        "the job has used the 1 GPU hours that cluster.limits.gpuHours allows; "
+        "the job has used the 1 device hours that cluster.limits.deviceHours allows; "
         "the written output is kept"
     )
     assert loop.attempt["cause"] == "LimitExceeded"
-    assert loop.status["gpuSeconds"] == 3600
+    assert loop.status["deviceSeconds"] == 3600
     assert [seen.name for seen in loop.reconcile(60).delete_ray_jobs] == ["job-1"]
 
 
@@ -60,7 +60,7 @@ def test_gpu_hours_of_all_attempts_count() -> None:
 
 
 def test_platform_limit_overrides_retries() -> None:
-    loop = running(retry={"maxAttempts": 9, "onCause": {"LimitExceeded": "retry"}})
+    loop = running(retry={"maxAttempts": 9, "onCause": {"LimitExceeded": "Retry"}})
     loop.reconcile(900)
     assert loop.phase == "Failed"
 
@@ -81,10 +81,10 @@ def test_success_wins_over_the_gpu_hours() -> None:
     assert loop.phase == "Succeeded"
 
 
-@pytest.mark.parametrize("own", [{}, {"gpuHours": 50.0}], ids=["none", "more"])
+@pytest.mark.parametrize("own", [{}, {"deviceHours": 50.0}], ids=["none", "more"])
 def test_platform_limit_applies_to_every_job(own: dict[str, float]) -> None:
     loop = running(cluster={"limits": own})
-    loop.limit(gpu_hours=1.0)
+    loop.limit(device_hours=1.0)
     loop.reconcile(900)
     assert loop.reason == "LimitExceeded"
 

@@ -1,4 +1,4 @@
-"""The usage of a job: GPU seconds and CPU seconds of its pods."""
+"""The usage of a job: device seconds and CPU seconds of its pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.rendering import GPUS_LABEL
+from batchinference.rendering import DEVICES_LABEL
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.attempt_start import POD_TERMINATION_SECONDS
 from batchinference_operator.reconcile.cost import Prices
@@ -40,7 +40,7 @@ def pod(
 
 
 def used(loop: ReconcileLoop) -> tuple[int, int]:
-    return loop.status.get("gpuSeconds", 0), loop.status.get("cpuSeconds", 0)
+    return loop.status.get("deviceSeconds", 0), loop.status.get("cpuSeconds", 0)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_pods_are_charged_while_they_hold_a_node(
     loop.pods = pods
     loop.reconcile(100)
     assert used(loop) == usage
-    assert (loop.attempt.get("gpuSeconds", 0), loop.attempt.get("cpuSeconds", 0)) == usage
+    assert (loop.attempt.get("deviceSeconds", 0), loop.attempt.get("cpuSeconds", 0)) == usage
 
 
 def test_usage_of_a_deleted_pod_is_kept(loop: ReconcileLoop) -> None:
@@ -72,7 +72,7 @@ def test_usage_of_a_deleted_pod_is_kept(loop: ReconcileLoop) -> None:
 
 
 def test_attempt_is_charged_to_its_last_second(loop: ReconcileLoop) -> None:
-    loop.config = replace(loop.config, prices=Prices(currency="EUR", gpuHour=3600))
+    loop.config = replace(loop.config, prices=Prices(currency="EUR", deviceHour=3600))
     loop.run()
     loop.pods = (pod(),)
     loop.set_report(JobState.RUNNING, rows=20, total=100)
@@ -81,8 +81,8 @@ def test_attempt_is_charged_to_its_last_second(loop: ReconcileLoop) -> None:
     loop.set_report(JobState.SUCCEEDED)
     loop.reconcile(50)
     assert loop.phase == "Succeeded"
-    assert (used(loop)[0], loop.attempt["gpuSeconds"]) == (100, 100)
-    assert loop.status["cost"] == {"amount": 100.0, "currency": "EUR"}
+    assert (used(loop)[0], loop.attempt["deviceSeconds"]) == (100, 100)
+    assert loop.status["cost"] == {"amount": "100.0000", "currency": "EUR"}
 
 
 def test_leftover_pods_do_not_count_for_the_next_attempt() -> None:
@@ -97,12 +97,12 @@ def test_leftover_pods_do_not_count_for_the_next_attempt() -> None:
     loop.run()
     loop.pods = (pod(), pod("v", since=100 + POD_TERMINATION_SECONDS, attempt=2))
     loop.reconcile(10)
-    assert [attempt["gpuSeconds"] for attempt in loop.status["attempts"]] == [100, 10]
+    assert [attempt["deviceSeconds"] for attempt in loop.status["attempts"]] == [100, 10]
     assert used(loop)[0] == 110
 
 
 def test_pods_of_a_former_job_are_not_charged() -> None:
-    loop = ReconcileLoop(cluster={"limits": {"gpuHours": 1.0}})
+    loop = ReconcileLoop(cluster={"limits": {"deviceHours": 1.0}})
     former = pod_body("former", gpus=8, **placed(at(-36_000)))
     former["metadata"]["labels"]["ray.io/cluster"] = "job-1-former"
     loop.pods = (PodView.of(former),)
@@ -133,7 +133,7 @@ def test_usage_of_a_job_is_the_sum_of_its_attempts() -> None:
         loop.finalize_deletions()
         loop.pods = ()
     attempts = loop.status["attempts"]
-    assert used(loop)[0] == sum(attempt.get("gpuSeconds", 0) for attempt in attempts) > 90
+    assert used(loop)[0] == sum(attempt.get("deviceSeconds", 0) for attempt in attempts) > 90
 
 
 MOMENTS = st.lists(st.floats(0.01, 40), max_size=30)
@@ -181,7 +181,7 @@ def _held(one: PodView) -> float:
 def plan(groups: dict[int, int]) -> dict[str, Any]:
     """Return a RayJob spec. `groups` maps GPUs per worker to the maximum number of workers."""
     specs = [
-        {"maxReplicas": most, "template": {"metadata": {"labels": {GPUS_LABEL: str(gpus)}}}}
+        {"maxReplicas": most, "template": {"metadata": {"labels": {DEVICES_LABEL: str(gpus)}}}}
         for gpus, most in groups.items()
     ]
     return {"rayClusterSpec": {"workerGroupSpecs": specs}}
@@ -207,4 +207,4 @@ def test_gpus_of_the_status_are_at_most_those_of_the_plan(loop: ReconcileLoop) -
     loop.ray_job["spec"] |= plan({2: 1})
     loop.pods = (pod(gpus=8),)
     loop.reconcile(100)
-    assert loop.status["gpus"] == 2
+    assert loop.status["devices"] == 2

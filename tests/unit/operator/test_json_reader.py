@@ -16,7 +16,7 @@ from kopf._cogs.clients.api import iter_jsonlines
 
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.kube.json_reader import MAX_BYTES, read, read_json
-from batchinference_operator.kube.limited_response import LimitedResponse
+from batchinference_operator.kube.kopf_login import LimitedResponse
 from batchinference_operator.reconcile.reconcile import reconcile
 from support.operator.objects import CONFIG, job_body
 from support.operator.virtual_time import BEGINNING
@@ -95,7 +95,7 @@ async def test_hostile_job_does_not_end_the_watch_of_kopf(serve: Serve, value: s
         "honest",
     ]
     assert (found[0], found[2]) == (honest, honest)
-    assert found[1]["object"]["leftOut"]["spec"].startswith("spec")
+    assert found[1]["object"]["skippedFields"]["spec"].startswith("spec")
 
 
 @pytest.mark.parametrize("code", [410, 429, 500, 504])

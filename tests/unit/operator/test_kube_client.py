@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from batchinference.rendering import Backstop
+from batchinference.rendering import KubeRayDeadlines
 from batchinference_operator.kube.api import MAX_RUNS, PAGE, Conflict, Refused
 from batchinference_operator.kube.client import (
     MAX_EVENTS,
@@ -23,7 +23,7 @@ from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.scripted_http import Answer, Server, answering
 
 Connect = Callable[[Answer], Awaitable[tuple[KubeClient, Server]]]
-JOBS = f"/apis/batchinference.dev/v1alpha1/namespaces/{NAMESPACE}/batchinferences"
+JOBS = f"/apis/batchinference.dev/v1beta1/namespaces/{NAMESPACE}/batchinferences"
 RAY_JOBS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayjobs"
 RAY_CLUSTERS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters"
 PATCH = {"phase": "Running", "progress": {"eta": None}}
@@ -59,7 +59,7 @@ CALLS: dict[str, Call] = {
     "create": lambda api: api.create(body("RayJob")),
     "get": lambda api: api.get_ray_job(NAMESPACE, "job-1"),
     "release": lambda api: api.release_cluster(NAMESPACE, RAY_JOB),
-    "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, Backstop(7200)),
+    "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, KubeRayDeadlines(7200)),
     "release pods": lambda api: api.release_pods(NAMESPACE, RAY_JOB, "2026-03-01T12:00:00Z"),
     "remove": lambda api: api.delete_ray_job(NAMESPACE, RAY_JOB),
     "delete job": lambda api: api.delete_job(NAMESPACE, "job", "uid-of-job", "41"),

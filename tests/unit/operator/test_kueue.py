@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from batchinference.rendering import QUEUE_LABEL, RELEASED
-from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.queue_entry import entry_of
+from batchinference_operator.reconcile.job_view import JobView, entry_of
 from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
@@ -32,7 +30,7 @@ def admit(loop: ReconcileLoop, seconds: float = 0.0) -> None:
 
 
 def queued(**spec: object) -> ReconcileLoop:
-    loop = ReconcileLoop(cluster={"queue": "gpu"}, **spec)
+    loop = ReconcileLoop(cluster={"queueName": "gpu"}, **spec)
     loop.plan()
     loop.ray_job["metadata"]["labels"][QUEUE_LABEL] = "gpu"
     write_delay(loop)
@@ -40,7 +38,7 @@ def queued(**spec: object) -> ReconcileLoop:
 
 
 def test_ray_job_is_created_suspended_for_kueue() -> None:
-    loop = ReconcileLoop(cluster={"queue": "gpu", "queuePriorityClass": "nightly"})
+    loop = ReconcileLoop(cluster={"queueName": "gpu", "queuePriorityClassName": "nightly"})
     made = loop.reconcile().create[-1]
     assert made["spec"]["suspend"] is True
     assert made["metadata"]["labels"][QUEUE_LABEL] == "gpu"
@@ -50,7 +48,7 @@ def test_ray_job_is_created_suspended_for_kueue() -> None:
 
 def test_ray_job_of_a_fixed_size_has_no_gates() -> None:
     workers = {"min": 1, "max": 1}
-    loop = ReconcileLoop(cluster={"queue": "gpu", "workers": workers})
+    loop = ReconcileLoop(cluster={"queueName": "gpu", "workers": workers})
     made = loop.reconcile().create[-1]
     assert "kueue.x-k8s.io/elastic-job" not in made["metadata"]["annotations"]
 
@@ -58,7 +56,7 @@ def test_ray_job_of_a_fixed_size_has_no_gates() -> None:
 def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
     loop = queued()
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
-    assert loop.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
+    assert loop.message == "waiting for Kueue to admit RayJob job-1 in LocalQueue gpu"
     waits = [loop.reconcile(seconds).requeue_after for seconds in (0, 5, 15, 200)]
     assert waits == [POLL_SECONDS, 5, 20, QUEUED_SECONDS], "Kueue has no reason yet"
     loop = queued()
@@ -148,20 +146,12 @@ def test_deadlines_restart_after_preemption(deadline: str) -> None:
 def test_queued_job_needs_no_admission(by: str) -> None:
     body, platform = job_body(), CONFIG.defaults
     if by == "the job":
-        body["spec"]["cluster"] = {"queue": "gpu"}
+        body["spec"]["cluster"] = {"queueName": "gpu"}
     else:
-        platform = platform.model_copy(update={"queue": "gpu"})
+        platform = platform.model_copy(update={"queue_name": "gpu"})
     entry = entry_of(JobView.of(body), platform)
     assert (entry.waiting, entry.running) == (False, False)
     assert entry_of(JobView.of(job_body()), CONFIG.defaults).waiting
-
-
-def test_priority_of_a_waiting_job_is_capped_by_the_platform() -> None:
-    body = job_body()
-    body["spec"]["priority"] = 10**9
-    for most, priority in ((None, 10**9), (100, 100), (0, 0)):
-        platform = CONFIG.defaults.model_copy(update={"limits": Limits(priority=most)})
-        assert entry_of(JobView.of(body), platform).priority == priority
 
 
 def gate(loop: ReconcileLoop, seconds: float = 0.0, *, gated: bool = True) -> None:
@@ -174,11 +164,11 @@ def gate(loop: ReconcileLoop, seconds: float = 0.0, *, gated: bool = True) -> No
 
 
 def test_gated_pod_is_queued_and_its_deadline_starts_when_it_is_admitted() -> None:
-    loop = ReconcileLoop(deadlines={"pending": "10m"}, cluster={"queue": "gpu"})
+    loop = ReconcileLoop(deadlines={"pending": "10m"}, cluster={"queueName": "gpu"})
     loop.run(rows=0)
     gate(loop)
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
-    assert loop.message == "pod job-1-worker waits to be admitted by Kueue"
+    assert loop.message == "waiting for Kueue to admit pod job-1-worker"
     loop.messages = {"job-1": "insufficient quota"}
     gate(loop, 86_400)
     assert (loop.reason, loop.message[-18:]) == ("Queued", "insufficient quota")
@@ -192,7 +182,7 @@ def test_gated_pod_is_queued_and_its_deadline_starts_when_it_is_admitted() -> No
 
 def test_worker_that_is_replaced_is_released_and_the_deadlines_continue() -> None:
     """Kueue looks at the gates of pods only when the RayJob changes."""
-    loop = ReconcileLoop(deadlines={"pending": "10m"}, cluster={"queue": "gpu"})
+    loop = ReconcileLoop(deadlines={"pending": "10m"}, cluster={"queueName": "gpu"})
     loop.run(rows=0)
     loop.ray_job["metadata"]["labels"] = {QUEUE_LABEL: "gpu"}
     gate(loop)
@@ -207,7 +197,7 @@ def test_worker_that_is_replaced_is_released_and_the_deadlines_continue() -> Non
 
 
 def test_gated_pod_does_not_delay_a_job_that_finishes_rows() -> None:
-    loop = ReconcileLoop(cluster={"queue": "gpu"})
+    loop = ReconcileLoop(cluster={"queueName": "gpu"})
     loop.run(rows=10)
     gate(loop)
     assert (loop.phase, loop.reason, loop.attempt["rows"]) == ("Running", "Running", 10)

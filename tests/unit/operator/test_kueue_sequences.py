@@ -88,7 +88,7 @@ class Sequence:
         """Admit the RayJob, and then ungate the pods of its RayCluster."""
         self.decide(suspend=False)
         self.start_cluster()
-        await self.expect("Pending", "Queued", "waits to be admitted by Kueue")
+        await self.expect("Pending", "Queued", "waiting for Kueue to admit")
         self.gate(gated=False)
         await self.expect("Starting", "Starting")
 
@@ -97,8 +97,8 @@ class Sequence:
 async def test_pods_are_gated_until_their_slice_is_admitted(harness: Harness) -> None:
     kueue = Sequence(harness)
     async with harness.operator():
-        harness.cluster.apply(cluster={"queue": "gpu"})
-        await kueue.expect("Pending", "Queued", "waits to be admitted by Kueue from queue gpu")
+        harness.cluster.apply(cluster={"queueName": "gpu"})
+        await kueue.expect("Pending", "Queued", "in LocalQueue gpu")
         harness.cluster.warnings["job-1"] = NO_QUOTA
         await kueue.expect("Pending", "Queued", NO_QUOTA, QUEUED_SECONDS)
         del harness.cluster.warnings["job-1"]
@@ -119,7 +119,7 @@ async def test_pods_are_gated_until_their_slice_is_admitted(harness: Harness) ->
 async def test_preempted_job_continues_in_the_same_attempt(harness: Harness) -> None:
     kueue = Sequence(harness)
     async with harness.operator():
-        harness.cluster.apply(cluster={"queue": "gpu"})
+        harness.cluster.apply(cluster={"queueName": "gpu"})
         await kueue.expect("Pending", "Queued")
         await kueue.admit_and_start()
         kueue.run_driver(4)
@@ -167,8 +167,8 @@ async def test_local_queue_named_default_is_used_or_refused(
     harness.cluster.put = admit  # type: ignore[method-assign]
     kueue = Sequence(harness)
     async with harness.operator():
-        harness.cluster.apply(**({"cluster": {"queue": "default"}} if names_queue else {}))
+        harness.cluster.apply(**({"cluster": {"queueName": "default"}} if names_queue else {}))
         if names_queue:
-            await kueue.expect("Pending", "Queued", "from queue default")
+            await kueue.expect("Pending", "Queued", "in LocalQueue default")
         else:
-            await kueue.expect("Pending", "Refused", "set spec.cluster.queue to a LocalQueue")
+            await kueue.expect("Pending", "Refused", "set spec.cluster.queueName to a LocalQueue")

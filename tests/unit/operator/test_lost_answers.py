@@ -47,7 +47,7 @@ async def test_events_are_posted_once_despite_lost_answers(
     harness.api.after = lose
     async with harness.recorded_operator(lag=lag) as metrics:
         harness.cluster.apply(
-            retry={"backoff": {"initial": "1s"}, "onCause": {"Application": "retry"}}
+            retry={"backoff": {"initial": "1s"}, "onCause": {"Application": "Retry"}}
         )
         await harness.ray_job().run(JobState.FAILED)
         ray_job = harness.ray_job()

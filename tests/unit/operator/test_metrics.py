@@ -14,9 +14,8 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.api import Conflict
-from batchinference_operator.observability.job_metrics import JobMetrics
+from batchinference_operator.observability.job_metrics import JobMetrics, JobSummary
 from batchinference_operator.observability.metrics import Metrics, verb_and_resource
-from batchinference_operator.reconcile.job_summary import JobSummary
 from support.operator.harness import Harness
 from support.operator.objects import job_body
 from support.operator.virtual_time import in_virtual_time
@@ -27,7 +26,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 RAY_JOB = "/apis/ray.io/v1/namespaces/a/rayjobs/b"
-JOBS = "/apis/batchinference.dev/v1alpha1/namespaces/a/batchinferences"
+JOBS = "/apis/batchinference.dev/v1beta1/namespaces/a/batchinferences"
 
 
 @pytest.mark.parametrize(
@@ -65,9 +64,9 @@ def test_counters_of_a_namespace_start_at_zero() -> None:
     metrics.add_operator(WorkQueue[str](), lambda: [JobSummary("team", Phase.PENDING)])
     list(metrics.registry.collect())  # the first scrape after the first job
     found = metrics.registry.get_sample_value
-    for name in ("rows_finished", "rows_failed", "gpu_seconds", "cpu_seconds"):
+    for name in ("rows_finished", "rows_failed", "device_seconds", "cpu_seconds"):
         assert found(f"batchinference_{name}_total", {"namespace": "team"}) == 0
-    for name in ("attempts", "attempt_gpu_seconds"):
+    for name in ("attempts", "attempt_device_seconds"):
         for cause in Cause:
             labels = {"namespace": "team", "outcome": "Failed", "cause": cause.value}
             assert found(f"batchinference_{name}_total", labels) == 0
@@ -109,18 +108,23 @@ async def test_conflicts_are_counted(harness: Harness) -> None:
 
 def test_usage_counters_grow_by_the_difference_of_statuses() -> None:
     metrics = Metrics()
-    first = {"gpuSeconds": 10, "cpuSeconds": 40, "progress": {"rows": 7}, "counts": {"failed": 2}}
-    lost = {"number": 1, "outcome": "Failed", "cause": "NodeLost", "gpuSeconds": 25}
+    first = {
+        "deviceSeconds": 10,
+        "cpuSeconds": 40,
+        "progress": {"rows": 7},
+        "counts": {"failed": 2},
+    }
+    lost = {"number": 1, "outcome": "Failed", "cause": "NodeLost", "deviceSeconds": 25}
     metrics.jobs.record_status_change("team", {}, first)
     metrics.jobs.record_status_change(
-        "team", first, {**first, "gpuSeconds": 25, "attempt": 1, "attempts": [lost]}
+        "team", first, {**first, "deviceSeconds": 25, "attempt": 1, "attempts": [lost]}
     )
-    assert value(metrics, "gpu_seconds_total", namespace="team") == 25
+    assert value(metrics, "device_seconds_total", namespace="team") == 25
     assert value(metrics, "cpu_seconds_total", namespace="team") == 40
     assert value(metrics, "rows_finished_total", namespace="team") == 7
     assert value(metrics, "rows_failed_total", namespace="team") == 2
     end = {"namespace": "team", "outcome": "Failed", "cause": "NodeLost"}
-    assert value(metrics, "attempt_gpu_seconds_total", **end) == 25
+    assert value(metrics, "attempt_device_seconds_total", **end) == 25
 
 
 def test_warnings_are_counted_by_name_and_unknown_names_together() -> None:
@@ -198,7 +202,7 @@ def test_waiting_jobs_are_counted_by_reason_with_the_longest_wait() -> None:
         name = "batchinference_longest_wait_seconds"
         return registry.get_sample_value(name, {"namespace": "team"})
 
-    cache.set_job(waiting("running", phase="Running", conditions=ready("Running"), gpus=8))
+    cache.set_job(waiting("running", phase="Running", conditions=ready("Running"), devices=8))
     cache.set_job(waiting("paused", phase="Suspended", conditions=ready("Suspended")))
     assert longest() == 0
     resumed = {"type": "Suspended", "status": "False", "lastTransitionTime": "2026-01-01T00:40:00Z"}
@@ -219,7 +223,7 @@ def test_waiting_jobs_are_counted_by_reason_with_the_longest_wait() -> None:
 
     reasons = ("Unschedulable", "Retrying", "Pending", "Running", "Suspended")
     assert [count(reason) for reason in reasons] == [1, 1, 1, None, None]
-    assert registry.get_sample_value("batchinference_gpus", {"namespace": "team"}) == 8
+    assert registry.get_sample_value("batchinference_devices", {"namespace": "team"}) == 8
 
 
 def test_metric_names_follow_prometheus_conventions() -> None:

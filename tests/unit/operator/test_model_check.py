@@ -22,16 +22,14 @@ from hypothesis.stateful import (
 )
 
 from batchinference.rendering.config_map import DIGEST_VARIABLES, digest_of
-from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import ENDED_PHASES, TRANSITIONS, Phase
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.controller.controller import BACKLOG
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.driver_heads import MAX_LOST_BY_MEMORY
-from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS
+from batchinference_operator.reconcile.config import Concurrency
+from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
@@ -51,13 +49,13 @@ FAULT_FREE_ROUNDS = 600
 CAUSES = ["NodeLost", "OutOfMemory", "BadInput", "Application", "Incomplete"]
 SECONDS = [1, 10, 60, 400, 2000]
 ENDS = ("Complete", "Failed")
-PATCHES: list[list[Object] | None] = [
-    [{"groups": ["*"], "pod": {"spec": {"schedulerName": "volcano"}}}],
-    [{"groups": ["head"], "pod": {"metadata": {"labels": {"team": "a"}}}}],
-    [{"groups": ["unknown"], "pod": {"spec": {"schedulerName": "volcano"}}}],
-    None,
+CLUSTERS: list[Object] = [
+    {"labels": {"team": "a"}},
+    {"rayStartParams": {"unknown": {"log-color": "true"}}},
+    {"volumeMounts": [{"name": "gone", "mountPath": "/gone"}]},
+    {},
 ]
-"""Patches of pods: of all groups, of one, of a group that does not exist, and none."""
+"""Cluster settings: valid, for a group that does not exist, with a mistake, and none."""
 _SPECS = st.fixed_dictionaries(
     {},
     optional={
@@ -68,9 +66,9 @@ _SPECS = st.fixed_dictionaries(
                 {"maxAttempts": 2, "backoff": {"initial": "0s"}},
                 {
                     "backoff": {"initial": "5m"},
-                    "onCause": {"BadInput": "retry", "NodeLost": "fail"},
+                    "onCause": {"BadInput": "Retry", "NodeLost": "Fail"},
                 },
-                {"maxAttempts": 5, "onCause": {"RayJobDeleted": "retry"}},
+                {"maxAttempts": 5, "onCause": {"RayJobDeleted": "Retry"}},
                 {"maxAttempts": 5, "outOfMemory": {"maxMemory": "7Gi"}},
             ]
         ),
@@ -79,8 +77,8 @@ _SPECS = st.fixed_dictionaries(
         ),
         "cluster": st.sampled_from(
             [
-                {"queue": "gpu"},
-                {"patches": PATCHES[0]},
+                {"queueName": "gpu"},
+                {"schedulerName": "volcano"},
             ]
         ),
         "ttl": st.sampled_from([{"cluster": "10m"}, {"rayJob": "20m"}, {"afterFinished": "20m"}]),
@@ -92,9 +90,9 @@ TWO_GROUPS: Object = {
         model_step("b", resources={"gpu": 1, "memory": "6Gi"}),
     ],
     "retry": {"maxAttempts": 5, "outOfMemory": {"maxMemory": "7Gi"}},
-    "cluster": {"patches": [{"groups": ["b"], "pod": {"metadata": {"labels": {"team": "a"}}}}]},
+    "cluster": {"rayStartParams": {"b": {"log-color": "true"}}},
 }
-"""Two groups with GPUs whose memory grows up to the same maximum, and a patch of one of them."""
+"""Two groups with GPUs whose memory grows up to the same maximum, and settings of one of them."""
 SPECS = _SPECS | _SPECS.map(lambda spec: {**spec, **TWO_GROUPS})
 LOST_HEADS: dict[str, Object | None] = {
     "HeadLost": None,
@@ -111,11 +109,6 @@ def ended(status: Object) -> bool:
     return any(is_condition_true(status, kind) for kind in ENDS)
 
 
-def rejection(body: Object | None) -> str:
-    """Return why the API server rejects a pod with the scheduler of a patch."""
-    return "unknown scheduler" if "volcano" in str(body) else ""
-
-
 def expected_kstatus(job: Object, phase: Phase) -> str:
     """Return the status that Flux and Helm must see for a job in this phase."""
     if job["metadata"].get("deletionTimestamp"):
@@ -127,7 +120,7 @@ def expected_kstatus(job: Object, phase: Phase) -> str:
 class JobModel(RuleBasedStateMachine):
     """One job, its users, the operator, KubeRay, Kueue and the cluster."""
 
-    config = replace(CONFIG, policy=PlatformPolicy(patches=True))
+    config = CONFIG
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,8 +148,7 @@ class JobModel(RuleBasedStateMachine):
         body = document("job", **spec)
         created = self.cluster.put({**body, "metadata": {"name": "job", "namespace": NAMESPACE}})
         causes = CAUSES_OF_DEADLINES if "deadlines" in spec else set()
-        rejected = {"InvalidSpec"} if rejection(spec.get("cluster")) else set()
-        self.allowed_causes[created["metadata"]["uid"]] = causes | rejected
+        self.allowed_causes[created["metadata"]["uid"]] = set(causes)
 
     @precondition(lambda self: self.job is None)
     @rule(spec=SPECS)
@@ -209,17 +201,12 @@ class JobModel(RuleBasedStateMachine):
             self.cluster.delete("RayJob", body["metadata"]["name"])
 
     @precondition(lambda self: self.job is not None)
-    @rule(patches=st.sampled_from(PATCHES))
-    def change_patches(self, patches: list[Object] | None) -> None:
-        """Change the patches for the next attempt. They may be invalid, or valid and rejected."""
+    @rule(cluster=st.sampled_from(CLUSTERS))
+    def change_cluster_settings(self, cluster: Object) -> None:
+        """Change settings for the next attempt. They may be invalid."""
         assert self.job is not None
-        if patches is not None:
-            self.allow_failure(self.job["metadata"]["uid"], "InvalidSpec")
-        self.change_spec(cluster={"patches": patches})
-
-    @rule(rejected=st.booleans())
-    def reject_patched_pods(self, rejected: bool) -> None:
-        self.cluster.validate = rejection if rejected else lambda _: ""
+        self.allow_failure(self.job["metadata"]["uid"], "InvalidSpec")
+        self.change_spec(cluster=cluster)
 
     # --- KubeRay, Kueue, the drivers ----------------------------------------------------
 
@@ -450,7 +437,7 @@ class JobModel(RuleBasedStateMachine):
         """Check that a job is charged only for its own pods: at most two pods with one GPU."""
         created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
         age = (self.clock.now() - created).total_seconds()
-        assert job["status"].get("gpuSeconds", 0) <= 2 * age
+        assert job["status"].get("deviceSeconds", 0) <= 2 * age
 
     def check_retry(self, job: Object, status: Object) -> None:
         """Check that the job is retried only if its retry policy allows it."""
@@ -500,7 +487,6 @@ class JobModel(RuleBasedStateMachine):
 
     def run_until_at_rest(self) -> None:
         self.kuberay.problem.clear()
-        self.reject_patched_pods(rejected=False)
         self.set_suspend_by_kueue(suspend=False)
         for _ in range(FAULT_FREE_ROUNDS):
             self.run_round_without_faults()

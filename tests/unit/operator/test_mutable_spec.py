@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.spec.lifecycle import Backoff, Deadlines, Retry
 from batchinference.spec.limits import Limits
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import MutableSpec
 
 
 def mutable_spec(**spec: Any) -> MutableSpec:
@@ -24,7 +24,7 @@ def test_valid_parts_of_the_spec_are_used() -> None:
 
 @pytest.mark.parametrize(
     "invalid",
-    [{"onCause": {"NodeLots": "retry"}}, {"onCause": "retry"}, {"maxAttempt": 7},
+    [{"onCause": {"NodeLots": "Retry"}}, {"onCause": "retry"}, {"maxAttempt": 7},
      {"backoff": {"initial": "soon", "max": "1m"}}],
     ids=["unknown-cause", "no-map", "unknown-field", "nested-value"],
 )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering import GPUS_LABEL, Names
+from batchinference.rendering import DEVICES_LABEL, Names
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.job_view import JobView
@@ -46,7 +46,7 @@ def test_pod_has_its_cluster_and_resources() -> None:
         ([{"name": "ray"}], 0.0),
         ([{"resources": {"limits": {"cpu": "2"}}}], 2.0),
         ([{"resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "500m"}}}], 0.5),
-        ([{"resources": {"limits": {"amd.com/gpu": 1, "memory": "4Gi"}}}], 0.0),
+        ([{"resources": {"limits": {"amd.com/devices": 1, "memory": "4Gi"}}}], 0.0),
         ([{"resources": {"limits": {"cpu": "1"}}}, {"resources": {"requests": {"cpu": "50m"}}}],
          1.05),
     ],
@@ -80,7 +80,7 @@ def test_rendered_pod_has_the_gpus_of_its_group(resource: str) -> None:
 
 def test_gpu_label_without_a_number_is_ignored() -> None:
     body = pod_body()
-    body["metadata"]["labels"][GPUS_LABEL] = "many"
+    body["metadata"]["labels"][DEVICES_LABEL] = "many"
     assert PodView.of(body).gpus == 0
 
 

@@ -8,10 +8,10 @@ from datetime import datetime
 import pytest
 
 from batchinference.rendering.policy import PlatformPolicy
-from batchinference.spec.cluster import Cluster
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.owned import next_names
+from batchinference_operator.reconcile.ray_jobs_of_job import next_names
 from support.documents.policy_violations import OPERATOR, VIOLATIONS, PolicyViolation
 from support.operator.objects import CONFIG, CREATED, job_body
 
@@ -22,7 +22,7 @@ def test_violation_is_refused_by_a_message_that_names_the_rule(violation: Policy
     config = replace(
         CONFIG,
         policy=PlatformPolicy.model_validate(values["policy"]),
-        defaults=Cluster.model_validate({"image": "own:1", **values["defaults"]}),
+        defaults=PlatformDefaults.model_validate({"image": "own:1", **values["defaults"]}),
         own_namespace=OPERATOR,
     )
     body = job_body(namespace=violation.namespace)

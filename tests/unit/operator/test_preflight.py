@@ -44,8 +44,8 @@ async def test_each_kind_is_listed_in_each_namespace(serve: Serve, namespaces: l
         ("GET", f"/apis/{group}{scope}/{plural}", {"limit": "1"})
         for scope in scopes
         for group, plural in (
-            ("batchinference.dev/v1alpha1", "batchinferences"),
-            ("batchinference.dev/v1alpha1", "batchinferenceschedules"),
+            ("batchinference.dev/v1beta1", "batchinferences"),
+            ("batchinference.dev/v1beta1", "batchinferenceschedules"),
             ("ray.io/v1", "rayjobs"),
         )
     ]

@@ -11,22 +11,20 @@ import yaml
 
 from batchinference import rendering
 from batchinference.spec import SpecError
-from batchinference.spec.cluster import Cluster
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.attempt_objects import complete_job, create_actions
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.attempt_objects import create_actions, parse_with_defaults
+from batchinference_operator.reconcile.attempt_start import status_after_create_error
+from batchinference_operator.reconcile.config import Concurrency, Config
 from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
     polls_driver,
 )
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.owned import names_of
-from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
-from batchinference_operator.reconcile.queue_entry import entry_of
+from batchinference_operator.reconcile.job_view import JobView, entry_of
+from batchinference_operator.reconcile.ray_jobs_of_job import names_of
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import IDLE_SECONDS, NO_PODS_SECONDS, WATCHED_SECONDS
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -126,7 +124,7 @@ def test_new_job_gets_config_map_and_ray_job_that_it_owns() -> None:
 def test_defaults_of_the_operator_are_rendered_or_named_if_missing() -> None:
     *_, made = create_actions(job(), names_of(job(), 1), CONFIG, NOW).create
     assert "registry/pipeline:1" in yaml.safe_dump(made)
-    without_image = Config(Cluster(), CONFIG.token_key)
+    without_image = Config(PlatformDefaults(), CONFIG.token_key)
     actions = reconcile(Observed(job()), without_image, NOW)
     assert actions.create == ()
     assert "spec.cluster.image" in message(actions)
@@ -172,14 +170,14 @@ def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
 def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     """Kueue asks for an annotation that the user cannot set."""
     kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
-    to_queue, gate = "set spec.cluster.queue to a LocalQueue", "ElasticJobsViaWorkloadSlices"
+    to_queue, gate = "set spec.cluster.queueName to a LocalQueue", "ElasticJobsViaWorkloadSlices"
     for message, spec, hint in (
         (kueue, {}, to_queue),
-        (kueue, {"cluster": {"queue": "gpu"}}, gate),
+        (kueue, {"cluster": {"queueName": "gpu"}}, gate),
         ("403: exceeded quota", {}, None),
-        ("403: exceeded quota", {"cluster": {"queue": "gpu"}}, None),
+        ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None),
     ):
-        status = status_after_create_error(replace(job(), spec=spec), CreateError(message), NOW)
+        status = status_after_create_error(replace(job(), spec=spec), message, None, NOW)
         assert status is not None
         shown = status["conditions"][0]["message"]
         assert shown.startswith(message)
@@ -195,7 +193,7 @@ def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:
 
 def test_a_corrected_spec_leaves_invalid_spec() -> None:
     loop = ReconcileLoop(priority=5)
-    loop.limit(priority=3)
+    loop.allow(max_priority=3)
     loop.reconcile()
     assert (loop.phase, loop.reason) == ("Failed", "InvalidSpec")
     loop.reconcile()
@@ -213,7 +211,7 @@ def test_a_corrected_spec_leaves_invalid_spec() -> None:
 
 def test_a_job_that_became_invalid_between_two_attempts_continues_when_corrected() -> None:
     loop = ReconcileLoop(retry={"maxAttempts": 3}, priority=3)
-    loop.limit(priority=3)
+    loop.allow(max_priority=3)
     loop.run(rows=7)
     loop.fail("NodeLost")
     loop.spec["priority"], loop.generation = 5, 2
@@ -234,7 +232,7 @@ def test_a_job_that_became_invalid_between_two_attempts_continues_when_corrected
 def test_an_admitted_attempt_whose_spec_became_invalid_is_not_recorded() -> None:
     """The status names the attempt before its objects are created."""
     loop = ReconcileLoop(priority=3)
-    loop.limit(priority=3)
+    loop.allow(max_priority=3)
     loop.config = replace(loop.config, concurrency=Concurrency(total=1))
     loop.admission = AdmissionDecision(ahead=0, admitted=True)
     loop.reconcile()
@@ -271,7 +269,7 @@ def test_invalid_spec_creates_nothing_and_fails(spec: dict[str, Any]) -> None:
     body = job_body()
     seen = JobView.of({**body, "spec": {**body["spec"], **spec} if spec else {}})
     with pytest.raises(SpecError) as refusal:
-        rendering.attempt_objects(complete_job(seen, CONFIG), names_of(seen, 1), None)
+        rendering.attempt_objects(parse_with_defaults(seen, CONFIG), names_of(seen, 1), None)
     actions = act(Observed(seen))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")

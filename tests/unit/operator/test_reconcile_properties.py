@@ -16,8 +16,7 @@ from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.reconcile.driver_report import polls_driver
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import (

@@ -13,11 +13,16 @@ import pytest
 from aiohttp import web
 
 from batchinference.rendering import RAY_JOB
-from batchinference_operator.controller.keys import identity
 from batchinference_operator.kube.api import Expired, Forbidden, Unreachable
 from batchinference_operator.kube.client import KubeClient, path_of
-from batchinference_operator.kube.reflector import LOST_SECONDS, MAX_BACKOFF, Reflector, Store
-from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.kube.reflector import (
+    LOST_SECONDS,
+    MAX_BACKOFF,
+    Reflector,
+    Store,
+    WatchHealth,
+)
+from batchinference_operator.reconcile.job_view import identity
 from support.operator.objects import NAMESPACE
 from support.operator.virtual_time import clock, in_virtual_time
 from support.servers.scripted_http import Answer, Server, answering

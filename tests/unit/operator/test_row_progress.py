@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState, Report
+from batchinference_operator.status.attempts import without_decrease
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
-from batchinference_operator.status.row_progress import without_decrease
 from support.operator.objects import report
 from support.tiers import examples
 

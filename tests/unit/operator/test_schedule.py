@@ -13,7 +13,7 @@ from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller import schedules as controller_of_schedules
 from batchinference_operator.kube.api import Conflict, Refused
-from batchinference_operator.reconcile.job_view import LEFT_OUT
+from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from support.documents.minimal import document
 from support.operator.fake_cluster import labels_of
 from support.operator.objects import NAMESPACE, job_body
@@ -47,7 +47,7 @@ def test_run_is_owned_and_named_after_its_scheduled_time() -> None:
     body = schedules.cluster.objects["BatchInference", FIRST]
     assert body["metadata"]["ownerReferences"] == [
         {
-            "apiVersion": "batchinference.dev/v1alpha1",
+            "apiVersion": "batchinference.dev/v1beta1",
             "kind": SCHEDULE_KIND,
             "name": "nightly",
             "uid": schedules.cluster.objects[SCHEDULE_KIND, "nightly"]["metadata"]["uid"],
@@ -146,7 +146,9 @@ def test_invalid_schedule_creates_nothing_until_it_is_corrected(case: str) -> No
 
 def test_incompletely_read_schedule_is_invalid() -> None:
     schedules = started()
-    schedules.cluster.patch(SCHEDULE_KIND, "nightly", {LEFT_OUT: {"spec": "spec: it is too large"}})
+    schedules.cluster.patch(
+        SCHEDULE_KIND, "nightly", {SKIPPED_FIELDS: {"spec": "spec: it is too large"}}
+    )
     schedules.reconcile(START + 2 * HOUR)
     assert schedules.ready == ("False", "InvalidSpec", "spec: it is too large")
     assert schedules.created == [FIRST]
@@ -165,11 +167,11 @@ def test_only_the_last_missed_time_runs_and_the_others_are_counted() -> None:
 
 
 def test_time_beyond_the_deadline_is_missed() -> None:
-    schedules = started(concurrencyPolicy="Allow", startingDeadlineSeconds=60)
+    schedules = started(concurrencyPolicy="Allow", startingDeadline="60s")
     status = schedules.reconcile(START + 3 * HOUR + timedelta(seconds=31))
     assert schedules.created == [FIRST]
     assert status["missedRuns"] == 2
-    late = "61 s late, with startingDeadlineSeconds 60"
+    late = "61 s late, with startingDeadline 60s"
     note = f"missed 2 scheduled time(s) up to 2026-03-01T15:00:00Z: {late}"
     assert schedules.events() == [("RunsMissed", note)]
     assert schedules.reconcile()["missedRuns"] == 2

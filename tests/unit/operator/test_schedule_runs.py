@@ -109,7 +109,7 @@ def test_exactly_the_documented_runs_are_created_each_once(
         schedule=f"{at.minute} {at.hour} * * *",
         timeZone=zone,
         concurrencyPolicy=policy,
-        startingDeadlineSeconds=int(DEADLINE.total_seconds()),
+        startingDeadline=f"{int(DEADLINE.total_seconds())}s",
         successfulRunsHistoryLimit=2,
     )
     suspended, away = False, 0

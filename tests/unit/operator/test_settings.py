@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference.spec.platform_defaults import PlatformDefaults
+from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.settings import MIN_KEY_BYTES, OperatorSettings
 from batchinference_operator.status.ray_job import RayJobView
@@ -44,7 +44,7 @@ def test_only_the_key_file_is_required() -> None:
     assert (settings.workers, settings.health_port) == (16, 8080)
     assert (settings.qps, settings.burst) == (500, 1000)
     assert (settings.log_format, settings.log_level) == ("json", "INFO")
-    assert settings.for_reconcile().defaults == Cluster()
+    assert settings.for_reconcile().defaults == PlatformDefaults()
     assert settings.for_reconcile().token_key == KEY
 
 
@@ -147,7 +147,7 @@ def test_token_differs_by_namespace_name_uid_and_attempt() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"], ids=["empty", "braces", "comment"])
 def test_empty_defaults_are_no_defaults(tmp_path: Path, text: str) -> None:
-    assert settings_with_defaults(tmp_path, text).for_reconcile().defaults == Cluster()
+    assert settings_with_defaults(tmp_path, text).for_reconcile().defaults == PlatformDefaults()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_client import Answer
-from batchinference_operator.reconcile.status_throttle import (
+from batchinference_operator.controller.driver_poller import Answer
+from batchinference_operator.reconcile.requeue import (
     USAGE_SECONDS,
     WRITE_SECONDS,
     write_delay,
@@ -30,7 +30,7 @@ STATUS: dict[str, Any] = {
     "attempts": [ATTEMPT],
     "progress": {"rows": 5, "total": 10},
     "counts": {"read": 5},
-    "gpuSeconds": 7,
+    "deviceSeconds": 7,
     "usageTime": "2026-03-01T12:01:00Z",
 }
 
@@ -57,7 +57,7 @@ def test_changes_of_state_are_written_at_once(changes: dict[str, Any]) -> None:
 FIGURES = [
     {"progress": {"rows": 6, "total": 10}},
     {"counts": {"read": 6}},
-    {"gpuSeconds": 9, "cpuSeconds": 1, "usageTime": "2026-03-01T12:01:02Z"},
+    {"deviceSeconds": 9, "cpuSeconds": 1, "usageTime": "2026-03-01T12:01:02Z"},
     {"progressTime": "2026-03-01T12:01:02Z", "attempts": [{**ATTEMPT, "rows": 6}]},
     {"conditions": [{**CONDITION, "message": "going on well"}]},
     {"conditions": [{**CONDITION, "reason": "Unschedulable"}]},

@@ -201,7 +201,7 @@ def test_interrupted_removal_is_completed_without_kuberay() -> None:
 
 
 def test_eviction_by_kueue_wins_over_a_failed_report() -> None:
-    loop = ReconcileLoop(cluster={"queue": "gpu"})
+    loop = ReconcileLoop(cluster={"queueName": "gpu"})
     loop.run()
     loop.ray_jobs["job-1"]["metadata"]["labels"] = {QUEUE_LABEL: "gpu"}
     loop.ray_jobs["job-1"]["spec"]["suspend"] = True

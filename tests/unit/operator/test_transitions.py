@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.spec.cluster import Cluster
 from batchinference.spec.phases import TRANSITIONS, Phase
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.pods import PodView
@@ -53,7 +53,7 @@ def suspended(loop: ReconcileLoop) -> None:
 
 
 def invalid(loop: ReconcileLoop) -> None:
-    loop.config = replace(loop.config, defaults=Cluster())
+    loop.config = replace(loop.config, defaults=PlatformDefaults())
     loop.reconcile()
 
 

@@ -240,7 +240,7 @@ def test_driver_of_a_job_that_the_operator_ended_is_stopped(stops: bool) -> None
 def test_cluster_of_a_job_without_gpu_hours_is_removed_at_once() -> None:
     loop = ReconcileLoop(ttl={"cluster": "1h"})
     loop.run()
-    loop.limit(gpu_hours=0.0)
+    loop.limit(device_hours=0.0)
     loop.reconcile(1)
     assert loop.reason == "LimitExceeded"
     assert removed(loop.reconcile()) == ["job-1"]

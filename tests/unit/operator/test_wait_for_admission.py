@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
-from batchinference_operator.reconcile.pending import LONG_QUEUE_SECONDS, SHORT_QUEUE_SECONDS
+from batchinference_operator.reconcile.attempt_start import LONG_QUEUE_SECONDS, SHORT_QUEUE_SECONDS
 from support.operator.reconcile_loop import ReconcileLoop
 
 FREE = AdmissionDecision(0, admitted=True)
-FULL = AdmissionDecision(3, admitted=False, why="only 5 may run at a time")
+FULL = AdmissionDecision(3, admitted=False, why="the limit is reached")
 
 
 def waiting(**spec: object) -> ReconcileLoop:
@@ -31,7 +31,7 @@ def failed(backoff: str) -> ReconcileLoop:
 def test_waiting_job_creates_objects_only_after_its_start_is_recorded() -> None:
     loop = waiting()
     assert (loop.phase, loop.reason) == ("Pending", "AdmissionPending")
-    assert loop.message == "3 jobs are ahead: only 5 may run at a time"
+    assert loop.message == "3 jobs ahead; the limit is reached"
     assert loop.ray_jobs == {}
     assert "attempts" not in loop.status
     loop.admission = FREE

@@ -9,10 +9,9 @@ import kopf
 import pytest
 import yaml
 
-from batchinference_operator.controller.kopf_handlers import configure
 from batchinference_operator.kube import kopf_login
 from batchinference_operator.kube.kopf_login import KopfLogin
-from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 from support.operator.virtual_time import ManualClock
 from support.servers.scripted_http import Serve, answering
@@ -35,8 +34,8 @@ def test_each_kind_is_watched_in_each_namespace() -> None:
     assert len(WatchHealth(["a", "b"], 60).missing) == 8
     watches = WatchHealth([], 60)
     expected = [
-        "/apis/batchinference.dev/v1alpha1/batchinferences",
-        "/apis/batchinference.dev/v1alpha1/batchinferenceschedules",
+        "/apis/batchinference.dev/v1beta1/batchinferences",
+        "/apis/batchinference.dev/v1beta1/batchinferenceschedules",
         "/apis/ray.io/v1/rayjobs",
         "/api/v1/pods",
     ]
@@ -130,12 +129,11 @@ async def test_kopf_keeps_retrying_a_refused_watch(
     """After its own retries, kopf would stop all watches and the operator."""
     monkeypatch.setattr(kopf_login, "BACKOFFS", (0.0,))
     server = await serve(answering(403, {"kind": "Status"}))
-    watches, settings = WatchHealth(["team"], 60), kopf.OperatorSettings()
-    configure(settings, clusterwide=False)
+    watches = WatchHealth(["team"], 60)
     login = KopfLogin(watches, Metrics().record_request)
     session = login._new_session(kopf.ConnectionInfo(server=server.url)).aiohttp_session
     async with session:
-        backoffs = iter(settings.networking.error_backoffs)
+        backoffs = iter(kopf_login.EndlessBackoffs())
         for _ in range(20):
             assert (await session.get(f"{server.url}{RAY_JOBS}")).status == 403
             await asyncio.sleep(next(backoffs))

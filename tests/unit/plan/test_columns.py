@@ -15,7 +15,6 @@ from support.documents.parsed import (
     drop_step,
     filter_step,
     label_step,
-    nearest_step,
     select_step,
     spec_of,
 )
@@ -34,19 +33,19 @@ def problems(*steps: Document, columns: list[str] | None, **spec: Any) -> list[s
     ("given", "columns"),
     [
         (read("text"), ["text"]),
-        (read("text", include_paths=True), ["text", "path"]),
+        (read("text", includePaths=True), ["text", "path"]),
         (read("images"), ["image"]),
         (read("binary"), ["bytes"]),
         (read("audio"), ["amplitude", "sample_rate"]),
         (read("video"), ["frame", "frame_index"]),
         (
-            read("video", include_timestamps=True, include_paths=True),
+            read("video", includeTimestamps=True, includePaths=True),
             ["frame", "frame_index", "frame_timestamp", "path"],
         ),
         (read("parquet", columns=["a", "b"]), ["a", "b"]),
-        (read("parquet", columns=["a"], include_paths=True), ["a", "path"]),
-        (read("parquet", include_paths=True), None),
-        (read("csv", column_names=["a", "b"]), ["a", "b"]),
+        (read("parquet", columns=["a"], includePaths=True), ["a", "path"]),
+        (read("parquet", includePaths=True), None),
+        (read("csv", columnNames=["a", "b"]), ["a", "b"]),
         *((read(format_), None) for format_ in ("numpy", "webdataset", "parquet", "csv", "json")),
     ],
     ids=str,
@@ -62,9 +61,8 @@ def test_columns_of_the_input(given: Document, columns: list[str] | None) -> Non
         filter_step("step", "len(col('label')) > 0"),
         select_step("text", "label", name="step"),
         drop_step("label", name="step"),
-        {**nearest_step(column="label"), "name": "step"},
     ],
-    ids=["filter", "filter with col()", "select", "drop", "nearest"],
+    ids=["filter", "filter with col()", "select", "drop"],
 )
 def test_missing_column_is_named_with_a_suggestion(step: Document) -> None:
     (kind,) = step.keys() - {"name"}
@@ -112,7 +110,6 @@ OUTPUT_TEXT = {**model_step("t"), "model": {**model_step("t")["model"], "output"
         ([OUTPUT_O, python_step(), OUTPUT_O], []),
         ([OUTPUT_O, {"name": "a", "addColumns": {"o": "o.x"}}], []),
         ([{"name": "d", "decode": {"column": "b", "format": "image"}}], []),
-        ([nearest_step(column="text"), OUTPUT_O], []),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("given", [read("csv"), read("text")], ids=["unknown", "known"])
@@ -198,13 +195,12 @@ def test_missing_columns_of_all_steps_are_named() -> None:
     ("steps", "columns"),
     [
         ([model_step(), filter_step("k", "len(embedding) > 0")], ["text"]),
-        ([nearest_step(column="text"), filter_step("k", "len(matches) > 0")], ["text"]),
         ([label_step("kind"), filter_step("k", "kind == 'x'")], ["text", "path"]),
     ],
-    ids=["model", "nearest", "label"],
+    ids=["model", "label"],
 )
 def test_added_column_can_be_read_afterwards(steps: list[Document], columns: list[str]) -> None:
-    assert problems(*steps, columns=columns, **read("text", include_paths=True)) == []
+    assert problems(*steps, columns=columns, **read("text", includePaths=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -219,7 +215,7 @@ def test_removed_column_is_missing_afterwards(step: Document) -> None:
 
 def test_label_requires_the_path_column() -> None:
     steps = [drop_step("path"), label_step()]
-    assert problems(*steps, columns=["text", "path"], **read("text", include_paths=True)) == [
+    assert problems(*steps, columns=["text", "path"], **read("text", includePaths=True)) == [
         "spec.steps[1].labelFromPath: step 'label' reads column 'path', but the columns here are "
         "text. Use one of them"
     ]
@@ -253,7 +249,7 @@ def test_steps_that_drop_every_column_are_refused() -> None:
 def test_reserved_column_names_are_refused(step: Document) -> None:
     if "model" in step:
         step = step | {"model": step["model"] | {"output": "_bi_id"}}
-    found = problems(python_step(), step, columns=None, **read("text", include_paths=True))
+    found = problems(python_step(), step, columns=None, **read("text", includePaths=True))
     kind = "model" if "model" in step else "labelFromPath"
     assert found == [
         f"spec.steps[1].{kind}: step 'step' adds column '_bi_id', but columns that begin with "
@@ -288,16 +284,12 @@ def write_problems(format_: str, **fields: Any) -> list[str]:
                                                 "columns here are image, path. Use one of them"),
         ("webdataset", {"keyColumn": "id"}, "keyColumn: it names column 'id', but the columns "
                                             "here are image, path. Use one of them"),
-        ("images", {"column": "photo"}, "column: it names column 'photo', but the columns here "
-                                        "are image, path. Use one of them"),
-        ("images", {"nameColumn": "name"}, "nameColumn: it names column 'name', but the columns "
-                                           "here are image, path. Use one of them"),
         ("json", {"columns": ["path"], "partitionBy": ["path"]},
          "partitionBy: every column becomes a directory: nothing is left to write"),
         ("csv", {"rowNumber": "path"},
          "rowNumber: there is a column 'path' already. Choose another name"),
     ],
-    ids=["columns", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left", "number"],
+    ids=["columns", "partitionBy", "keyColumn", "nothing left", "number"],
 )  # fmt: skip
 def test_write_column_that_is_missing_or_taken_is_refused(
     format_: str, fields: dict[str, Any], problem: str
@@ -311,8 +303,6 @@ def test_write_column_that_is_missing_or_taken_is_refused(
         ("parquet", {"columns": ["path"]}),
         ("csv", {"columns": ["image"], "partitionBy": ["path"]}),
         ("webdataset", {"keyColumn": "path"}),
-        ("images", {"nameColumn": "path"}),
-        ("images", {"partitionBy": ["path"]}),
     ],
 )
 def test_write_column_is_accepted(format_: str, fields: dict[str, Any]) -> None:
@@ -331,7 +321,7 @@ def test_names_that_differ_by_case_are_refused_for_tables(format_: str, more: Do
 
 
 def test_write_columns_are_not_checked_if_unknown() -> None:
-    write = {"format": "images", "path": "s3://out/", "column": "photo"}
+    write = {"format": "webdataset", "path": "s3://out/", "keyColumn": "photo"}
     assert problems(columns=None, write=write) == []
 
 

@@ -167,14 +167,13 @@ PARTS = {"format": "json", "path": "out"}
         ([model_step(model=chat())], PARTS, False),
         ([python_step("f", "m:function", resources={"cpu": 3})], PARTS, True),
         ([model_step(), filter_step()], {**PARTS, "rowsPerFile": 10}, True),
-        ([{"name": "r", "repartition": {"rowsPerBlock": 9}}, filter_step()], PARTS, True),
         ([model_step(), filter_step()], {"format": "lance", "path": "out"}, True),
     ],
     ids=[
         *("no steps", "narrow tasks", "a model and a class", "a wide model", "replicas"),
         *("default replicas", "no GPU", "no GPU, replicas", "no device", "no licence"),
         *("memory", "endpoint", "a wide task"),
-        *("files of many tasks", "a batch size for others", "a table"),
+        *("files of many tasks", "a table"),
     ],
 )
 def test_jobs_that_need_no_operators_are_one_segment_and_need_no_cpus_for_writers(

@@ -16,7 +16,6 @@ from support.documents.parsed import (
     drop_step,
     filter_step,
     label_step,
-    nearest_step,
     select_step,
     steps_of,
 )
@@ -34,10 +33,9 @@ def names(*steps: Document) -> list[list[str]]:
     return [[step.name for step in stage.steps] for stage in stages(*steps)]
 
 
-def test_task_stage_of_a_wide_function_or_search_has_its_cpus() -> None:
+def test_task_stage_of_a_wide_function_has_its_cpus() -> None:
     wide = python_step("f", FUNCTION, resources={"cpu": 2})
     assert [stage.cpus for stage in stages(filter_step("a"), wide)] == [1, 2]
-    assert stages({**nearest_step(), "resources": {"cpu": 2}})[0].replicas is None
 
 
 WIDE = [python_step(name, FUNCTION, resources={"cpu": 2}) for name in ("f", "g")]
@@ -54,10 +52,8 @@ WIDE = [python_step(name, FUNCTION, resources={"cpu": 2}) for name in ("f", "g")
         ([filter_step("a"), python_step("f", FUNCTION), filter_step("b")], [["a", "f", "b"]]),
         ([filter_step("a"), WIDE[0], filter_step("b")], [["a"], ["f"], ["b"]]),
         (WIDE, [["f", "g"]]),
-        ([model_step(), nearest_step(), filter_step("b")], [["embed"], ["near", "b"]]),
-        ([{**nearest_step(), "resources": {"cpu": 2}}, filter_step("b")], [["near"], ["b"]]),
     ],
-    ids=["none", "columns", "function", "wide function", "wide functions", "search", "wide search"],
+    ids=["none", "columns", "function", "wide function", "wide functions"],
 )
 def test_task_stage_joins_steps_with_equal_cpus(
     steps: list[Document], expected: list[list[str]]
@@ -106,25 +102,10 @@ def test_stage_is_named_after_its_first_step() -> None:
     assert [stage.name for stage in made] == ["label", "embed"]
 
 
-def test_repartition_gives_its_number_of_rows_to_the_next_steps() -> None:
-    """They are what a plan file can hold: a filter has no batch size."""
-    step = {"name": "cut", "repartition": {"rowsPerBlock": 7}}
-    before, own = python_step("before", FUNCTION), python_step("own", FUNCTION, batchSize=3)
-    after, pool = python_step("after", FUNCTION), python_step("class", replicas={})
-    steps = steps_of(before, step, filter_step("few"), own, after, model_step(), pool)
-    stages = stages_of(steps)
-    sizes = {step.name: step.batch_size for stage in stages for step in stage.steps}
-    expected = {"before": None, "few": None, "own": 3, "after": 7, "embed": None, "class": 7}
-    assert sizes == expected
-    assert stages[-1].batch_size == 7
-
-
 def test_stages_hold_all_steps_in_order() -> None:
     steps = steps_of(*full_document()["spec"]["steps"])
     joined = [step for stage in stages_of(steps) for step in stage.steps]
-    assert [step.name for step in joined] == [
-        step.name for step in drop_early(steps) if step.kind != "repartition"
-    ]
+    assert [step.name for step in joined] == [step.name for step in drop_early(steps)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering.backstop import GRACE_SECONDS, Backstop
+from batchinference.rendering.rayjob import GRACE_SECONDS, KubeRayDeadlines
 from batchinference.spec.lifecycle import Deadlines
 from support.documents.parsed import job
 from support.operator.rendered import render
@@ -50,11 +50,11 @@ def test_ray_job_has_each_deadline_an_hour_later(
 def test_ray_job_in_a_queue_has_the_total_deadline_alone() -> None:
     """Its pods may be gated after it has started. Then the other deadlines start over."""
     deadlines = {"pending": "30m", "active": "8h"}
-    assert rendered(deadlines, queue="gpu") == (None, None)
-    assert rendered({**deadlines, "total": "24h"}, queue="gpu") == (25 * HOUR, None)
+    assert rendered(deadlines, queueName="gpu") == (None, None)
+    assert rendered({**deadlines, "total": "24h"}, queueName="gpu") == (25 * HOUR, None)
 
 
 def test_backstop_is_read_as_it_was_rendered() -> None:
-    made = Backstop.of(Deadlines(active="8h"), queued=False, counting=True)
-    assert Backstop.in_spec(made.fields) == made
-    assert Backstop.in_spec({}) == Backstop()
+    made = KubeRayDeadlines.of(Deadlines(active="8h"), queued=False, counting=True)
+    assert KubeRayDeadlines.in_spec(made.fields) == made
+    assert KubeRayDeadlines.in_spec({}) == KubeRayDeadlines()

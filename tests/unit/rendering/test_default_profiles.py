@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering import effective
+from batchinference.rendering import with_platform_defaults
 from batchinference.spec.cluster import Cluster
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import job
@@ -26,7 +26,9 @@ PLATFORM: dict[str, Any] = {
 
 
 def merged(**profiles: Document) -> dict[str, Any]:
-    made = effective(job(cluster={"profiles": profiles}), Cluster.model_validate(PLATFORM))
+    made = with_platform_defaults(
+        job(cluster={"profiles": profiles}), Cluster.model_validate(PLATFORM)
+    )
     dumped: dict[str, Any] = made.spec.cluster.model_dump(
         by_alias=True, exclude_defaults=True, exclude_none=True
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.rendering import effective
+from batchinference.rendering import with_platform_defaults
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from support.documents.minimal import Document
@@ -27,12 +27,28 @@ WHOLE: dict[str, Pair] = {
         [{"key": "default", "operator": "Exists"}],
     ),
     "priorityClassName": ("own", "default"),
-    "queue": ("own", "default"),
-    "queuePriorityClass": ("own", "default"),
+    "queueName": ("own", "default"),
+    "queuePriorityClassName": ("own", "default"),
     "idleTimeout": ("5m", "1h"),
     "terminationGracePeriod": ("30s", "10s"),
+    "envFrom": ([{"secretRef": {"name": "own"}}], [{"configMapRef": {"name": "default"}}]),
+    "fsGroup": (1, 2),
+    "ephemeralStorage": ("1Gi", "2Gi"),
+    "schedulerName": ("own", "default"),
+    "topologySpreadConstraints": (
+        [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}],
+    ),
 }
 """Fields that are replaced as a whole."""
+
+
+def _near(zone: str) -> Document:
+    zones = [{"key": "zone", "operator": "In", "values": [zone]}]
+    return {"weight": 1, "preference": {"matchExpressions": zones}}
+
+
+_POD = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}
 BY_KEY: dict[str, dict[str, Pair]] = {
     "requests": {"cpu": (0.5, 2.0), "memory": ("1Gi", "2Gi")},
     "head": {
@@ -46,8 +62,17 @@ BY_KEY: dict[str, dict[str, Pair]] = {
         "cpu": ({"memory": "1"}, {"memory": "2"}),
     },
     "workers": {"cpu": (2.0, 4.0), "memory": ("3Gi", "6Gi"), "min": (0, 1), "max": (5, 9)},
-    "limits": {"gpu": (2, 4), "cpu": (8.0, 9.0), "gpuHours": (1.5, 24.0)},
+    "limits": {"devices": (2, 4), "cpu": (8.0, 9.0), "deviceHours": (1.5, 24.0)},
     "nodeSelector": {"pool": ("own", "default"), "zone": ("a", "b"), "disk": ("", "fast")},
+    "labels": {"team": ("own", "default"), "zone": ("a", "b")},
+    "annotations": {"example.com/a": ("own", "default"), "b": ("", "x")},
+    "affinity": {
+        "nodeAffinity": (
+            {"preferredDuringSchedulingIgnoredDuringExecution": [_near("own")]},
+            {"preferredDuringSchedulingIgnoredDuringExecution": [_near("default")]},
+        ),
+        "podAffinity": ({"requiredDuringSchedulingIgnoredDuringExecution": [_POD]},) * 2,
+    },
     "profiles": {
         "T4": ({"resource": "own/t4", "env": [{"name": "A", "value": "own"}]},) * 2,
         "XPU": ({"device": "xpu"}, {"device": "xpu"}),
@@ -58,26 +83,29 @@ BY_NAME: dict[str, dict[str, Pair]] = {
     "env": {"A": ({"value": ""}, {"value": "1"}), "B": ({"value": "x"}, {"value": "y"})},
     "imagePullSecrets": {"a": ({}, {}), "b": ({}, {}), "c": ({}, {})},
     "volumes": {
-        "data": (
-            {"mountPath": "/a", "hostPath": {"path": "/own"}},
-            {"mountPath": "/b", "configMap": {"name": "c"}},
-        ),
+        "data": ({"hostPath": {"path": "/own"}}, {"configMap": {"name": "c"}}),
         "more": (
-            {"mountPath": "/c", "persistentVolumeClaim": {"claimName": "own"}},
-            {"mountPath": "/d", "readOnly": True, "secret": {"secretName": "default"}},
+            {"persistentVolumeClaim": {"claimName": "own"}},
+            {"secret": {"secretName": "default"}},
         ),
     },
 }
 """Lists that are merged by name."""
 
 
+def mounted(name: str, path: str, **source: Any) -> Document:
+    source = source or {"persistentVolumeClaim": {"claimName": name}}
+    return {"volumes": [{"name": name, **source}],
+            "volumeMounts": [{"name": name, "mountPath": path}]}  # fmt: skip
+
+
 def merged(own: Document, defaults: Document) -> Cluster:
-    return effective(job(cluster=own), Cluster.model_validate(defaults)).spec.cluster
+    return with_platform_defaults(job(cluster=own), Cluster.model_validate(defaults)).spec.cluster
 
 
 def test_defaults_of_every_cluster_field_are_tested() -> None:
     fields = {field.alias for field in Cluster.model_fields.values()}
-    assert fields == WHOLE.keys() | BY_KEY.keys() | BY_NAME.keys() | {"patches"}
+    assert fields == WHOLE.keys() | BY_KEY.keys() | BY_NAME.keys() | {"volumeMounts"}
 
 
 def some_of(values: dict[str, Pair], side: int) -> st.SearchStrategy[Document]:
@@ -114,24 +142,26 @@ def test_defaults_are_overridden_by_the_job(own: Document, defaults: Document) -
     assert made == Cluster.model_validate(with_lists(expected))
 
 
-def test_patches_of_the_platform_follow_those_of_the_job() -> None:
-    """They are applied last, and each of the job's keeps its index."""
-    patches = [{"groups": [name], "pod": {}} for name in ("own", "head", "*")]
-    made = merged({"patches": patches[:1]}, {"patches": patches[1:]})
-    assert [patch.groups for patch in made.patches] == [["own"], ["head"], ["*"]]
-    most = merged({"patches": patches[:1] * 16}, {"patches": patches[1:]})
-    assert len(most.patches) == 18
-
-
 def test_settings_of_the_platform_for_other_groups_are_ignored() -> None:
     params = {"log-color": "true"}
-    patches = [{"groups": groups, "pod": {}} for groups in (["embed"], ["cpu", "embed"])]
     made = merged(
         {"rayStartParams": {"own": params}},
-        {"rayStartParams": {"embed": params, "cpu": params}, "patches": patches},
+        {"rayStartParams": {"embed": params, "cpu": params}},
     )
     assert made.ray_start_params.keys() == {"own", "cpu"}
-    assert [patch.groups for patch in made.patches] == [["cpu"]]
+
+
+def test_job_mounts_its_own_volumes_only() -> None:
+    """A volume of the platform is mounted where the platform says, such as read-only."""
+    platform = mounted("models", "/models", hostPath={"path": "/models"})
+    platform["volumeMounts"][0]["readOnly"] = True
+    with pytest.raises(SpecError, match="there is no volume 'models' in volumes"):
+        merged({"volumeMounts": [{"name": "models", "mountPath": "/again"}]}, platform)
+    own = merged(mounted("models", "/again", emptyDir={}), platform)
+    assert [mount.mount_path for mount in own.volume_mounts] == ["/again"]
+    assert own.volumes[0].host_path is None
+    both = merged(mounted("own", "/own"), platform)
+    assert [mount.read_only for mount in both.volume_mounts] == [True, False]
 
 
 def test_default_env_variable_is_replaced_by_name() -> None:
@@ -145,9 +175,9 @@ def test_default_env_variable_is_replaced_by_name() -> None:
 @pytest.mark.parametrize(
     ("own", "defaults", "message"),
     [
-        ({"volumes": [{"name": "own", "mountPath": "/data", "secret": {"secretName": "s"}}]},
-         {"volumes": [{"name": "all", "mountPath": "/data", "secret": {"secretName": "s"}}]},
-         ": with the platform's defaults: two volumes have the mountPath '/data'"),
+        (mounted("own", "/data"), mounted("all", "/data"),
+         ".volumeMounts: with the platform's defaults: two items have the mountPath '/data'. "
+         "Remove one of them"),
         ({"workers": {"min": 5}}, {"workers": {"max": 3}},
          ".workers: with the platform's defaults: min (5) is above max (3). "
          "Set max to 5 or more, or min to 3 or less"),
@@ -168,6 +198,6 @@ def test_defaults_in_conflict_with_the_job_are_refused(
 
 def test_defaults_change_the_cluster_settings_only() -> None:
     own = job()
-    made = effective(own, Cluster(image="default:1"))
+    made = with_platform_defaults(own, Cluster(image="default:1"))
     assert made.metadata == own.metadata
     assert made.spec.model_copy(update={"cluster": own.spec.cluster}) == own.spec

@@ -19,7 +19,7 @@ OTHERS = [f"{'a' * 36}{number:03d}" for number in range(500, 750)]
 READ = {"format": "parquet", "paths": ["s3://in/"], "options": {"columns": NAMES[:30]}}
 REFERENCES = "".join(f"{{{{ params.{name} }}}}" for name in OTHERS)
 DEVICES = {"resources": {"custom": dict.fromkeys(OTHERS[:8], 1)}}
-PATCH = {"groups": [name[-19:] for name in OTHERS[:32]], "pod": {"spec": {"hostNetwork": True}}}
+PARAMS = {name[-19:]: {"log-color": "true"} for name in OTHERS[:32]}
 PROBLEMS = {
     "fields": dict.fromkeys(OTHERS, 1),
     "columns": {"read": READ, "steps": [{"name": "a", "selectColumns": OTHERS}]},
@@ -28,7 +28,7 @@ PROBLEMS = {
         "steps": [python_step(python={"callable": "m:f", "constructorArgs": {"a": REFERENCES}})],
     },
     "devices": {"steps": [python_step(f"a{number}", **DEVICES) for number in range(32)]},
-    "groups": {"cluster": {"image": "x", "patches": [PATCH] * 16}},
+    "groups": {"cluster": {"image": "x", "rayStartParams": PARAMS}},
 }
 
 

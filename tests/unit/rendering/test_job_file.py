@@ -29,7 +29,11 @@ AMBIGUOUS_TEXTS = (
     *("yes", "1e3", "2026-01-01", "~", "a: b", "# no comment", "", " x ", "a\nb\n", "\t", "é"),
     *("\x85", "\u2028x"),
 )
-OF_THE_OPERATOR = ("patches", "ray_start_params", "idle_timeout", "termination_grace_period")
+OF_THE_OPERATOR = (
+    *("ray_start_params", "idle_timeout", "termination_grace_period", "labels", "annotations"),
+    *("affinity", "topology_spread_constraints", "scheduler_name", "fs_group"),
+    "ephemeral_storage",
+)
 
 
 def read_back(made: BatchInference) -> BatchInference:
@@ -37,7 +41,7 @@ def read_back(made: BatchInference) -> BatchInference:
 
 
 def driver_fields(made: BatchInference) -> dict[str, Any]:
-    head = {"node_selector", "tolerations"}
+    head = {"node_selector", "tolerations", "ephemeral_storage"}
     cluster = dict.fromkeys((*OF_THE_OPERATOR, "head"), True) | {"head": head}
     dumped = made.spec.model_dump(by_alias=True, exclude={"cluster": cluster})
     return {k: v for k, v in dumped.items() if k not in OPERATOR_FIELDS}

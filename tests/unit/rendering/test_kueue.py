@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering import effective
+from batchinference.rendering import with_platform_defaults
 from batchinference.rendering.kueue import ELASTIC_ANNOTATION, MAX_GROUPS, check_queue
 from batchinference.spec.cluster import Cluster
 from support.documents.minimal import python_step
@@ -19,20 +19,26 @@ def problems(groups: int, **cluster: str) -> list[str]:
 
 
 def test_kueue_limits_the_number_of_worker_groups() -> None:
-    assert problems(MAX_GROUPS, queue="gpu") == []
-    (found,) = problems(MAX_GROUPS + 1, queue="gpu")
-    assert found.startswith("spec.cluster.queue: the job has 18 worker groups and Kueue takes 17")
+    assert problems(MAX_GROUPS, queueName="gpu") == []
+    (found,) = problems(MAX_GROUPS + 1, queueName="gpu")
+    assert found.startswith(
+        "spec.cluster.queueName: the job has 18 worker groups and Kueue takes 17"
+    )
     assert problems(MAX_GROUPS + 1) == []
 
 
 def test_kueue_priority_requires_a_queue() -> None:
-    (found,) = problems(1, queuePriorityClass="nightly")
-    assert found.startswith("spec.cluster.queuePriorityClass: a priority in no queue")
+    (found,) = problems(1, queuePriorityClassName="nightly")
+    assert found.startswith(
+        "spec.cluster.queuePriorityClassName: queuePriorityClassName needs a queue"
+    )
 
 
 def test_kueue_queue_may_come_from_the_platform() -> None:
-    platform = Cluster(image="own:1", queue="gpu")
-    made = render(effective(job(cluster={"queuePriorityClass": "nightly"}), platform))
+    platform = Cluster(image="own:1", queueName="gpu")
+    made = render(
+        with_platform_defaults(job(cluster={"queuePriorityClassName": "nightly"}), platform)
+    )
     assert made.ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
 
 

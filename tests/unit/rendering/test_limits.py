@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.rendering import GPUS_LABEL, effective
+from batchinference.rendering import DEVICES_LABEL, with_platform_defaults
 from batchinference.rendering.limits import MAX_CLUSTER_BYTES, check_limits
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.cluster import Cluster
@@ -23,7 +23,7 @@ GPUS = model_step("embed", replicas={"max": 4}, resources={"gpu": 2, "cpu": 3})
 def problems(steps: list[Document], **cluster: Any) -> list[str]:
     limits = Limits.model_validate(cluster.pop("limits"))
     made = render(job(steps=steps, cluster=cluster)).cluster
-    return [str(one) for one in check_limits(limits, made, made)]
+    return [str(one) for one in check_limits(limits, made)]
 
 
 def refused(over: BatchInference) -> str:
@@ -36,38 +36,24 @@ LONG = [{"name": f"A{number}", "value": "x" * 4000} for number in range(16)]
 STEPS = [model_step(f"s{number}", resources={"gpu": 1, "cpu": number}) for number in range(1, 8)]
 
 
-@pytest.mark.parametrize(
-    ("field", "settings"),
-    [
-        ("spec.cluster", {"env": LONG}),
-        (
-            "spec.cluster.patches",
-            {
-                "patches": [{"groups": ["*"], "pod": {"metadata": {"annotations": {
-                    f"a.example/{number}": "x" * 4000 for number in range(16)}}}}],
-            },
-        ),
-    ],
-    ids=["own", "patch"],
-)  # fmt: skip
-def test_job_that_is_too_large_for_the_api_server_is_refused(field: str, settings: Any) -> None:
+def test_job_that_is_too_large_for_the_api_server_is_refused() -> None:
     """The API server would answer as if it was down, and each retry would get the same answer."""
-    found = refused(job(steps=STEPS, cluster=settings))
-    assert found.startswith(f"{field}: the RayJob is too large (")
+    found = refused(job(steps=STEPS, cluster={"env": LONG}))
+    assert found.startswith("spec.cluster: the RayJob is too large (")
     assert f"at most {MAX_CLUSTER_BYTES >> 10} KiB" in found
-    assert render(job(steps=STEPS[:2], cluster=settings))
+    assert render(job(steps=STEPS[:2], cluster={"env": LONG}))
 
 
 def test_job_at_its_limits_is_accepted() -> None:
-    assert problems([GPUS], limits={"gpu": 8, "cpu": 17.0}) == []
-    assert problems([], limits={"gpu": 0}) == []
+    assert problems([GPUS], limits={"devices": 8, "cpu": 17.0}) == []
+    assert problems([], limits={"devices": 0}) == []
 
 
 def test_gpu_limit_names_the_groups() -> None:
-    assert problems([GPUS], limits={"gpu": 7}) == [
-        "spec.cluster.limits.gpu: the job may grow to 8 devices (embed 4 x 2) and 7 are allowed: "
-        "lower replicas.max, or raise the limit (cluster.limits.gpu of the job, "
-        "defaults.limits.gpu of the platform)"
+    assert problems([GPUS], limits={"devices": 7}) == [
+        "spec.cluster.limits.devices: the job may grow to 8 devices (embed 4 x 2) and 7 are "
+        "allowed: lower replicas.max, or raise the limit (cluster.limits.devices of the job, "
+        "defaults.limits.devices of the platform)"
     ]
 
 
@@ -79,7 +65,7 @@ def test_cpu_limit_includes_the_head() -> None:
 
 def test_gpu_limit_includes_all_groups() -> None:
     steps = [GPUS, model_step("judge", replicas={"max": 3}, resources={"gpu": 1})]
-    (found,) = problems(steps, limits={"gpu": 10})
+    (found,) = problems(steps, limits={"devices": 10})
     assert "11 devices (embed 4 x 2, judge 3 x 1)" in found
 
 
@@ -97,52 +83,51 @@ def test_device_limit_includes_the_profiles_of_the_job(profile: Any, devices: in
     """A job cannot get GPUs under another name. The GPU label of the pods also counts them."""
     step = model_step(replicas={"max": 64}, resources={"custom": {"mine": 8}})
     cluster = {"profiles": {"mine": profile}}
-    found = problems([step], limits={"gpu": 0}, **cluster)
+    found = problems([step], limits={"devices": 0}, **cluster)
     assert [f"{devices} devices (embed 64 x 8) and 0 are allowed" in one for one in found] == (
         [True] if devices else []
     )
     pod = render(job(steps=[step], cluster=cluster)).workers["embed"]["template"]
-    label = pod["metadata"]["labels"].get(GPUS_LABEL)
+    label = pod["metadata"]["labels"].get(DEVICES_LABEL)
     assert label == ("8" if devices else None)
 
 
 def test_device_limit_includes_npus_and_gpus_of_two_names() -> None:
     npu = model_step(replicas={"max": 2}, resources={"custom": {"NPU": 4}})
-    assert "8 devices (embed 2 x 4)" in problems([npu], limits={"gpu": 7})[0]
+    assert "8 devices (embed 2 x 4)" in problems([npu], limits={"devices": 7})[0]
     both = model_step(resources={"gpu": 1, "custom": {"mine": 2}})
     profiles = {"mine": {"resource": "nvidia.com/gpu"}}
-    assert "3 devices" in problems([both], limits={"gpu": 2}, profiles=profiles)[0]
+    assert "3 devices" in problems([both], limits={"devices": 2}, profiles=profiles)[0]
     made = render(job(steps=[both], cluster={"profiles": profiles})).workers["embed"]["template"]
     limits = made["spec"]["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "3"
 
 
-def test_priority_above_the_limit_is_refused() -> None:
-    platform = Cluster(image="own:1", limits=Limits(priority=0))
-    render(effective(job(priority=0), platform))
-    own = {"limits": {"priority": 10**9}}
-    assert refused(effective(job(priority=1, cluster=own), platform)) == (
-        "spec.priority: 1 is above limits.priority (0). Lower it"
-    )
+@pytest.mark.parametrize("limits", [{"devices": 100}, {"deviceHours": 1.0}])
+def test_devices_of_claims_are_refused_if_devices_are_limited(limits: Any) -> None:
+    """The template of a claim is an object of the tenant, and may ask for any number."""
+    profiles = {"GPU": {"resourceClaimTemplateName": "one-gpu"}}
+    found = problems([GPUS], limits=limits, profiles=profiles)
+    assert found[0].startswith("spec.cluster.profiles: the devices of a resourceClaimTemplateName")
+    assert problems([GPUS], limits={"cpu": 100.0}, profiles=profiles) == []
 
 
 def test_job_above_its_limits_is_not_rendered() -> None:
-    over = job(steps=[GPUS], cluster={"image": "own:1", "limits": {"gpu": 4}})
+    over = job(steps=[GPUS], cluster={"image": "own:1", "limits": {"devices": 4}})
     assert "8 devices" in refused(over)
 
 
 def test_job_above_the_platform_limits_is_not_rendered() -> None:
-    platform = Cluster(image="own:1", limits=Limits(gpu=4))
-    over = effective(job(steps=[GPUS], cluster={"limits": {"gpu": 64}}), platform)
+    platform = Cluster(image="own:1", limits=Limits(devices=4))
+    over = with_platform_defaults(job(steps=[GPUS], cluster={"limits": {"devices": 64}}), platform)
     assert "8 devices (embed 4 x 2) and 4 are allowed" in refused(over)
 
 
 LIMITS = st.builds(
     Limits.model_construct,
-    gpu=st.none() | st.integers(0, 9),
-    cpu=st.none() | st.floats(1, 9),
-    gpu_hours=st.none() | st.floats(1, 9),
-    priority=st.none() | st.integers(-9, 9),
+    devices=st.none() | st.integers(0, 9),
+    cpu=st.none() | st.integers(1, 9000).map(lambda thousandths: thousandths / 1000),
+    device_hours=st.none() | st.sampled_from([0.001, 0.5, 7.25]),
 )
 
 
@@ -150,7 +135,9 @@ LIMITS = st.builds(
 def test_job_limit_may_only_lower_the_platform_limit(own: Limits, platform: Limits) -> None:
     defaults = Cluster(limits=platform)
     given_limits = own.model_dump(by_alias=True, exclude_none=True)
-    found = effective(job(cluster={"limits": given_limits}), defaults).spec.cluster.limits
+    found = with_platform_defaults(
+        job(cluster={"limits": given_limits}), defaults
+    ).spec.cluster.limits
     for name in Limits.model_fields:
         one, other, both = (getattr(each, name) for each in (own, platform, found))
         assert both in (one, other)

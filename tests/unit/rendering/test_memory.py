@@ -34,9 +34,8 @@ def test_groups_keep_their_names_when_their_memory_would_become_equal() -> None:
         model_step("a", resources={"gpu": 1, "memory": "16Gi"}),
         model_step("b", resources={"gpu": 1, "memory": "24Gi"}),
     ]
-    patch = {"groups": ["b"], "pod": {"metadata": {"labels": {"team": "a"}}}}
     params = {"b": {"log-color": "true"}}
-    asked = job(steps=steps, cluster={"patches": [patch], "rayStartParams": params})
+    asked = job(steps=steps, cluster={"rayStartParams": params})
     for minimum, a, b in (
         ({"a": "24Gi"}, "24575Mi", "24Gi"),
         ({"a": "32Gi", "b": "32Gi"}, "32Gi", "32767Mi"),

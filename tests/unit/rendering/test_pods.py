@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 
 from batchinference.plan import plan_for_cluster
+from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.rendering.config_map import DIGEST_VARIABLES
 from batchinference.rendering.pods import STOP_WAIT, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
@@ -173,8 +174,14 @@ REFERENCE = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": 
         ("nodeSelector", {"pool": "a"}),
         ("tolerations", [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}]),
         ("imagePullSecrets", [{"name": "registry"}]),
+        ("schedulerName", "volcano"),
+        ("affinity", {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}]}}),
+        ("topologySpreadConstraints", [{
+            "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"a": "b"}}}]),
     ],
-)
+)  # fmt: skip
 def test_pod_setting_is_in_every_pod(setting: str, value: Any) -> None:
     for pod in with_cluster(model_step(), **{setting: value}).pods:
         assert pod["spec"][setting] == value
@@ -189,6 +196,7 @@ def test_pod_setting_is_in_every_pod(setting: str, value: Any) -> None:
         ("imagePullPolicy", "Always"),
         ("env", [{"name": "A", "value": ""}]),
         ("env", [REFERENCE]),
+        ("envFrom", [{"prefix": "A_", "secretRef": {"name": "s"}}]),
     ],
 )
 def test_container_setting_is_in_every_container(setting: str, value: Any) -> None:
@@ -200,23 +208,72 @@ def test_container_setting_is_in_every_container(setting: str, value: Any) -> No
         assert one[setting] == value
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        {"persistentVolumeClaim": {"claimName": "c"}},
-        {"hostPath": {"path": "/var"}},
-        {"configMap": {"name": "c"}},
-        {"secret": {"secretName": "s"}},
-    ],
-    ids=["claim", "host path", "config map", "secret"],
-)
-@pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writable"])
-def test_volume_is_mounted_in_every_pod(source: Any, read_only: bool) -> None:
-    volume = {"name": "v", "mountPath": "/v", "readOnly": read_only, **source}
-    mount = {"name": "v", "mountPath": "/v"} | ({"readOnly": True} if read_only else {})
-    for pod in with_cluster(model_step(resources={"gpu": 1}), volumes=[volume]).pods:
-        assert {"name": "v", **source} in pod["spec"]["volumes"]
-        assert mount in container(pod)["volumeMounts"]
+SOURCES: dict[str, Any] = {
+    "persistentVolumeClaim": {"claimName": "c", "readOnly": True},
+    "configMap": {"name": "c", "items": [{"key": "k", "path": "a/b"}], "optional": True},
+    "secret": {"secretName": "s"},
+    "emptyDir": {},
+    "ephemeral": {"volumeClaimTemplate": {"spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}},
+    "csi": {"driver": "d", "readOnly": True, "volumeAttributes": {"a": "b"}},
+    "image": {"reference": "x", "pullPolicy": "Always"},
+    "nfs": {"server": "s", "path": "/p"},
+    "hostPath": {"path": "/var"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_volume_is_mounted_in_every_pod(kind: str) -> None:
+    volume = {"name": "v", kind: SOURCES[kind]}
+    mounts = [{"name": "v", "mountPath": "/v"},
+              {"name": "v", "mountPath": "/w", "readOnly": True, "subPath": "a/b"}]  # fmt: skip
+    made = with_cluster(model_step(resources={"gpu": 1}), volumes=[volume], volumeMounts=mounts)
+    for pod in made.pods:
+        assert volume in pod["spec"]["volumes"]
+        assert container(pod)["volumeMounts"][:2] == mounts
+
+
+def test_labels_and_annotations_are_on_the_ray_job_and_its_pods() -> None:
+    own = {"labels": {"team": "a"}, "annotations": {"example.com/a": "b"}}
+    made = with_cluster(model_step(resources={"gpu": 1}), **own)
+    for one in (made.ray_job, *made.pods):
+        assert one["metadata"]["annotations"].items() >= own["annotations"].items()
+        assert one["metadata"]["labels"].items() >= own["labels"].items()
+        assert one["metadata"]["labels"][ATTEMPT_LABEL] == "1"
+
+
+def test_disk_and_group_of_the_pods() -> None:
+    made = with_cluster(fsGroup=7, ephemeralStorage="9Gi", head={"ephemeralStorage": "1Gi"})
+    for pod, size in zip(made.pods, ("1Gi", "9Gi"), strict=True):
+        resources = container(pod)["resources"]
+        sizes = [resources[kind]["ephemeral-storage"] for kind in ("limits", "requests")]
+        assert sizes == [size, size]
+        assert pod["spec"]["securityContext"]["fsGroup"] == 7
+    assert "ephemeral-storage" not in repr(with_cluster().pods)
+
+
+def test_pods_of_the_attempt_are_spread_by_default() -> None:
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    for pod in with_cluster(topologySpreadConstraints=[spread]).pods:
+        (made,) = pod["spec"]["topologySpreadConstraints"]
+        labels = made["labelSelector"]["matchLabels"]
+        assert labels.items() <= pod["metadata"]["labels"].items()
+        assert {NAME_LABEL, ATTEMPT_LABEL} <= labels.keys()
+
+
+def test_devices_are_claimed_by_the_template_of_their_profile() -> None:
+    profiles = {"GPU": {"resourceClaimTemplateName": "one-gpu"}}
+    made = with_cluster(model_step(resources={"gpu": 2}), profiles=profiles)
+    pod = made.workers["embed"]["template"]
+    assert pod["spec"]["resourceClaims"] == [
+        {"name": f"device-{number}", "resourceClaimTemplateName": "one-gpu"} for number in range(2)
+    ]
+    claims = [{"name": "device-0"}, {"name": "device-1"}]
+    assert container(pod)["resources"]["claims"] == claims
+    assert GPU not in repr(pod)
+    assert pod["metadata"]["labels"][DEVICES_LABEL] == "2"
+    assert made.workers["embed"]["rayStartParams"]["num-gpus"] == "2"
+    assert "resourceClaims" not in made.pods[0]["spec"]
 
 
 def test_platform_defaults_fill_missing_settings() -> None:

@@ -5,39 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
-from batchinference.rendering.policy import (
-    RESTRICTED_VOLUMES,
-    PlatformPolicy,
-    parse_policy,
-    refusal,
-)
+from batchinference.rendering.policy import PlatformPolicy, parse_policy
 from batchinference.rendering.policy_cel import admission_rules
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from support.cluster.deployment import CHART
 from support.documents.policy_violations import VIOLATIONS
 
-CONTAINER = {"name": "ray", "volumeMounts": [{"mountPath": "/x", "name": "x"}]}
-ANNOTATIONS = {"metadata": {"annotations": {"example.com/a": "1"}}}
-
 
 def refused(policy: PlatformPolicy, cluster: Any) -> list[str]:
     return [str(one) for one in policy.check(Cluster.model_validate(cluster))]
 
 
-def patching(*pods: Any) -> Any:
-    return {"patches": [{"groups": ["*"], "pod": pod} for pod in pods]}
-
-
-def test_default_allows_everything_but_patches_and_access_to_nodes() -> None:
+def test_default_refuses_access_to_nodes() -> None:
     policy = PlatformPolicy()
-    allowed = PlatformPolicy(volumes=True, host_access=True, patches=True)
+    allowed = PlatformPolicy(volumes=True, host_access=True, annotations=True)
+    by_default = {"nfs", "hostPath", "annotations", "envFrom"}
     for violation in VIOLATIONS:
         cluster = violation.spec.get("cluster", {})
         assert refused(allowed, cluster) == [], violation
-        assert bool(refused(policy, cluster)) == bool(cluster.keys() & {"patches", "volumes"})
-    assert policy.volumes == list(RESTRICTED_VOLUMES)
+        kinds = {*cluster, *(kind for volume in cluster.get("volumes", []) for kind in volume)}
+        assert bool(refused(policy, cluster)) == bool(kinds & by_default), violation
+    values = yaml.safe_load((CHART / "values.yaml").read_text())["policy"]
+    assert PlatformPolicy.model_validate(values) == policy
 
 
 @pytest.mark.parametrize(
@@ -60,43 +52,22 @@ def test_image_begins_with_a_registry_or_repository(prefix: str, image: str, all
 
 
 @pytest.mark.parametrize(
-    ("pod", "path"),
-    [
-        ({"spec": {"affinity": {"nodeAffinity": {}}}}, None),
-        (ANNOTATIONS, None),
-        ({"spec": {"containers": [CONTAINER]}}, None),
-        ({"spec": {"containers": [{**CONTAINER, "image": "x"}]}}, "spec.containers.image"),
-        ({"spec": {"containers": [{"name": "new"}]}}, "spec.containers"),
-        ({"spec": {"containers": None}}, "spec.containers"),
-        ({"spec": {"containers": "x"}}, "spec.containers"),
-        ({"spec": {"affinityOther": {}}}, "spec.affinityOther"),
-        ({"metadata": {"labels": {"a": "1"}}}, "metadata.labels.a"),
-        ({"spec": {}}, None),
-    ],
-    ids=str,
-)
-def test_only_listed_fields_may_be_patched(pod: Any, path: str | None) -> None:
-    allowed = ["metadata.annotations", "spec.affinity", "spec.containers.volumeMounts"]
-    message = f"it {refusal('patches', ', '.join(allowed))}"
-    expected = [] if path is None else [f"spec.cluster.patches[1].pod.{path}: {message}"]
-    assert refused(PlatformPolicy(patches=allowed), patching(ANNOTATIONS, pod)) == expected
-
-
-@pytest.mark.parametrize(
-    ("pattern", "allowed"),
-    [("example.com/*", True), ("example.com/a", True), ("other.com/*", False), ("*.com/b", False)],
-)
-def test_names_of_annotations_may_be_limited(pattern: str, allowed: bool) -> None:
-    policy = PlatformPolicy(patches=[f"metadata.annotations[{pattern}]"])
-    assert (refused(policy, patching(ANNOTATIONS)) == []) == allowed
+    ("prefix", "allowed"),
+    [("", False), ("N", False), ("NVIDIA_VISIBLE_DEVICES", False),
+     ("NVIDIA_VISIBLE_DEVICES2", True), ("AWS_", True), ("nvidia_", True)],
+)  # fmt: skip
+def test_variables_of_devices_cannot_be_set_by_an_object(prefix: str, allowed: bool) -> None:
+    source = {"configMapRef": {"name": "c"}} | ({"prefix": prefix} if prefix else {})
+    assert (refused(PlatformPolicy(), {"envFrom": [source]}) == []) == allowed
+    assert refused(PlatformPolicy(host_access=True), {"envFrom": [source]}) == []
 
 
 @pytest.mark.parametrize(
     "policy",
     [
-        *("patches: yes please", "patches: [status.x]", "patches: [spec]", "patches: {}"),
+        *("hostAccess: yes please", "annotations: {}", "annotations: false", "patches: true"),
         *("images: [registry.example]", "volumes: false", "serviceAccounts: a", "profiles: []"),
-        *("patches: ['metadata.annotations[']", "patches: ['metadata[a]']", "volume: []", "[", "a"),
+        *("volume: []", "[", "a"),
     ],
 )
 def test_invalid_policy_is_refused(policy: str) -> None:
@@ -107,17 +78,3 @@ def test_invalid_policy_is_refused(policy: str) -> None:
 def test_rules_of_the_chart_are_generated() -> None:
     file = CHART / "files" / "admission-rules.yaml"
     assert file.read_text() == admission_rules(), "run `make generate`"
-
-
-@pytest.mark.parametrize("profile", ["RuntimeDefault", "Localhost"])
-def test_fields_with_a_safe_value_are_allowed(profile: str) -> None:
-    context = {
-        "allowPrivilegeEscalation": False,
-        "procMount": "Default",
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": profile},
-        "appArmorProfile": {"type": profile},
-    }
-    container = {**CONTAINER, "securityContext": context}
-    pod = {"spec": {"hostNetwork": False, "containers": [container]}}
-    assert refused(PlatformPolicy(patches=True), patching(pod)) == []

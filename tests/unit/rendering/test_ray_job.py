@@ -121,7 +121,7 @@ def controlled_by(api_version: str, kind: str, name: str, uid: str) -> Object:
 def test_owner_references(rendered: Rendered) -> None:
     """The RayJob owns the Secret. The BatchInference owns the other objects."""
     name, ray_job = rendered.job.metadata.name, rendered.ray_job["metadata"]["name"]
-    by_job = controlled_by("batchinference.dev/v1alpha1", "BatchInference", name, UID)
+    by_job = controlled_by("batchinference.dev/v1beta1", "BatchInference", name, UID)
     assert by_job.items() <= rendered.config_map["metadata"].items()
     assert by_job.items() <= rendered.ray_job["metadata"].items()
     by_ray_job = controlled_by("ray.io/v1", "RayJob", ray_job, RAY_JOB_UID)

@@ -31,7 +31,7 @@ FREE = {
         "engine",
     ),
     *("chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
-    *("labels", "annotations"),
+    *("labels", "annotations", "matchLabels", "volumeAttributes"),
 }
 """Mappings with keys that the user chooses: `options` of a model, but not `options` of `read`."""
 STRANGE: dict[str, Any] = {
@@ -72,8 +72,6 @@ def user_names_it(place: Place) -> bool:
     """Return whether the last key of a place is a name that the user chooses."""
     if place[:3] == ("spec", "read", "items"):
         return len(place) > 4
-    if place[:3] == ("spec", "cluster", "patches"):
-        return "pod" in place[:-1]
     if place[:3] == ("spec", "cluster", "rayStartParams"):
         return len(place) > 3
     if len(place) < 2 or place[-2] not in FREE:

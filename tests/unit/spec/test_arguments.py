@@ -64,11 +64,6 @@ def test_size_of_arguments_is_limited() -> None:
     assert found == f"{PLACE}: at most 65536 bytes as JSON, here are 65548: put them into a file"
 
 
-def _patched(value: Any) -> Document:
-    patch = {"groups": ["*"], "pod": {"spec": {"affinity": value}}}
-    return document(cluster={"patches": [patch]})
-
-
 def _asking(field: str, value: Any) -> Document:
     return document(steps=[{"name": "ask", "model": chat(**{field: {"a": value}})}])
 
@@ -79,7 +74,6 @@ FREE: dict[str, Callable[[Any], Document]] = {
     "body": partial(_asking, "body"),
     "sampling": partial(_asking, "sampling"),
     "items": lambda value: document(read={"format": "items", "items": [{"a": value}]}),
-    "patches": _patched,
 }
 """Places for values of any form."""
 

@@ -12,7 +12,8 @@ from support.documents.minimal import Document, document
 from support.documents.refusals import refused, refused_at, short
 from support.documents.variations import REMOVED
 
-NODE: Document = {"name": "v", "mountPath": "/v", "hostPath": {"path": "/var"}}
+NODE: Document = {"name": "v", "hostPath": {"path": "/var"}}
+MOUNT: Document = {"name": "v", "mountPath": "/v"}
 SOURCES: dict[str, Document] = {
     "persistentVolumeClaim": {"claimName": "claim"},
     "hostPath": {"path": "/var"},
@@ -38,11 +39,12 @@ def test_cluster_defaults() -> None:
     assert cluster.head.cpu is None
     assert cluster.workers.max is None
     assert (cluster.env, cluster.volumes, cluster.tolerations) == ([], [], [])
-    assert settings(volumes=[NODE]).volumes[0].read_only is False
+    mounted = settings(volumes=[NODE], volumeMounts=[MOUNT])
+    assert mounted.volume_mounts[0].read_only is False
 
 
 ACCEPTED: dict[str, list[Any]] = {
-    "volumes": [[{"name": "v", "mountPath": "/v", name: SOURCES[name]}] for name in SOURCES],
+    "volumes": [[{"name": "v", name: SOURCES[name]}] for name in SOURCES],
     "tolerations": [
         [{"key": "gpu", "operator": "Exists"}],
         [{"key": "gpu", "value": "a100"}],
@@ -70,24 +72,98 @@ def test_cluster_setting_is_accepted(field: str) -> None:
 
 @pytest.mark.parametrize("sources", [[], ["hostPath", "secret"], list(SOURCES)], ids=len)
 def test_volume_without_exactly_one_source_is_refused(sources: list[str]) -> None:
-    volume = {"name": "v", "mountPath": "/v", **{name: SOURCES[name] for name in sources}}
+    volume = {"name": "v", **{name: SOURCES[name] for name in sources}}
     assert refused(with_cluster(volumes=[volume])) == (
         "spec.cluster.volumes[0]: "
-        "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
+        "give exactly one of persistentVolumeClaim, configMap, secret, emptyDir, ephemeral, csi, "
+        "image, nfs and hostPath"
+    )
+
+
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+TWICE: dict[str, Any] = {
+    "volumes": (
+        [NODE, {**NODE, "emptyDir": None}],
+        "two items have the name 'v'. Remove one of them",
+    ),
+    "volumeMounts": ([MOUNT, MOUNT], "two items have the mountPath '/v'. Remove one of them"),
+    "topologySpreadConstraints": (
+        [SPREAD, SPREAD],
+        "two items have the topologyKey and whenUnsatisfiable 'zone DoNotSchedule'. "
+        "Remove one of them",
+    ),
+}
+
+
+@pytest.mark.parametrize("field", TWICE)
+def test_item_that_is_given_twice_is_refused(field: str) -> None:
+    items, message = TWICE[field]
+    assert refused(with_cluster(**{"volumes": [NODE], field: items})) == (
+        f"spec.cluster.{field}: {message}"
+    )
+
+
+def test_mount_without_a_volume_of_the_job_is_refused() -> None:
+    message = "volumeMounts: there is no volume 'w' in volumes. Add it there"
+    mounts = [MOUNT, {"name": "w", "mountPath": "/w"}]
+    found = refused(with_cluster(volumes=[NODE], volumeMounts=mounts))
+    assert found == f"spec.cluster: {message}"
+
+
+KEYS = [
+    *((key, False) for key in ("batchinference.dev/attempt", "ray.io/cluster", "ray.io/x")),
+    *((key, False) for key in ("kueue.x-k8s.io/queue-name", "app.kubernetes.io/managed-by")),
+    *((key, False) for key in ("kueue.x-k8s.io/podset-required-topology-2", "a b")),
+    *((key, True) for key in ("team", "example.com/ray.io", "my-ray.io/x")),
+    *((key, True) for key in ("kueue.x-k8s.io/podset-required-topology",
+                              "ray.io/gang-scheduling-enabled")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+@pytest.mark.parametrize(("key", "accepted"), KEYS)
+def test_keys_of_the_operators_are_reserved(field: str, key: str, accepted: bool) -> None:
+    """With these labels, a pod could count as one of another job or queue, or of no limit."""
+    document_ = with_cluster(**{field: {key: "x"}})
+    if accepted:
+        assert parse(document_)
+    else:
+        assert refused(document_).startswith(f"spec.cluster.{field}")
+
+
+def node_affinity(**requirement: Any) -> Document:
+    terms = [{"matchExpressions": [{"key": "zone", **requirement}]}]
+    required = {"nodeSelectorTerms": terms}
+    return with_cluster(
+        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     )
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("operator", "values", "accepted"),
     [
-        ({"name": "v"}, "two volumes have the name 'v'"),
-        ({"mountPath": "/v"}, "two volumes have the mountPath '/v'"),
+        ("In", ["a"], True), ("In", [], False), ("NotIn", [], False), ("Exists", [], True),
+        ("Exists", ["a"], False), ("DoesNotExist", ["a"], False), ("Gt", ["3"], True),
+        ("Gt", ["a"], False), ("Lt", ["3", "4"], False), ("Gt", ["٣"], False),
     ],
+)  # fmt: skip
+def test_values_suit_the_operator(operator: str, values: list[str], accepted: bool) -> None:
+    document_ = node_affinity(operator=operator, values=values)
+    if accepted:
+        assert parse(document_)
+    else:
+        assert "nodeSelectorTerms[0].matchExpressions[0]" in refused(document_)
+
+
+@pytest.mark.parametrize(
+    "term", [{"namespaces": ["other"]}, {"namespaceSelector": {}}], ids=["names", "selector"]
 )
-def test_volume_with_duplicate_name_or_path_is_refused(other: Document, message: str) -> None:
-    second = {**NODE, "name": "w", "mountPath": "/w"}
-    assert settings(volumes=[NODE, second])
-    assert refused(with_cluster(volumes=[NODE, {**second, **other}])) == f"spec.cluster: {message}"
+def test_pods_of_other_namespaces_cannot_be_kept_away(term: Document) -> None:
+    """A required anti-affinity keeps the other pods from the nodes of these pods."""
+    near = {"topologyKey": "zone", "labelSelector": {}, **term}
+    anti = {"requiredDuringSchedulingIgnoredDuringExecution": [near]}
+    found = refused(with_cluster(affinity={"podAntiAffinity": anti}))
+    assert "unknown field" in found
 
 
 @pytest.mark.parametrize(
@@ -133,7 +209,7 @@ def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
 
 def test_a_variable_that_is_given_twice_is_refused() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]
-    message = "two variables have the name 'A': remove one"
+    message = "two items have the name 'A'. Remove one of them"
     assert refused(with_cluster(env=env)) == f"spec.cluster.env: {message}"
     assert refused(with_cluster(profiles={"mine": {"env": env}})).endswith(message)
 
@@ -151,14 +227,17 @@ def test_a_variable_that_is_given_twice_is_refused() -> None:
     ],
 )  # fmt: skip
 def test_a_reserved_volume_is_refused(field: str, value: str, shown: str) -> None:
-    found = refused(with_cluster(volumes=[{**NODE, field: value}]))
+    mount = {**MOUNT, field: value}
+    found = refused(with_cluster(volumes=[{**NODE, "name": mount["name"]}], volumeMounts=[mount]))
     message = f"the {shown} '{value}' is reserved for Ray, KubeRay and the operator: "
-    assert found.startswith(f"spec.cluster.volumes[0]: {message}")
+    place = "volumes" if field == "name" else "volumeMounts"
+    assert f"spec.cluster.{place}[0]: {message}" in found
 
 
 @pytest.mark.parametrize("path", ["/tmp", "/tmp/rays", "/dev/shmem", "/etc/batchinference-own"])
 def test_volume_outside_of_the_reserved_paths_is_accepted(path: str) -> None:
-    assert settings(volumes=[{**NODE, "mountPath": path}]).volumes[0].mount_path == path
+    mounts = [{**MOUNT, "mountPath": path}]
+    assert settings(volumes=[NODE], volumeMounts=mounts).volume_mounts[0].mount_path == path
 
 
 @pytest.mark.parametrize("name", ["", "1A", "A B", "A=B", "É", "A\n"])
@@ -225,8 +304,20 @@ def test_memory_quantity_is_refused(memory: str) -> None:
          "serviceAccount: unknown field; did you mean 'serviceAccountName'?"),
         ("priorityClassName", "a" * 254, "priorityClassName: expected at most 253"),
         ("volumes.0.name", "Data", "volumes[0].name: expected lower-case letters, digits and '-'"),
-        ("volumes.0.mountPath", "data", "volumes[0].mountPath: expected an absolute path without"),
-        ("volumes.0.mountPath", REMOVED, "volumes[0].mountPath: required, but missing"),
+        ("volumeMounts.0.mountPath", "data", "volumeMounts[0].mountPath: expected an absolute pa"),
+        ("volumeMounts.0.mountPath", REMOVED, "volumeMounts[0].mountPath: required, but missing"),
+        *(("volumeMounts.0.subPath", path, "volumeMounts[0].subPath: ")
+          for path in ("..", "../x", "a/../../b", "/etc", "a//b", "", ".")),
+        *(("volumes.2.configMap.items.0.path", path, "volumes[2].configMap.items[0].path: ")
+          for path in ("..", "/etc")),
+        ("volumes.0.projected", {"sources": []}, "volumes[0].projected: unknown field"),
+        ("volumes.5.ephemeral.volumeClaimTemplate.spec.dataSource", {},
+         "volumes[5].ephemeral.volumeClaimTemplate.spec.dataSource: unknown field"),
+        ("volumeMounts.0.mountPropagation", "Bidirectional", "volumeMounts[0].mountPropagation: u"),
+        ("fsGroup", 0, "fsGroup: expected at least 1, got 0"),
+        ("securityContext", {}, "securityContext: unknown field"),
+        ("hostNetwork", True, "hostNetwork: unknown field"),
+        ("envFrom.0.configMapRef", {"name": "c"}, "envFrom[0]: give exactly one of secretRef and"),
         ("volumes.0.persistentVolumeClaim", {}, "volumes[0].persistentVolumeClaim.claimName: requ"),
         ("volumes.1.hostPath.path", "a", "volumes[1].hostPath.path: expected an absolute path"),
         ("volumes.1.hostPath.path", "/etc/../root", "volumes[1].hostPath.path: expected an abs"),
@@ -242,8 +333,8 @@ def test_memory_quantity_is_refused(memory: str) -> None:
         ("head.cpu", 0, "head.cpu: expected more than 0, got 0"),
         ("head.cpu", float("inf"), "head.cpu: expected at most 1024, got inf"),
         ("workers", {"min": 3, "max": 2}, "workers: min (3) is above max (2)"),
-        ("queue", "a_b", "queue: "),
-        ("queuePriorityClass", "Nightly", "queuePriorityClass: "),
+        ("queueName", "a_b", "queueName: "),
+        ("queuePriorityClassName", "Nightly", "queuePriorityClassName: "),
     ],
     ids=short,
 )  # fmt: skip

@@ -55,9 +55,11 @@ def test_error_policy_out_of_range_is_refused(errors: dict[str, Any], message: s
 def test_retry_of_failed_rows_requires_a_file_format(format_: str) -> None:
     """A table gets a single commit, so rows that are retried later cannot be added to it."""
     write = {"format": format_, "path": "s3://out/table"}
-    message = refused(document(write=write, errors={"retry": True}))
-    assert message.startswith(f"spec: errors.retry: the rows of a table (write.format '{format_}')")
-    assert "Remove errors.retry" in message
+    message = refused(document(write=write, errors={"retryFailedRows": True}))
+    assert message.startswith(
+        f"spec: errors.retryFailedRows: the rows of a table (write.format '{format_}')"
+    )
+    assert "Remove errors.retryFailedRows" in message
     assert parse(document(write=write)).spec.why_not_retried == message.removeprefix(
-        "spec: errors.retry: "
+        "spec: errors.retryFailedRows: "
     )

@@ -38,7 +38,7 @@ def test_memory_is_written_with_a_unit(value: object, written: str) -> None:
         (90, "1m30s"),
         (86461.5, "24h1m1s"),
         ("2 hours", "2h"),
-        ("1 day", "24h"),
+        ("1 day", "1d"),
         ("30 Min", "30m"),
         ("5sec", "5s"),
     ],
@@ -90,7 +90,7 @@ def test_value_that_is_no_text_and_no_number_has_no_unit(place: str, value: Any)
 def test_field_of_another_runtime_is_named() -> None:
     model = {**model_step()["model"], "factory": "steps:make"}
     assert refused(document(steps=[model_step(model=model)])).endswith(
-        ".model.factory: unknown field; it is a field of runtime torch and keras, not of "
+        ".model.factory: unknown field; it is a field of runtime torch, not of "
         "transformers. Remove it, or change runtime"
     )
 

@@ -42,8 +42,8 @@ def test_missing_section_is_named(field: str) -> None:
     ("place", "value", "message"),
     [
         ("apiVersion", "batchinference.dev/v1",
-         "apiVersion: 'batchinference.dev/v1' is not one of batchinference.dev/v1alpha1; "
-         "did you mean 'batchinference.dev/v1alpha1'?"),
+         "apiVersion: 'batchinference.dev/v1' is not one of batchinference.dev/v1beta1; "
+         "did you mean 'batchinference.dev/v1beta1'?"),
         ("spec", None, "spec: expected a mapping, got null"),
         ("metadata.name", REMOVED, "metadata.name: required, but missing. Add name: my-name"),
         ("metadata.name", None, "metadata.name: expected a text, got null"),
@@ -108,9 +108,9 @@ def test_steps_are_limited_to_32() -> None:
 def test_label_from_path_requires_include_paths() -> None:
     label = {"name": "label", "labelFromPath": {"column": "class", "index": -2}}
     assert refused(document(steps=[label])) == (
-        "spec: step 'label' needs the paths: set read.options.include_paths to true"
+        "spec: step 'label' needs the paths: set read.options.includePaths to true"
     )
-    read = {"format": "text", "paths": ["in"], "options": {"include_paths": True}}
+    read = {"format": "text", "paths": ["in"], "options": {"includePaths": True}}
     assert parse(document(steps=[label], read=read))
     read["options"] = {"pathColumn": "source"}
     assert "remove pathColumn" in "".join(refused(document(steps=[label], read=read)))
@@ -123,13 +123,12 @@ NAMES = ["a", "b", "a"]
     ("wrong", "place"),
     [
         (reading("parquet", columns=NAMES), "read.options.columns"),
-        (reading("csv", column_names=NAMES), "read.options.column_names"),
-        (reading("tfrecords", list_columns=NAMES), "read.options.list_columns"),
+        (reading("csv", columnNames=NAMES), "read.options.columnNames"),
         (reading("webdataset", suffixes=NAMES), "read.options.suffixes"),
         (reading_source("lance", options={"columns": NAMES}), "read.options.columns"),
         (
-            reading_source("sql", options={"shard_keys": NAMES, "override_num_blocks": 2}),
-            "read.options.shard_keys",
+            reading_source("sql", options={"shardKeys": NAMES, "overrideNumBlocks": 2}),
+            "read.options.shardKeys",
         ),
         (document(steps=[{"name": "one", "selectColumns": NAMES}]), "steps[0].selectColumns"),
         (document(steps=[{"name": "one", "dropColumns": NAMES}]), "steps[0].dropColumns"),

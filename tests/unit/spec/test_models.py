@@ -59,8 +59,6 @@ NO_FACTORY = {"factory": REMOVED, "factoryArgs": REMOVED}
         ("torch", {"factory": REMOVED, "source": "model.pt", "trustSource": True}),
         ("torch", {"factory": REMOVED, "source": "x.pt2", "trustSource": True, "dtype": REMOVED}),
         ("torchvision", {"source": REMOVED, "labels": REMOVED, "weights": REMOVED}),
-        ("keras", {"source": REMOVED}),
-        ("keras", {**NO_FACTORY, "source": "s3://m/net.keras"}),
         ("onnx", {"source": "s3://m/net/", "outputName": REMOVED}),
         ("sentenceTransformers", {"inputs": {"image": "photo"}, "promptName": REMOVED}),
     ],
@@ -70,12 +68,11 @@ def test_model_without_optional_fields_is_accepted(model: Document | str, fields
     assert parse(changed(model, **fields))
 
 
-@pytest.mark.parametrize("name", ["torch", "keras"])
-def test_model_requires_a_factory_or_a_source(name: str) -> None:
-    without = changed(name, **NO_FACTORY, source=REMOVED)
+def test_model_requires_a_factory_or_a_source() -> None:
+    without = changed("torch", **NO_FACTORY, source=REMOVED)
     assert refused(without) == f"{MODEL}: give a 'factory' or a 'source' (or both)"
     for given in ({"units": 2}, {}):
-        without = changed(name, factory=REMOVED, factoryArgs=given, source="model.keras")
+        without = changed("torch", factory=REMOVED, factoryArgs=given, source="model.pt")
         assert refused(without) == f"{MODEL}: 'factoryArgs' needs a 'factory'"
 
 
@@ -124,9 +121,6 @@ def test_transformers_model_is_refused(fields: Document, message: str) -> None:
         ("torchvision features", {"topK": 5}, ": 'topK' is for classes, not for 'features'"),
         ("torchvision features", {"labels": ["cat"], "source": "own.pt"},
          ": 'labels' is for classes, not for 'features'"),
-        ("keras", {"source": "model.h5"}, ": source: the weights for a factory end with '.weights"),
-        ("keras", {"factory": REMOVED, "factoryArgs": REMOVED, "source": "model"},
-         ": source: a saved model must end with '.keras'"),
         ("onnx", {"outputName": ""}, ".outputName: expected at least 1 character"),
         ("sentenceTransformers", {"inputs": {"text": "a", "image": "b"}},
          ": sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COL"),

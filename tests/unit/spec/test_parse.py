@@ -17,7 +17,7 @@ from support.documents.refusals import refused_text, short
 from support.tiers import examples
 
 JOB = """\
-apiVersion: batchinference.dev/v1alpha1
+apiVersion: batchinference.dev/v1beta1
 kind: BatchInference
 metadata:
   name: job
@@ -27,7 +27,7 @@ spec:
 """
 NOT_FOUND = "kind: expected BatchInference, got"
 OTHER = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n"
-EXPECTED = "expected 'apiVersion: batchinference.dev/v1alpha1' and 'kind: BatchInference', got"
+EXPECTED = "expected 'apiVersion: batchinference.dev/v1beta1' and 'kind: BatchInference', got"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_yaml_merge_keys_are_overridden(text: str, status: Any) -> None:
 
 def test_yaml_anchors_share_fields_between_steps() -> None:
     shared = """
-apiVersion: batchinference.dev/v1alpha1
+apiVersion: batchinference.dev/v1beta1
 kind: BatchInference
 metadata: {name: job}
 spec:
@@ -257,7 +257,7 @@ LIST = "[{}]".format(",".join(["*a{0}"] * 9))
 MAPPING = "{{{{{}}}}}".format(",".join(f"k{number}: *a{{0}}" for number in range(9)))
 MERGED = "{{<<: " + LIST + ", k{0}: 1}}"
 PLACES = ("read.format", "read.options", "steps", "cluster.env", "cluster.volumes", "parameters",
-          "cluster.tolerations", "cluster.patches", "write.path", "write", "errors")  # fmt: skip
+          "cluster.tolerations", "cluster.affinity", "write.path", "write", "errors")  # fmt: skip
 
 
 @pytest.mark.parametrize("grows", [LIST, MAPPING, MERGED], ids=["list", "mapping", "merge"])

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.spec import SpecError, parse_cluster
-from batchinference.spec.cluster import Cluster
+from batchinference.spec import SpecError, parse_defaults
+from batchinference.spec.platform_defaults import PlatformDefaults
 
 
 def refused(text: str) -> str:
     with pytest.raises(SpecError) as refusal:
-        parse_cluster(text)
+        parse_defaults(text)
     return str(refusal.value)
 
 
 def test_platform_settings_are_parsed() -> None:
     text = "image: platform:1\nprofiles: {T4: {nodeSelector: {gpu: t4}}}\n"
-    settings = parse_cluster(text)
+    settings = parse_defaults(text)
     assert settings.image == "platform:1"
     assert settings.profiles["T4"].node_selector == {"gpu": "t4"}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n", "---\n", "null"], ids=repr)
 def test_platform_text_without_settings_yields_defaults(text: str) -> None:
-    assert parse_cluster(text) == Cluster()
+    assert parse_defaults(text) == PlatformDefaults()
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def test_path_of_a_problem_keeps_dots_and_slashes_of_a_key() -> None:
 
 @pytest.mark.parametrize("format_", ["images", "json"])
 def test_path_of_a_problem_omits_the_variant_of_a_union(format_: str) -> None:
-    found = refused(reading(format_, include_paths="yes"))
-    assert found == "spec.read.options.include_paths: expected true or false, got 'yes'"
+    found = refused(reading(format_, includePaths="yes"))
+    assert found == "spec.read.options.includePaths: expected true or false, got 'yes'"
 
 
 def test_path_of_a_problem_keeps_a_field_named_like_a_variant() -> None:
@@ -244,7 +244,7 @@ def test_credentials_in_a_value_of_any_field_are_masked(address: str) -> None:
         document(read={"format": "text", "paths": ["in"], "options": {address: 1}}),
         document(write={"format": "parquet", "path": address}),
         document(parameters=[{"name": address}]),
-        document(cluster={"queue": address, "nodeSelector": {address: "a b"}}),
+        document(cluster={"queueName": address, "nodeSelector": {address: "a b"}}),
         document(cluster={"env": [{"name": address, "value": "a"}]}),
         document(steps=[python_step(callable=address)]),
         document(steps=[model_step(runtime=address)]),
@@ -253,3 +253,25 @@ def test_credentials_in_a_value_of_any_field_are_masked(address: str) -> None:
         with pytest.raises(SpecError) as caught:
             parse({**given, "spec": {**given["spec"], "unknown": 1}})
         assert "canary" not in str(caught.value), given
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "new"),
+    [
+        ("spec.read.options.include_paths", True, "includePaths"),
+        ("spec.cluster.queue", "gpu", "queueName"),
+        ("spec.cluster.queuePriorityClass", "urgent", "queuePriorityClassName"),
+        ("spec.cluster.limits.gpu", 1, "devices"),
+        ("spec.cluster.limits.gpuHours", 1, "deviceHours"),
+        ("spec.cluster.limits.priority", 1, "the chart value policy.maxPriority"),
+        ("spec.errors.retry", True, "retryFailedRows"),
+    ],
+)
+def test_old_name_of_a_field_is_refused_with_the_new_name(place: str, value: Any, new: str) -> None:
+    assert refused_at(place, value) == f"{place}: was renamed. Use {new}"
+
+
+def test_old_version_is_refused_with_the_way_to_convert_it() -> None:
+    found = refused_at("apiVersion", "batchinference.dev/v1alpha1")
+    assert found.startswith("apiVersion: 'batchinference.dev/v1alpha1' is of an older version")
+    assert "docs/upgrades.md" in found

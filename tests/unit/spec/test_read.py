@@ -25,7 +25,7 @@ SHORT = "expected at least 1 character, got ''"
 DELIMITER = ": expected one ASCII character or a tab, got "
 MARK = ": expected one ASCII character that is no letter, digit or space, or an empty text, got "
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
-FRAME_DEFAULTS = {"truncated": "fail", "size": None, "max_pixels": 64_000_000,
+FRAME_DEFAULTS = {"truncated": "fail", "size": None, "maxPixels": 64_000_000,
                   "orientation": "apply", "background": "white"}  # fmt: skip
 IMAGE_DEFAULTS = {**FRAME_DEFAULTS, "mode": "RGB", "range": None}
 
@@ -74,12 +74,11 @@ def test_format_refuses_options_of_other_formats() -> None:
     ("format_", "option", "nearest"),
     [
         ("parquet", "colums", "columns"),
-        ("csv", "columns", "column_names"),
+        ("csv", "columns", "columnNames"),
         ("images", "sise", "size"),
         ("video", "resize", "size"),
-        ("video", "include_timestamp", "include_timestamps"),
-        ("audio", "samplerate", "sample_rate"),
-        ("text", "includePaths", "include_paths"),
+        ("video", "include_timestamp", "includeTimestamps"),
+        ("audio", "samplerate", "sampleRate"),
     ],
 )
 def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest: str) -> None:
@@ -92,31 +91,30 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
 @pytest.mark.parametrize(
     ("format_", "defaults"),
     [
-        ("images", {**IMAGE_DEFAULTS, "max_row_bytes": None, "pages": "first"}),
+        ("images", {**IMAGE_DEFAULTS, "maxRowBytes": None, "pages": "first"}),
         ("parquet", {"columns": None, "assumeTimezone": None, "int96": "us",
                      "duplicateColumns": "fail"}),
-        ("json", {"lines": True, "max_row_bytes": None}),
-        ("csv", {"delimiter": None, "column_names": None, "encoding": "utf-8", "quote": '"',
+        ("json", {"lines": True, "maxRowBytes": None}),
+        ("csv", {"delimiter": None, "columnNames": None, "encoding": "utf-8", "quote": '"',
                  "escape": "", "comment": "", "skipLines": 0, "newlinesInValues": True,
-                 "decimal": ".", "nullValues": [], "max_row_bytes": None,
+                 "decimal": ".", "nullValues": [], "maxRowBytes": None,
                  "duplicateColumns": "fail"}),
-        ("text", {"encoding": "utf-8", "drop_empty_lines": True, "max_row_bytes": None}),
-        ("binary", {"max_row_bytes": None}),
-        ("numpy", {"max_row_bytes": None}),
-        ("audio", {"sample_rate": None, "mono": False, "max_row_bytes": None,
+        ("text", {"encoding": "utf-8", "dropEmptyLines": True, "maxRowBytes": None}),
+        ("binary", {"maxRowBytes": None}),
+        ("numpy", {"maxRowBytes": None}),
+        ("audio", {"sampleRate": None, "mono": False, "maxRowBytes": None,
                    "truncated": "fail"}),
-        ("video", {**FRAME_DEFAULTS, "fps": None, "include_timestamps": False}),
-        ("tfrecords", {"list_columns": None, "max_row_bytes": None}),
+        ("video", {**FRAME_DEFAULTS, "fps": None, "includeTimestamps": False}),
         ("webdataset", {**IMAGE_DEFAULTS, "decoder": True, "suffixes": None,
-                        "max_row_bytes": None}),
+                        "maxRowBytes": None}),
         ("manifest", {**IMAGE_DEFAULTS, "column": "uri", "decode": "bytes",
-                      "on_unreachable": "fail", "allow": [], "max_bytes": 64 << 20}),
+                      "onUnreachable": "fail", "allow": [], "maxBytes": 64 << 20}),
     ],
     ids=short,
 )  # fmt: skip
 def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
     read = parse(document(read={"format": format_, "paths": ["in"]})).spec.read
-    common = {"include_paths": False, "ignore_missing_paths": False}
+    common = {"includePaths": False, "ignoreMissingPaths": False}
     expected = {**dict.fromkeys(COMMON), **common, **defaults}
     assert read.options.model_dump(by_alias=True) == expected
 
@@ -147,12 +145,12 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("format_", "option", "value", "message"),
     [
-        ("images", "include_paths", "yes", ": expected true or false, got 'yes'"),
-        ("text", "file_extensions", [], EMPTY_LIST),
-        ("text", "file_extensions", [""], f"[0]: {SHORT}"),
-        ("text", "file_extensions", ["t" * 17],
+        ("images", "includePaths", "yes", ": expected true or false, got 'yes'"),
+        ("text", "fileExtensions", [], EMPTY_LIST),
+        ("text", "fileExtensions", [""], f"[0]: {SHORT}"),
+        ("text", "fileExtensions", ["t" * 17],
          "[0]: expected at most 16 characters, got 17. Remove 1 character"),
-        ("text", "file_extensions", ["t"] * 33,
+        ("text", "fileExtensions", ["t"] * 33,
          ": expected at most 32 items, got 33. Remove 1 item"),
         ("images", "mode", "RGBa",
          ": 'RGBa' is not one of RGB, RGBA, L, I;16; did you mean 'RGBA'?"),

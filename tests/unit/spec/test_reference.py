@@ -76,10 +76,13 @@ def test_reference_has_a_row_for_each_field_and_no_others() -> None:
         ("spec.read.paths", ["**`spec.read.paths`**", "list of string", ""]),
         ("spec.read", ["**`spec.read`**", "object, by `format`", ""]),
         ("spec.steps", ["`spec.steps`", "list of object", ""]),
-        ("spec.steps[].resources.cpu", ["`spec.steps[].resources.cpu`", "number", "`1.0`"]),
+        ("spec.steps[].resources.cpu", ["`spec.steps[].resources.cpu`", "quantity", "`1.0`"]),
         ("spec.cluster.nodeSelector", ["`spec.cluster.nodeSelector`", "map of string to string"]),
-        ("spec.cluster.volumes[].readOnly", ["`spec.cluster.volumes[].readOnly`", "boolean"]),
-        ("spec.read.options.include_paths", ["`spec.read.options.include_paths`", "boolean"]),
+        (
+            "spec.cluster.volumeMounts[].readOnly",
+            ["`spec.cluster.volumeMounts[].readOnly`", "boolean"],
+        ),
+        ("spec.read.options.includePaths", ["`spec.read.options.includePaths`", "boolean"]),
         ("status.progress.percent", ["`status.progress.percent`", "integer", ""]),
     ],
 )

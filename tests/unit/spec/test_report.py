@@ -158,7 +158,7 @@ def test_report_time_in_rfc_3339_is_accepted(time: str) -> None:
 
 def test_report_fields_of_a_newer_driver_are_ignored() -> None:
     progress = {"rows": 1, "bytes": 5}
-    report = Report.parse(json.dumps({**SMALLEST, "progress": progress, "gpuSeconds": 3}))
+    report = Report.parse(json.dumps({**SMALLEST, "progress": progress, "deviceSeconds": 3}))
     assert report.progress is not None
     assert report.progress.rows == 1
 
@@ -187,7 +187,7 @@ def test_texts_of_a_report_are_safe_to_show() -> None:
     progress = {"rows": 1, "eta": hostile[:20]}
     fields: dict[str, Any] = dict.fromkeys(("message", "reason", "stage", "output"), hostile)
     fields |= {"errors": hostile, "notes": [hostile], "batchSizes": {hostile: 1}}
-    times = {"rows": 1, "seconds": 1, "cpuSeconds": 1, "rowsPerSecond": 1}
+    times = {"rows": 1, "seconds": 1, "rowsPerSecond": 1}
     fields |= {"steps": {hostile: times}, "seconds": {hostile: 1}, "progress": progress}
     report = Report.parse(json.dumps({**SMALLEST, **fields}))
     fields = json.loads(report.serialized())

@@ -71,23 +71,9 @@ def test_union_fields_are_merged_into_one_object() -> None:
         assert "default" not in properties[name], "only one variant has this default"
 
 
-def test_union_rules_name_the_variant_of_a_field() -> None:
-    rules = {rule["message"]: rule["rule"] for rule in MERGED["x-kubernetes-validations"]}
-    assert rules["flag is for size l only"] == "!has(self.flag) || self.size in ['l']"
-    assert rules["only_small is required for size s"] == "self.size != 's' || has(self.only_small)"
-    assert rules["unit for size s is one of mm, cm"] == (
-        "self.size != 's' || !has(self.unit) || self.unit in ['mm', 'cm']"
-    )
-
-
-def test_union_rules_of_nested_objects_are_on_the_union() -> None:
+def test_nested_objects_of_a_union_are_merged() -> None:
     part = structural_schema(Sided)["properties"]["part"]
     assert list(part["properties"]["options"]["properties"]) == ["mine", "yours"]
-    assert "x-kubernetes-validations" not in part["properties"]["options"]
-    assert part["x-kubernetes-validations"][0] == {
-        "rule": "!has(self.options) || (!has(self.options.mine) || self.side in ['left'])",
-        "message": "options.mine is for side left only",
-    }
 
 
 class Listed(BaseModel):
@@ -113,9 +99,7 @@ def test_union_with_conflicting_types_is_refused() -> None:
     class Either(BaseModel):
         either: Annotated[Number | Word, Field(discriminator="kind")]
 
-    with pytest.raises(
-        ValueError, match=r"variants of kind have different schemas for self\.value"
-    ):
+    with pytest.raises(ValueError, match="variants of kind have different schemas for value"):
         structural_schema(Either)
 
 

@@ -118,7 +118,7 @@ def test_secret_is_not_shown_if_a_sibling_is_invalid() -> None:
 def test_secret_is_not_shown_if_another_section_is_invalid() -> None:
     job = with_value(f"{ENV}.0.value", SECRET)
     job["spec"]["cluster"]["imag"] = "x"
-    job["spec"]["cluster"]["volumes"][0]["mountPath"] = "data"
+    job["spec"]["cluster"]["volumeMounts"][0]["mountPath"] = "data"
     _assert_hidden(refused(job))
 
 
@@ -162,7 +162,13 @@ def _assert_hidden(message: str) -> None:
     assert "1999" not in message
 
 
-def test_variables_with_secrets_are_those_that_the_specification_names() -> None:
+def test_variables_with_secrets_are_those_that_the_specification_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("S_KEY", "C_KEY"):
+        monkeypatch.setenv(name, "value")
+    sources = [{"prefix": "S_", "secretRef": {"name": "s"}}, {"secretRef": {"name": "s"}},
+               {"prefix": "C_", "configMapRef": {"name": "c"}}]  # fmt: skip
     source = {"secretKeyRef": {"name": "s", "key": "k"}}
     profile = {"env": [{"name": "OF_PROFILE", "valueFrom": source}], "resource": "a.b/c"}
     env = [{"name": "OF_CLUSTER", "valueFrom": source}, {"name": "OPEN", "value": "x"}]
@@ -172,10 +178,10 @@ def test_variables_with_secrets_are_those_that_the_specification_names() -> None
             read={"format": "sql", "urlEnv": "OF_READ", "query": "SELECT 1"},
             steps=[{"name": "ask", "model": model}],
             write={"format": "sql", "urlEnv": "OF_WRITE", "table": "t", "path": "/out"},
-            cluster={"env": env, "profiles": {"XPU": profile}},
+            cluster={"env": env, "profiles": {"XPU": profile}, "envFrom": sources},
         )
     ).spec
-    expected = ("HEADER", "KEY", "OF_CLUSTER", "OF_PROFILE", "OF_READ", "OF_WRITE")
+    expected = ("HEADER", "KEY", "OF_CLUSTER", "OF_PROFILE", "OF_READ", "OF_WRITE", "S_KEY")
     assert secret_variables(spec).names == expected
 
 

@@ -44,14 +44,14 @@ def test_source_requires_its_fields(read: Document, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("sql", {"shard_keys": ["id"]}, "'shard_keys' and an 'override_num_blocks' above 1 need"),
-        ("sql", {"override_num_blocks": 2}, "'shard_keys' and an 'override_num_blocks' above 1"),
-        ("sql", {"shard_keys": ["id; DROP TABLE t"], "override_num_blocks": 2},
+        ("sql", {"shardKeys": ["id"]}, "'shardKeys' and an 'overrideNumBlocks' above 1 need"),
+        ("sql", {"overrideNumBlocks": 2}, "'shardKeys' and an 'overrideNumBlocks' above 1"),
+        ("sql", {"shardKeys": ["id; DROP TABLE t"], "overrideNumBlocks": 2},
          "expected an SQL name: letters, digits, '_' and '.'"),
         ("sql", {"limit": 3}, "spec.read.options: 'limit' belongs in the query, in the SQL"),
         ("huggingface", {"stream": True}, "did you mean 'streaming'?"),
         ("huggingface", {"limit": 0}, "expected at least 1, got 0"),
-        ("lance", {"include_paths": True}, "unknown option 'include_paths' for lance"),
+        ("lance", {"includePaths": True}, "unknown option 'includePaths' for lance"),
     ],
     ids=short,
 )  # fmt: skip

@@ -27,7 +27,7 @@ ATTEMPT = {
     "cause": "NodeLost",
     "message": "node-2 was drained",
     "rows": 40,
-    "gpuSeconds": 300,
+    "deviceSeconds": 300,
     "cpuSeconds": 600,
 }
 SMALLEST: dict[str, Any] = {"phase": "Pending", "observedGeneration": 1, "conditions": []}
@@ -53,7 +53,7 @@ FULL: dict[str, Any] = {
     "suspendedSeconds": 60,
     "progressTime": TIME,
     "usageTime": TIME,
-    "gpuSeconds": 500,
+    "deviceSeconds": 500,
     "cpuSeconds": 900,
     "rayJobName": "job-2",
     "rayClusterName": "job-2-abcde",

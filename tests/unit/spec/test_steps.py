@@ -27,8 +27,6 @@ KINDS: dict[str, Any] = {
     "renameColumns": {"a": "b"},
     "explode": {"column": "a"},
     "chunk": {"column": "a", "size": 100},
-    "repartition": {"rowsPerBlock": 100},
-    "nearest": {"path": "s3://out/index/", "column": "a", "output": "b"},
 }
 """The kinds of steps, and a valid example of each."""
 POOL_FIELDS: dict[str, Any] = {"batchSize": 8, "replicas": {"max": 2}, "resources": {"cpu": 2}}
@@ -38,7 +36,7 @@ BATCH_SIZE = ".batchSize: expected a whole number from 1 to 1000000, or 'auto', 
 
 def with_step(**fields: Any) -> Document:
     """Return a document with one step."""
-    read = {"format": "text", "paths": ["in"], "options": {"include_paths": True}}
+    read = {"format": "text", "paths": ["in"], "options": {"includePaths": True}}
     return document(read=read, steps=[without_removed({"name": "step", **fields})])
 
 
@@ -80,7 +78,7 @@ def test_step_requires_exactly_one_kind(held: list[str], message: str) -> None:
 def test_pool_fields_are_for_models_and_classes(field: str) -> None:
     for kind in ("model", "python"):
         assert first_step(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]})), kind
-    for kind in KINDS.keys() - {"model", "python", "nearest"}:
+    for kind in KINDS.keys() - {"model", "python"}:
         message = refused(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]}))
         assert message == f"{STEP}: '{field}' does not apply to a {kind} step. Remove it"
 
@@ -113,30 +111,11 @@ def test_callable_in_capwords_is_a_class(callable_: str, is_class: bool) -> None
         ({"resources": {"gpu": 1}, "replicas": {"max": 2}}, "replicas"),
     ],
 )
-def test_function_or_nearest_with_replicas_is_refused(fields: Document, field: str) -> None:
+def test_function_with_replicas_is_refused(fields: Document, field: str) -> None:
     assert refused(with_step(python={"callable": "module:function"}, **fields)) == (
         f"{STEP}: '{field}' is for a class, and 'module:function' is a function, which runs "
         "wherever a CPU is free (a class has a name in CapWords)"
     )
-    assert refused(with_step(nearest=KINDS["nearest"], **fields)) == (
-        f"{STEP}: '{field}' is for a class, and a nearest step runs wherever a CPU is free"
-    )
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"k": 0}, ".k: expected at least 1, got 0"),
-        ({"k": 1001}, ".k: expected at most 1000, got 1001"),
-        ({"column": REMOVED}, ".column: required, but missing"),
-        ({"path": "ftp://a/b"}, ".path: the scheme 'ftp://' is not supported"),
-        ({"columns": []}, ".columns: expected at least 1 item"),
-        ({"columns": ["a", "similarity"]}, ": each match has 'similarity' anyway"),
-    ],
-)
-def test_nearest_is_refused(fields: Document, message: str) -> None:
-    nearest = without_removed({**KINDS["nearest"], **fields})
-    assert refused(with_step(nearest=nearest)).startswith(f"{STEP}.nearest{message}")
 
 
 @pytest.mark.parametrize(
@@ -159,19 +138,9 @@ def test_chunk_is_refused(fields: Document, message: str) -> None:
     assert found.startswith(f"{STEP}.chunk{message}")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"nearest": KINDS["nearest"], "resources": {"cpu": 2}},
-        {
-            "python": {"callable": "module:function", "callArgs": {"top": 3}},
-            "resources": {"cpu": 2, "gpu": 0},
-        },
-    ],
-    ids=["nearest", "function"],
-)
-def test_batch_size_and_cpus_without_replicas_are_accepted(fields: Document) -> None:
-    assert first_step(with_step(batchSize=8, **fields))
+def test_batch_size_and_cpus_without_replicas_are_accepted() -> None:
+    function = {"callable": "module:function", "callArgs": {"top": 3}}
+    assert first_step(with_step(batchSize=8, python=function, resources={"cpu": 2, "gpu": 0}))
 
 
 def test_replicas_and_resources_have_defaults() -> None:
@@ -312,7 +281,7 @@ def test_step_number_is_in_the_path_of_a_message() -> None:
 
 def test_steps_of_every_kind_follow_every_format() -> None:
     for format_ in READ_OPTIONS:
-        read = {"format": format_, "paths": ["in"], "options": {"include_paths": True}}
+        read = {"format": format_, "paths": ["in"], "options": {"includePaths": True}}
         steps = [{"name": kind.lower(), kind: value} for kind, value in KINDS.items()]
         assert len(parse(document(read=read, steps=steps)).spec.steps) == len(KINDS)
 

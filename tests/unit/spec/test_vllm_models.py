@@ -138,7 +138,7 @@ def test_vllm_batch_size_or_device_is_refused() -> None:
         ": vllm makes its batches itself: batchSize is a number"
     )
     assert refusal_of({**step, "resources": {"gpu": 1, "custom": {"NPU": 1}}}) == (
-        ": vllm takes GPUs: leave out resources.custom"
+        ": the runtime vllm supports only GPUs: remove resources.custom"
     )
 
 

@@ -54,7 +54,7 @@ def test_write_is_refused(format_: str, fields: dict[str, Any], message: str) ->
     assert refused(writing(format_, **fields)).startswith(f"spec.write.{message}")
 
 
-@pytest.mark.parametrize("format_", ["parquet", "json", "csv", "webdataset", "images"])
+@pytest.mark.parametrize("format_", ["parquet", "json", "csv", "webdataset"])
 @pytest.mark.parametrize("column", ["_day", ".day"])
 def test_partition_column_that_readers_skip_is_refused(format_: str, column: str) -> None:
     message = refused(writing(format_, partitionBy=["class", column]))

@@ -8,18 +8,14 @@ import pytest
 
 from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
-from batchinference.pipeline.html_report.samples import Cell
 from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.progress import Progress, RowsOverTime
 from batchinference.ui.pages import (
-    FoundRow,
     JobDetails,
     JobEntry,
-    SearchPage,
     job_page,
     jobs_page,
     problem_page,
-    search_page,
 )
 
 SCRIPT = '<script>alert("x")</script>'
@@ -77,12 +73,9 @@ def test_all_values_are_escaped() -> None:
     )
     entry = JobEntry("0", SCRIPT, state)
     group = ErrorGroup(SCRIPT, SCRIPT, 1, [{"path": SCRIPT, "row": 1}])
-    row = FoundRow(1, 0.5, {SCRIPT: Cell(SCRIPT)})
-    given = {"text": SCRIPT, "image": SCRIPT, "row": SCRIPT, "where": SCRIPT, "problem": SCRIPT}
     pages = [
         jobs_page([entry], SCRIPT),
         job_page(JobDetails(entry, NO_HISTORY, [group], SCRIPT)),
-        search_page(SearchPage(entry, **given, rows=[row])),
         problem_page(SCRIPT, SCRIPT),
     ]
     for page in pages:

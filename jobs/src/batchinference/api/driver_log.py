@@ -6,7 +6,7 @@ from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes, Object
 from batchinference.credentials import LineMasker
 from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL
-from batchinference.rendering.patches import RAY_CONTAINER
+from batchinference.rendering.names import RAY_CONTAINER
 from batchinference.rendering.rayjob import RAY_LOGS
 
 MAX_BYTES = 1_000_000

@@ -70,7 +70,7 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
 
 def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
     changed = {
-        field: _absolute(place.uri, Path(escaped(str(directory))) if place.escaped else directory)
+        field: _absolute(place.uri, directory)
         for field, place in step.facts.places.items()
         if _is_path(place, directory)
     }

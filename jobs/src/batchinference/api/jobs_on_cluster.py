@@ -55,7 +55,7 @@ class JobStatus:
             Counts.model_validate(counts, extra="ignore") if counts else None,
             status.get("attempt"),
             status.get("output") or job["spec"]["write"]["path"],
-            status.get("gpus"),
+            status.get("devices"),
             str(Cost.model_validate(cost, extra="ignore")) if cost else "",
             [WarningCount.model_validate(one) for one in status.get("warnings", ())],
             status,

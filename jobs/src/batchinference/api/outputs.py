@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from batchinference.pipeline.storage.location import Location
-    from batchinference.pipeline.verify.jobs import Work
+    from batchinference.pipeline.verify.jobs import StoredJob
 
 _SHOWN = ("path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
@@ -46,13 +46,13 @@ class OutputStatus:
     """Differences between the input and the output, according to the last report."""
 
 
-def works_at(output: str) -> list[Work]:
+def stored_jobs(output: str) -> list[StoredJob]:
     """Return the jobs that have written to an output. Raises JobFailure if there are none."""
     from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.storage.location import Location
-    from batchinference.pipeline.verify.jobs import places_at, work_at
+    from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
 
-    found = [work for place in places_at(Location(output)) if (work := work_at(place))]
+    found = [work for place in stored_layouts(Location(output)) if (work := stored_job(place))]
     if not found:
         raise BadInput(f"'{output}': the job has not begun to write yet")
     return found
@@ -60,10 +60,10 @@ def works_at(output: str) -> list[Work]:
 
 def status_of(output: str) -> list[OutputStatus]:
     """Return the state of each job that has written to an output. Raises JobFailure."""
-    return [_status(output, work) for work in works_at(output)]
+    return [_status(output, work) for work in stored_jobs(output)]
 
 
-def _status(output: str, work: Work) -> OutputStatus:
+def _status(output: str, work: StoredJob) -> OutputStatus:
     from batchinference.pipeline.report.stored import reported_counts
 
     counts, report = reported_counts(_counts(work)), _report_of(work)
@@ -85,7 +85,7 @@ def _status(output: str, work: Work) -> OutputStatus:
     )
 
 
-def _has_ended(work: Work, report: Report | None) -> bool:
+def _has_ended(work: StoredJob, report: Report | None) -> bool:
     """Return whether the last run has reported its end, or its process has died."""
     from batchinference.pipeline.commit.lease import is_dead
 
@@ -93,7 +93,7 @@ def _has_ended(work: Work, report: Report | None) -> bool:
     return ended or is_dead(work.lease.process)
 
 
-def _counts(work: Work) -> Any:
+def _counts(work: StoredJob) -> Any:
     """Return the counts of the committed rows, without reading every manifest."""
     from batchinference.pipeline.commit.attempt import Attempt, start_of
     from batchinference.pipeline.commit.snapshot import Snapshot
@@ -104,7 +104,7 @@ def _counts(work: Work) -> Any:
     return start.counts + Attempt(work.layout, work.lease).counts()
 
 
-def _progress(work: Work, rows: int, report: Report | None) -> Progress:
+def _progress(work: StoredJob, rows: int, report: Report | None) -> Progress:
     """Return the progress of an output with these rows. Its total is that of the report or of the
     file statistics."""
     if work.finished:
@@ -114,7 +114,7 @@ def _progress(work: Work, rows: int, report: Report | None) -> Progress:
     return Progress.of(rows, _total(work))
 
 
-def _total(work: Work) -> int | None:
+def _total(work: StoredJob) -> int | None:
     """Return the number of input rows from the statistics of files; None if it is unknown."""
     from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.input.snapshot import read_snapshot
@@ -128,17 +128,15 @@ def _total(work: Work) -> int | None:
     return sum(each.rows for each in stats.values()) if complete and stats else frozen.rows
 
 
-def _report_of(work: Work) -> Report | None:
-    """Return the stored report of a job; None if it is missing or damaged. Raises LargeReport."""
-    from batchinference.pipeline.storage.stored_texts import read_report
-
+def _report_of(work: StoredJob) -> Report | None:
+    """Return the stored report of a job; None if it is missing or damaged."""
     try:
-        return Report.parse(read_report(work.layout.report))
+        return Report.parse(work.layout.report.read())
     except (OSError, ValueError):
         return None
 
 
-def _heartbeat_age(work: Work) -> float | None:
+def _heartbeat_age(work: StoredJob) -> float | None:
     from batchinference.pipeline.commit.lease import heartbeat_file
 
     written = heartbeat_file(work.layout, work.lease).info().mtime
@@ -152,7 +150,7 @@ def report_of(output: str) -> Report:
     """
     from batchinference.pipeline.errors import BadInput
 
-    reports = [report for work in works_at(output) if (report := _report_of(work))]
+    reports = [report for work in stored_jobs(output) if (report := _report_of(work))]
     if not reports:
         raise BadInput(
             f"'{output}' has no readable report: the job has not ended, or its report is damaged. "
@@ -161,7 +159,7 @@ def report_of(output: str) -> Report:
     return max(reports, key=lambda report: report.updated_at)
 
 
-def logs_of(work: Work) -> list[Location]:
+def logs_of(work: StoredJob) -> list[Location]:
     """Return the stored logs of an output, oldest first."""
     from batchinference.api.run_log import LOG_DIRECTORY, stored_logs
 
@@ -169,21 +167,20 @@ def logs_of(work: Work) -> list[Location]:
 
 
 def last_log(output: str) -> str:
-    """Return the end of the log of the last run. Raises JobFailure if there is none."""
+    """Return the log of the last run. Raises JobFailure if there is none."""
     from batchinference.pipeline.errors import BadInput
-    from batchinference.pipeline.storage.stored_texts import read_end
 
-    logs = logs_of(works_at(output)[0])
+    logs = logs_of(stored_jobs(output)[0])
     if not logs:
         raise BadInput(f"'{output}' has no log: no run has stored one yet")
-    return read_end(logs[-1])
+    return logs[-1].read().decode(errors="replace")
 
 
 def error_tables(output: str) -> Iterator[pa.Table]:
     """Yield tables with the error records of an output. Raises JobFailure."""
     from batchinference.pipeline.output.error_records import read_error_records
 
-    for work in works_at(output):
+    for work in stored_jobs(output):
         yield from read_error_records(work.layout, work.committed().entries)
 
 

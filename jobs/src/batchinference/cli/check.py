@@ -26,7 +26,7 @@ from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.columns import replaced_columns
-from batchinference.rendering import Names, attempt_objects, effective, token_secret
+from batchinference.rendering import Names, attempt_objects, token_secret, with_platform_defaults
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadows import shadowing
 from batchinference.spec import (
@@ -36,12 +36,13 @@ from batchinference.spec import (
     SpecError,
     load_documents,
     parse,
-    parse_cluster,
+    parse_defaults,
     parse_one,
 )
-from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.parameters import Values
+from batchinference.spec.platform_defaults import Patch, PlatformDefaults
+from batchinference.spec.problems import raise_for_problems
 from batchinference.version import __version__
 
 
@@ -128,29 +129,26 @@ def _check_document(
         return _validate_schedule(document, values), []
     job = parse(document, values)
     plan_for_cluster(job.spec)
-    remarks = [] if directory is None else _check_deep(job, directory)
-    return f"{job.metadata.name} is valid", [
-        *replaced_columns(job.spec, job.spec.read.columns),
-        *map(str, remarks),
-    ]
+    if directory is not None:
+        _check_deep(job, directory)
+    notes = list(replaced_columns(job.spec, job.spec.read.columns))
+    return f"{job.metadata.name} is valid", notes
 
 
-def _check_deep(job: BatchInference, directory: Path) -> list[Problem]:
-    """Return remarks about the job on a cluster. Raises SpecError with all problems of the job's
-    input, columns, models, code and output."""
+def _check_deep(job: BatchInference, directory: Path) -> None:
+    """Raise SpecError with all problems of the job's input, columns, models, code and output."""
     if not pipeline_is_installed():
         raise SpecError([])  # pipeline_is_installed has printed the problem
     from batchinference.pipeline.commit.lease import identity_of
-    from batchinference.pipeline.preflight import preflight, small_pods
+    from batchinference.pipeline.preflight import preflight
     from batchinference.pipeline.steps.user_modules import add_import_path
 
-    if problems := [Problem("", problem) for problem in shadowing([str(directory)])]:
+    problems = [Problem("", problem) for problem in shadowing([str(directory)])]
+    if not problems:
+        add_import_path(str(directory))
+        problems = preflight(with_absolute_paths(job, directory).spec, identity_of(job))
+    if problems:
         raise SpecError(problems)
-    add_import_path(str(directory))
-    spec = with_absolute_paths(job, directory).spec
-    if problems := preflight(spec, identity_of(job)):
-        raise SpecError(problems)
-    return list(small_pods(spec, plan_for_cluster(spec)))
 
 
 def _validate_schedule(document: dict[str, Any], values: Values) -> str:
@@ -192,9 +190,10 @@ def _load_and_show(
     file: str,
     platform: Platform,
     settings: Sequence[str],
-    show: Callable[[BatchInference], None],
+    show: Callable[[BatchInference, Sequence[Patch]], None],
 ) -> int:
-    """Call `show` with the job and its complete cluster settings, or print its problems.
+    """Call `show` with the job with complete cluster settings, and the patches of the platform. Or
+    print the problems of the job.
 
     Return the exit code. Without a policy file, everything is allowed.
     """
@@ -205,35 +204,36 @@ def _load_and_show(
         policy = parse_policy(read_text(current_file)) if platform.policy else None
         current_file = file
         job = parse_one(read_text(file), parameter_values(settings))
-        if policy and (problems := policy.check(job.spec.cluster)):
-            raise SpecError(problems)
-        show(effective(job, defaults))
+        if policy:
+            own = job.spec
+            raise_for_problems([*policy.check(own.cluster), *policy.check_priority(own.priority)])
+        show(with_platform_defaults(job, defaults), defaults.patches)
     except SpecError as error:
         print_problems(current_file, error)
         return exits.BAD_INPUT
     return exits.SUCCESS
 
 
-def _load_defaults(file: Path | None) -> Cluster:
+def _load_defaults(file: Path | None) -> PlatformDefaults:
     """Return the operator's defaults. The default image is the pipeline image of this version."""
-    defaults = parse_cluster(read_text(str(file))) if file else Cluster()
+    defaults = parse_defaults(read_text(str(file))) if file else PlatformDefaults()
     image = defaults.image or f"batchinference/pipeline:{__version__}"
     return defaults.model_copy(update={"image": image})
 
 
-def _print_plan(job: BatchInference, form: Format) -> None:
+def _print_plan(job: BatchInference, patches: Sequence[Patch], form: Format) -> None:
     problems: list[Problem] = []
     try:
-        attempt_objects(job, _names(job), None)
+        attempt_objects(job, _names(job), None, patches=patches)
     except SpecError as error:
         problems = error.problems
     show_view(view_of(job.spec, plan_for_cluster(job.spec), problems), form)
 
 
-def _print_objects(job: BatchInference, form: Format) -> None:
+def _print_objects(job: BatchInference, patches: Sequence[Patch], form: Format) -> None:
     """Print the job's objects without an owner, for kubectl apply."""
     names = _names(job)
-    config_map, ray_job = attempt_objects(job, names, None)
+    config_map, ray_job = attempt_objects(job, names, None, patches=patches)
     secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)
     objects = [config_map, secret, ray_job]
     if form is Format.JSON:

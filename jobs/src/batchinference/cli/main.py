@@ -192,48 +192,6 @@ def render(
 
 
 @app.command()
-def search(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="A finished job's write.path.")],
-    text: Annotated[str | None, typer.Option(help="Find rows like this text.")] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Find rows like this image.")
-    ] = None,
-    row: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ROW",
-            help="Find rows like this row of the output: its number, or COLUMN=VALUE.",
-        ),
-    ] = None,
-    count: Annotated[int, typer.Option("-k", min=1, help="Number of rows.")] = 5,
-    column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The column that holds the embeddings.")
-    ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="Only rows for which this is true, as in filters."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="JOB", help="Your job file, whose model embeds a text or an image."),
-    ] = None,
-    trust_output: TrustOutput = False,
-    form: Output = Format.TEXT,
-) -> None:
-    """Find the rows of an output whose embeddings are most similar to a text, an image or a row.
-
-    Exit codes: 0 done, 1 the job's model failed, 2 the output or the query is wrong.
-    """
-    from batchinference.api.search import SearchQuery
-    from batchinference.cli.search import SearchOptions, search_output
-
-    options = SearchOptions(
-        SearchQuery(text, image, row, count, where), column, model, trust_output, form
-    )
-    raise typer.Exit(search_output(output, options))
-
-
-@app.command()
 def verify(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="A job's write.path.")],
     quick: Annotated[

@@ -119,7 +119,7 @@ def report(
 
 
 @app.command()
-def ui(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
+def ui(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -130,19 +130,9 @@ def ui(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     namespace: Namespace = None,
     context: Context = None,
     port: Port = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="JOB", help="Your job file, whose model embeds search queries."),
-    ] = None,
-    trust_output: Annotated[
-        bool,
-        typer.Option(
-            "--trust-output", help="Load models and pictures that the outputs of the jobs name."
-        ),
-    ] = False,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Show jobs in the browser: live progress, failed rows, reports, and similarity search.
+    """Show jobs in the browser: live progress, failed rows, and reports.
 
     The page is served on this machine, to you only, until you press Ctrl+C.
 
@@ -150,5 +140,5 @@ def ui(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     """
     from batchinference.cli.show_ui import UiOptions, show_ui
 
-    options = UiOptions(targets or [], namespace, context, port, model, trust_output, browser)
+    options = UiOptions(targets or [], namespace, context, port, browser)
     raise typer.Exit(show_ui(options))

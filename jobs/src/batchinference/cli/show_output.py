@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from batchinference.api.driver_log import running_log
-from batchinference.api.outputs import error_groups, last_log, logs_of, report_of, works_at
+from batchinference.api.outputs import error_groups, last_log, logs_of, report_of, stored_jobs
 from batchinference.api.targets import Target
 from batchinference.cli.printing import Format, echo, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
@@ -48,7 +48,7 @@ def _show_group(group: ErrorGroup) -> None:
 
 def show_logs(target: Target, *, every: bool, previous: bool) -> None:
     if every:
-        found = read_output("logs", target, lambda output: logs_of(works_at(output)[0]))
+        found = read_output("logs", target, lambda output: logs_of(stored_jobs(output)[0]))
         for log in found:
             echo(log.uri)
         return

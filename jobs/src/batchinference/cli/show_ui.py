@@ -29,9 +29,6 @@ class UiOptions:
     context: str | None
     port: int | None
     """None takes the first free one of DEFAULT_PORTS."""
-    job: str | None
-    """The user's job file, whose model embeds search queries."""
-    trusted: bool
     browser: bool
 
 
@@ -41,7 +38,7 @@ def show_ui(options: UiOptions) -> int:
         return exits.BAD_INPUT
     from batchinference.ui.jobs import GivenJobs, JobsOfNamespace
     from batchinference.ui.server import address_of, serving
-    from batchinference.ui.site import SearchTrust, Site
+    from batchinference.ui.site import Site
 
     place = options.namespace, options.context
     try:
@@ -51,7 +48,7 @@ def show_ui(options: UiOptions) -> int:
         echo(f"ui: {error}. Or name the outputs to show", err=True)
         return exits.BAD_INPUT
     ports = DEFAULT_PORTS if options.port is None else [options.port]
-    site = Site(jobs, SearchTrust(options.job, options.trusted))
+    site = Site(jobs)
     try:
         with (
             serving(ports, secrets.token_urlsafe(16), site) as server,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from batchinference.cli.printing import echo
-from batchinference.pipeline.report.merge import sum_warnings
+from batchinference.pipeline.report.builder import sum_warnings
 from batchinference.pipeline.verify.findings import (
     Finding,
     JobReport,

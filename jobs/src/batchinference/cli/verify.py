@@ -46,10 +46,7 @@ def _verify(output: str, *, quick: bool, trusted: bool) -> VerificationReport:
     from rich.console import Console
 
     from batchinference.pipeline.storage.location import Location
-    from batchinference.pipeline.verify.jobs import trusted_places
     from batchinference.pipeline.verify.verify import verify
 
-    for place in trusted_places(Location(output)) if trusted else ():
-        echo(f"verify: '{output}' is trusted: connecting to {place}", err=True)
     with Console(stderr=True, quiet=is_quiet()).status(f"reading {output} and its input"):
         return verify(Location(output), quick=quick, trusted=trusted)

@@ -10,11 +10,11 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
-from batchinference.pipeline.commit.claim import publish
+from batchinference.pipeline.commit.claim import swap_in_replacement
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.output_plan import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.error_limits import check_errors, check_warnings
@@ -24,12 +24,11 @@ from batchinference.pipeline.errors import (
     OutOfMemory,
     WorkerCrashed,
 )
-from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
+from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun, Passes
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
 from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.passes import Passes
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
@@ -37,9 +36,7 @@ from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.report.builder import ReportBuilder
-from batchinference.pipeline.report.merge import merge_reports
-from batchinference.pipeline.report.notes import collect_notes
+from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.row_batch import WRITE_STEP, unpack_ids
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
@@ -211,7 +208,7 @@ class JobRun:
             # its stored report is final, even if replacing the old output fails
             self._attempt = None
             layout = self._layout
-            publish(layout, identity_of(self.job))
+            swap_in_replacement(layout, identity_of(self.job))
         else:
             layout = attempt.layout
         self.page = write_page(layout, self.job.spec, report, snapshot.entries)

@@ -15,7 +15,6 @@ from decimal import Decimal
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from batchinference.pipeline.storage.json import check_size
 from batchinference.spec.column_types import ColumnType
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -145,9 +144,8 @@ def load_exact(document: bytes | str) -> Any:
 
 
 def load_unique(document: bytes | str, fractions: Callable[[str], Any] = float) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid, has too many values, or names a
-    field of an object twice."""
-    check_size(document)
+    """Return the parsed JSON. Raises ValueError if it is invalid, or names a field of an object
+    twice."""
     with _valid():
         return json.loads(document, parse_float=fractions, object_pairs_hook=_unique)
 
@@ -160,7 +158,7 @@ def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
     while at < len(text):
         try:
             document, end = decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             end = text.find("\n", at) + 1 or len(text)
         else:
             yield document

@@ -5,13 +5,13 @@ Nothing is written, no user code runs, and no model is loaded."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.decision import decide, load_state
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
 from batchinference.pipeline.input.files import FileInput, open_input
@@ -24,15 +24,12 @@ from batchinference.pipeline.prepare import (
     check_paths,
     request_of,
 )
-from batchinference.pipeline.runtimes.model_files import weight_bytes
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan import Plan
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
-from batchinference.spec.quantities import memory_bytes
-from batchinference.spec.steps import Step, to_alias
+from batchinference.spec.steps import to_alias
 
 COMPARED_FILES = 3
 """Files whose first bytes are compared with the format of the input."""
@@ -56,30 +53,6 @@ def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
         _failure_of(lambda: _check_output(spec, layout, job, reads_content=reads_output)),
     )
     return [*steps, *(Problem("", failure.message) for failure in failures if failure)]
-
-
-def small_pods(spec: BatchInferenceSpec, plan: Plan) -> Iterator[Problem]:
-    """Yield the models whose pod on a cluster has less memory than their weight files, where the
-    size of the files is known without a download."""
-    memory = {group.name: group.memory for group in plan.groups}
-    for stage in plan.stages:
-        pod = memory[plan.group_of(stage)]
-        for step in stage.steps:
-            size = _weight_bytes(step) // stage.pods
-            if size > memory_bytes(pod):
-                number = [one.name for one in spec.steps].index(step.name)
-                yield Problem(
-                    f"spec.steps[{number}].resources.memory",
-                    f"on a cluster, the pod of the model has {pod}, and the weights have "
-                    f"{size / 2**30:.1f} GiB. Set it to more than that",
-                )
-
-
-def _weight_bytes(step: Step) -> int:
-    model = step.model
-    if model is None or model.source_or_none is None:
-        return 0
-    return weight_bytes(model.source_or_none, model.revision_or_none, model.storage_of_source)
 
 
 def _failure_of(check: Callable[[], None]) -> JobFailure | None:

@@ -9,18 +9,21 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.decision import (
-    AlreadyComplete,
-    FinishTableCommit,
+    Action,
+    OutputReader,
     Request,
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
 from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.commit.output_plan import OutputPlan, begin_attempt, look_at_output
-from batchinference.pipeline.commit.output_reader import OutputReader
+from batchinference.pipeline.commit.output_plan import (
+    OutputPlan,
+    OutputTarget,
+    begin_attempt,
+    look_at_output,
+)
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -70,15 +73,15 @@ def prepare(
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
     plan = look_at_output(target, request, table)
-    if isinstance(plan.action, FinishTableCommit) and plan.state.lease is not None:
+    if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
         _complete(spec, target.layout, plan.state.lease)
         plan = look_at_output(replace(target, reader=OutputReader()), request, table)
     try:
         source = _open_input(spec, target, plan, job)
     except NoNewFiles as remark:
         return NothingToDo(target.complete[0], str(remark), target.complete)
-    if isinstance(plan.action, AlreadyComplete):
-        complete = plan.action.layout
+    if plan.action is Action.ALREADY_COMPLETE:
+        complete = plan.state.layout
         return NothingToDo(complete, describe_changes(source, target.complete or [complete]))
     if plan.start is not None and not source.continues(plan.start.input):
         plan = plan.without_rows(spec.read.format)
@@ -158,7 +161,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:
     """Return what a job requests of its output. The hashes of its code are computed."""
     code, work = code_of(spec), work_of(spec)
-    retry = spec.errors.retry
+    retry = spec.errors.retry_failed_rows
     return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
 
 
@@ -190,7 +193,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     problems = list(check_columns(spec, source.columns()))
     if not problems:
         problems = list(
-            type_problems(spec.steps, source.types(), source.why_text)
+            type_problems(spec.steps, source.types())
             if isinstance(source, FileInput)
             else type_problems(spec.steps, {})
         )

@@ -79,7 +79,7 @@ class Preview:
             check_step(step)
         yield self._read()
         for step in self.spec.steps:
-            if len(self._batch.ids) and step.facts.rows_per_block is None:
+            if len(self._batch.ids):
                 yield self._run(step)
 
     def written(self) -> pa.Table:

@@ -63,47 +63,6 @@ if TYPE_CHECKING:
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpState
 
-__all__ = [
-    "ArrowPythonObjectType",
-    "AuthenticationTokenLoader",
-    "ExecutionCallback",
-    "HuggingFaceDatasource",
-    "InternalQueueOperatorMixin",
-    "LanceDatasource",
-    "NodeLifetime",
-    "OpState",
-    "SQLDatasource",
-    "StreamingExecutor",
-    "accelerator_of_machine",
-    "auto_init_hook",
-    "bundle_in_time",
-    "bundle_whole_calls",
-    "concat",
-    "errors_of_blocks",
-    "get_memory_info_reply",
-    "get_state_from_address",
-    "has_dead_actors",
-    "has_flag",
-    "keep_read_blocks",
-    "lost_nodes",
-    "maybe_enable_token_auth_if_token_available",
-    "node_lifetimes",
-    "node_of_this_process",
-    "notes_below",
-    "number_of_this_task",
-    "outputs_within",
-    "owner_of_this_process",
-    "put_note",
-    "remove_note",
-    "replaces_dead_process",
-    "retries_of_this_task",
-    "set_flag",
-    "start_late_bundle",
-    "unify_schemas",
-    "whole_call",
-    "without_monitors",
-]
-
 _map_operator: Any = map_operator
 _pass_on = _map_operator.yield_block_with_stats
 _WHOLE = 1 << 40

@@ -7,8 +7,8 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from threading import Lock, get_ident
+from contextlib import contextmanager
+from threading import Lock
 from typing import TypeVar
 
 SHARE, LEAST_SECONDS = 0.1, 0.1
@@ -23,46 +23,6 @@ def preparation_of(step: str) -> str:
     """Return the name under which the time is reported that tasks take to prepare the inputs of a
     model step for its pool."""
     return f"{step} (preparation)"
-
-
-class ThreadCpuTimes:
-    """The CPU time of threads that are measured on their own, while they are measured."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._began: dict[int, float] = {}
-        """The CPU seconds of each such thread when its measurement began."""
-        self._ended = 0.0
-        """The CPU seconds of all measurements that have ended."""
-
-    @contextmanager
-    def this_thread(self) -> Iterator[None]:
-        """Measure the current thread on its own."""
-        thread = get_ident()
-        with self._lock:
-            self._began[thread] = time.thread_time()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._ended += time.thread_time() - self._began.pop(thread)
-
-    def other_cpu_time(self) -> float:
-        """Return the CPU seconds of the process without those of measured threads."""
-        with self._lock:
-            running = sum(_cpu_since(began, thread) for thread, began in self._began.items())
-            return time.process_time() - self._ended - running
-
-
-def _cpu_since(began: float, thread: int) -> float:
-    """Return the CPU seconds of a running thread since it had used `began` seconds. 0 on macOS,
-    where they are counted when the measurement ends."""
-    if not hasattr(time, "pthread_getcpuclockid"):
-        return 0.0
-    return time.clock_gettime(time.pthread_getcpuclockid(thread)) - began
-
-
-_THREADS = ThreadCpuTimes()
 
 
 class SharedClock:
@@ -93,48 +53,34 @@ class SharedClock:
             return self._share
 
 
-_CLOCKS: defaultdict[str, tuple[SharedClock, SharedClock]] = defaultdict(
-    lambda: (SharedClock(time.perf_counter), SharedClock(_THREADS.other_cpu_time))
-)
-"""The clocks for the seconds and for the CPU seconds of each step, for all threads that run it."""
+_CLOCKS: defaultdict[str, SharedClock] = defaultdict(lambda: SharedClock(time.perf_counter))
+"""The clock of each step, for all threads that run it."""
 
 
 class StepTime:
-    """The rows, the seconds and the CPU seconds of a step in one process. Notes have its name.
+    """The rows and the seconds of a step in one process. Notes have its name."""
 
-    With `of_thread`, the CPU seconds are those of the current thread, because other threads do
-    other work meanwhile. Otherwise they are those of the process, because libraries compute in
-    threads of their own, but without those that are measured with `of_thread`."""
-
-    def __init__(self, step: str, *, of_thread: bool = False) -> None:
+    def __init__(self, step: str) -> None:
         self._step = step
-        self._of_thread = of_thread
         self._more: Callable[[], dict[str, float]] = dict
         self._noted = 0.0
         """Seconds in the notes that were taken."""
         self._clear()
 
     def _clear(self) -> None:
-        self._rows, self._seconds, self._cpu = 0, 0.0, 0.0
-        self._load = 0.0
+        self._rows, self._seconds, self._load = 0, 0.0, 0.0
 
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
         """Add the time of the block, after which the step has run over `rows()` rows."""
-        clock, cpu_clock = (
-            (SharedClock(time.perf_counter), SharedClock(time.thread_time))
-            if self._of_thread
-            else _CLOCKS[self._step]
-        )
-        with _THREADS.this_thread() if self._of_thread else nullcontext():
-            began, cpu = clock.begin(), cpu_clock.begin()
-            try:
-                yield
-            finally:
-                ended, cpu_ended = clock.end(), cpu_clock.end()
-            self._rows += rows()
-            self._seconds += ended - began
-            self._cpu += cpu_ended - cpu
+        clock = _CLOCKS[self._step]
+        began = clock.begin()
+        try:
+            yield
+        finally:
+            ended = clock.end()
+        self._rows += rows()
+        self._seconds += ended - began
 
     def of(self, batches: Iterator[Batch], rows: Callable[[Batch], int]) -> Iterator[Batch]:
         """Yield the batches, and add the time in which they are made. `rows` returns the number of
@@ -154,7 +100,7 @@ class StepTime:
     def for_other_thread(self) -> StepTime:
         """Return a new measurement of the same step in this process. It takes over the time of
         loading, as the thread that has loaded the step may compute no rows."""
-        other = StepTime(self._step, of_thread=self._of_thread)
+        other = StepTime(self._step)
         other._more = self._more
         other._load, self._load = self._load, 0.0
         return other
@@ -176,7 +122,7 @@ class StepTime:
         """Return the measurements since the last note as JSON, if there are any."""
         if not self._rows:
             return []
-        note = {"rows": self._rows, "seconds": self._seconds, "cpu_seconds": self._cpu}
+        note = {"rows": self._rows, "seconds": self._seconds}
         note |= self._more()
         if self._load >= LEAST_LOAD_SECONDS:
             note["load_seconds"] = self._load

@@ -16,7 +16,7 @@ from batchinference.plan.pruning import drop_early
 from batchinference.spec.models import Model
 from batchinference.spec.profiles import GPU
 from batchinference.spec.resources import Resources
-from batchinference.spec.steps import TUNABLE, Replicas, Step
+from batchinference.spec.steps import Replicas, Step
 
 SEARCH_ROWS = 256
 """The largest batch that `batchSize: auto` tries, in rows."""
@@ -97,7 +97,7 @@ class Stage:
 def stages_of(steps: list[Step]) -> list[Stage]:
     """Return the stages of the steps, in order. Columns are dropped as early as possible."""
     stages: list[Stage] = []
-    for step in _sized(drop_early(steps)):
+    for step in drop_early(steps):
         stage = _stage(step)
         if stages and _joins(stage, stages[-1]):
             stages[-1] = replace(stages[-1], steps=(*stages[-1].steps, step))
@@ -114,19 +114,6 @@ def with_preparations(stages: Iterable[Stage]) -> Iterator[Stage]:
             step = stage.steps[0].model_copy(update={"batch_size": PREPARED_ROWS})
             yield Stage(stage.name, (step,), prepares=True)
         yield stage
-
-
-def _sized(steps: list[Step]) -> Iterator[Step]:
-    """Yield the steps without those that only say how many rows the next ones get at a time. These
-    have that batch size then, unless they have a model or a batch size of their own."""
-    rows = None
-    for step in steps:
-        if step.facts.rows_per_block:
-            rows = step.facts.rows_per_block
-        elif rows and not step.batch_size and step.model is None and step.kind in TUNABLE:
-            yield step.model_copy(update={"batch_size": rows})
-        else:
-            yield step
 
 
 def _stage(step: Step) -> Stage:

@@ -1,57 +1,57 @@
 """Renders the Kubernetes objects that run a BatchInference, as dicts, without side effects."""
 
-from batchinference.rendering.backstop import Backstop
-from batchinference.rendering.defaults import effective
+from batchinference.rendering.config_map import token_secret
+from batchinference.rendering.defaults import with_platform_defaults
 from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     CLUSTER_LABEL,
+    DEVICES_LABEL,
     GENERATION,
-    GPUS_LABEL,
     MANAGED_BY,
     MANAGER,
     NAME_LABEL,
     NODE_TYPE_LABEL,
     POD_GROUP_LABEL,
+    RAY_CONTAINER,
     RELEASED,
     Names,
 )
-from batchinference.rendering.objects import Owner
+from batchinference.rendering.objects import Owner, running_containers, templates_of
 from batchinference.rendering.rayjob import (
     KEEP_SECONDS,
-    POD_TEMPLATE,
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
+    KubeRayDeadlines,
     attempt_objects,
-    patched_pods,
 )
-from batchinference.rendering.token_secret import token_secret
 
 __all__ = [
     "ATTEMPT_LABEL",
     "CLUSTER_LABEL",
+    "DEVICES_LABEL",
     "GENERATION",
-    "GPUS_LABEL",
     "KEEP_SECONDS",
     "MANAGED_BY",
     "MANAGER",
     "NAME_LABEL",
     "NODE_TYPE_LABEL",
     "POD_GROUP_LABEL",
-    "POD_TEMPLATE",
     "QUEUE_LABEL",
     "RAY_API_VERSION",
     "RAY_CLUSTER",
+    "RAY_CONTAINER",
     "RAY_JOB",
     "RELEASED",
-    "Backstop",
+    "KubeRayDeadlines",
     "Names",
     "Owner",
     "attempt_objects",
-    "effective",
-    "patched_pods",
+    "running_containers",
+    "templates_of",
     "token_secret",
     "with_memory",
+    "with_platform_defaults",
 ]

@@ -27,9 +27,10 @@ DIGEST_VARIABLES = {
 """Environment variables of the head with the SHA-256 of each file. They are part of the RayJob, so
 that a user who can write only ConfigMaps cannot make the driver run another job."""
 _OPERATOR_FIELDS: dict[str, bool | set[str]] = {
-    **dict.fromkeys(("patches", "ray_start_params"), True),
-    **dict.fromkeys(("idle_timeout", "termination_grace_period"), True),
-    "head": {"node_selector", "tolerations"},
+    **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
+    **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
+    **dict.fromkeys(("scheduler_name", "fs_group", "ephemeral_storage"), True),
+    "head": {"node_selector", "tolerations", "ephemeral_storage"},
 }
 """Cluster settings that only the operator reads."""
 
@@ -107,3 +108,25 @@ def job_file(job: BatchInference, uid: str) -> str:
     }
     # the default is ASCII: PyYAML loses some Unicode line breaks if they are not escaped
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
+
+
+TOKEN_KEY = "auth_token"  # noqa: S105
+"""The key of the token in the Secret, as KubeRay expects it."""
+
+
+def token_secret(
+    namespace: str | None, names: Names, token: str, owner: Owner | None
+) -> dict[str, Any]:
+    """Return the Secret with the token that KubeRay, the operator and Ray use in the cluster.
+
+    Its owner must be the RayJob, not the BatchInference. KubeRay needs the token
+    to stop the job of a RayJob that is being deleted. If the Secret were deleted first, KubeRay
+    would wait forever.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(names.secret, namespace, names.labels, owner),
+        "type": "Opaque",
+        "stringData": {TOKEN_KEY: token},
+    }

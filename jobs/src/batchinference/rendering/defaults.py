@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any
-
 from pydantic import ValidationError
 
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.spec.cluster import Cluster
+from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.job import BatchInference
 from batchinference.spec.limits import lower_limits
 from batchinference.spec.merge import with_defaults
-from batchinference.spec.patches import ALL_GROUPS
 from batchinference.spec.problems import Problem, SpecError, problems_of
 
 
-def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
+def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInference:
     """Return the job with its unset cluster settings taken from the defaults.
 
     Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key. Lists of
-    named items (env, volumes, imagePullSecrets) are merged by name. Any other value of the job
-    replaces the default. The lower of two limits applies, so a job cannot exceed the limits of the
-    platform. The platform's patches are appended to the job's patches: they are applied last, and
-    the indexes of the job's patches do not change. In the platform's `rayStartParams` and
-    `patches`, groups that the job does not have are ignored.
+    named items (env, volumes, volumeMounts, imagePullSecrets) are merged by name. Any other value
+    of the job replaces the default. The lower of two limits applies, so a job cannot exceed the
+    limits of the platform. In the platform's `rayStartParams`, groups that the job does not have
+    are ignored.
 
     Raises SpecError if the merged settings are invalid.
     """
     limits = lower_limits(job.spec.cluster.limits, defaults.limits)
     cluster = with_defaults(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
-    if defaults.ray_start_params or defaults.patches:
+    if defaults.ray_start_params:
         plan = plan_for_cluster(_with_cluster(job, cluster).spec)
         known = {ALL_GROUPS, HEAD_GROUP, *(group.name for group in plan.groups)}
-        cluster = cluster.model_copy(
-            update=_group_settings(job.spec.cluster, cluster, defaults, known)
-        )
+        own = job.spec.cluster.ray_start_params
+        params = {
+            group: options
+            for group, options in cluster.ray_start_params.items()
+            if group in known or group in own
+        }
+        cluster = cluster.model_copy(update={"ray_start_params": params})
     return _with_cluster(job, cluster)
-
-
-def _group_settings(
-    own: Cluster, merged: Cluster, defaults: Cluster, known: Container[str]
-) -> dict[str, Any]:
-    """Return `rayStartParams` and `patches` without the platform's settings for unknown groups."""
-    params = {
-        group: options
-        for group, options in merged.ray_start_params.items()
-        if group in known or group in own.ray_start_params
-    }
-    patches = [
-        patch.model_copy(update={"groups": groups})
-        for patch in defaults.patches
-        if (groups := [group for group in patch.groups if group in known])
-    ]
-    return {"ray_start_params": params, "patches": [*own.patches, *patches]}
 
 
 def _with_cluster(job: BatchInference, cluster: Cluster) -> BatchInference:

@@ -37,7 +37,9 @@ def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> 
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     for name, profile in found.items():
         _apply_profile(pod, profile)
-        if profile.resource:
+        if profile.resource_claim_template_name:
+            _claim_devices(pod, profile.resource_claim_template_name, counts[name])
+        elif profile.resource:
             _request_resource(pod, profile.resource, counts[name])
 
 
@@ -49,7 +51,9 @@ def device_count(group: WorkerGroup, profiles: Profiles) -> int:
     counts = {GPU: group.gpus, **dict(group.custom)}
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     return sum(
-        counts[name] for name, profile in found.items() if profile.resource or profile.device
+        counts[name]
+        for name, profile in found.items()
+        if profile.resource or profile.device or profile.resource_claim_template_name
     )
 
 
@@ -72,7 +76,17 @@ def _request_resource(pod: dict[str, Any], resource: str, count: int) -> None:
 
     Nodes with the resource often have a taint with the same name.
     """
-    for quantities in pod["containers"][0]["resources"].values():
+    resources = pod["containers"][0]["resources"]
+    for quantities in (resources["limits"], resources["requests"]):
         quantities[resource] = str(int(quantities.get(resource, 0)) + count)
     taint = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
     pod["tolerations"] = [*pod.get("tolerations", []), taint]
+
+
+def _claim_devices(pod: dict[str, Any], template: str, count: int) -> None:
+    """Add `count` claims of a ResourceClaimTemplate to the pod and to its container."""
+    claims = pod.setdefault("resourceClaims", [])
+    names = [f"device-{number}" for number in range(len(claims), len(claims) + count)]
+    claims += [{"name": name, "resourceClaimTemplateName": template} for name in names]
+    used = pod["containers"][0]["resources"].setdefault("claims", [])
+    used += [{"name": name} for name in names]

@@ -25,20 +25,21 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     0.18 adds a scheduling gate to the pods of every elastic RayCluster, and removes it only from
     clusters that it admits.
     """
-    if cluster.queue is None:
+    if cluster.queue_name is None:
         return ray_job
-    labels = {QUEUE_LABEL: cluster.queue}
-    if cluster.queue_priority_class is not None:
-        labels[PRIORITY_LABEL] = cluster.queue_priority_class
+    labels = {QUEUE_LABEL: cluster.queue_name}
+    if cluster.queue_priority_class_name is not None:
+        labels[PRIORITY_LABEL] = cluster.queue_priority_class_name
     metadata = ray_job["metadata"]
     scales = ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling")
-    annotations = {"annotations": {ELASTIC_ANNOTATION: "true"}} if scales else {}
+    elastic = {ELASTIC_ANNOTATION: "true"} if scales else {}
+    annotations = {**metadata.get("annotations", {}), **elastic}
     return {
         **ray_job,
         "metadata": {
             **metadata,
             "labels": {**metadata["labels"], **labels},
-            **annotations,
+            **({"annotations": annotations} if annotations else {}),
         },
         "spec": {"suspend": True, **ray_job["spec"]},
     }
@@ -46,13 +47,13 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 
 def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
     """Return the problems with queue settings that Kueue would reject or ignore."""
-    if cluster.queue is None and cluster.queue_priority_class is not None:
-        message = "a priority in no queue: set spec.cluster.queue, or a default in the chart"
-        return [Problem("spec.cluster.queuePriorityClass", message)]
-    if cluster.queue is not None and len(groups) > MAX_GROUPS:
+    if cluster.queue_name is None and cluster.queue_priority_class_name is not None:
+        message = "queuePriorityClassName needs a queue: set spec.cluster.queueName"
+        return [Problem("spec.cluster.queuePriorityClassName", message)]
+    if cluster.queue_name is not None and len(groups) > MAX_GROUPS:
         message = (
             f"the job has {len(groups)} worker groups and Kueue takes {MAX_GROUPS}: give steps the "
             "same resources, or leave the queue"
         )
-        return [Problem("spec.cluster.queue", message)]
+        return [Problem("spec.cluster.queueName", message)]
     return []

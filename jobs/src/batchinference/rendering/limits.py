@@ -10,10 +10,9 @@ import json
 from typing import Any
 
 from batchinference.plan import CPU_GROUP
-from batchinference.rendering.names import GPUS_LABEL
-from batchinference.rendering.patches import templates_of
-from batchinference.rendering.pod_resources import containers_without_cpu_limit, cpus_of_pod
-from batchinference.spec.job import BatchInferenceSpec
+from batchinference.rendering.names import DEVICES_LABEL
+from batchinference.rendering.objects import templates_of
+from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.limits import Limits
 from batchinference.spec.problems import Problem
 
@@ -25,49 +24,44 @@ MAX_CLUSTER_BYTES = 384 << 10
 managed fields are about as large as their spec, and the operator reads specs of up to 512 KiB."""
 
 
-def check_size(unpatched: dict[str, Any], ray_cluster: dict[str, Any]) -> list[Problem]:
+def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
     """Return a problem if a RayCluster is too large for the API server."""
-    before, size = _bytes(unpatched), _bytes(ray_cluster)
+    size = _bytes(ray_cluster)
     if size <= MAX_CLUSTER_BYTES:
         return []
     message = (
         f"the RayJob is too large ({-(-size >> 10)} KiB, at most {MAX_CLUSTER_BYTES >> 10} KiB): "
         "each group of pods has its own copy. Shorten it"
     )
-    path = "spec.cluster" if before > MAX_CLUSTER_BYTES else "spec.cluster.patches"
-    return [Problem(path, message)]
+    return [Problem("spec.cluster", message)]
 
 
 def _bytes(value: dict[str, Any]) -> int:
     return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
 
 
-def check_limits(
-    limits: Limits, unpatched: dict[str, Any], ray_cluster: dict[str, Any]
-) -> list[Problem]:
+def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
     """Return a problem for each of `cluster.limits` that the pods of a RayCluster could exceed.
 
-    A patch cannot lower the amount for which a pod counts.
+    Containers that patches of the platform add do not count.
     """
     devices: Shares = []
     cpus: Shares = []
-    before = {name: cpus_of_pod(one["spec"]) for name, _, one in templates_of(unpatched)}
     for name, most, template in templates_of(ray_cluster):
-        labels = template["metadata"]["labels"]
-        devices.append((name, int(labels.get(GPUS_LABEL, "0")), most))
-        cpus.append((name, max(before[name], cpus_of_pod(template["spec"])), most))
+        labels, ray = template["metadata"]["labels"], template["spec"]["containers"][0]
+        devices.append((name, int(labels.get(DEVICES_LABEL, "0")), most))
+        cpus.append((name, cpus_of(ray["resources"]["limits"]["cpu"]), most))
     found = [
-        _check("gpu", "devices", devices, limits.gpu),
+        _check("devices", "devices", devices, limits.devices),
         _check("cpu", "CPUs", cpus, limits.cpu),
         _check_claims(limits, ray_cluster),
-        _check_unlimited(limits, ray_cluster),
     ]
     return [problem for problem in found if problem is not None]
 
 
 def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
     """Return a problem if devices are limited and a pod has claims, whose size is unknown."""
-    if limits.gpu is None and limits.gpu_hours is None:
+    if limits.devices is None and limits.device_hours is None:
         return None
     claiming = [
         name
@@ -77,36 +71,11 @@ def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None
     if not claiming:
         return None
     message = (
-        f"the devices of resourceClaims cannot be counted (group {', '.join(claiming)}), and "
-        "devices are limited: remove the claims, or the limits gpu and gpuHours, in the job and "
-        "where the platform's defaults have them"
+        "the devices of a resourceClaimTemplateName cannot be counted (group "
+        f"{', '.join(claiming)}), and devices are limited: use `resource` in the profile, or "
+        "remove the limits devices and deviceHours in the job and in the platform's defaults"
     )
-    return Problem("spec.cluster.patches", message)
-
-
-def _check_unlimited(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
-    """Return a problem if CPUs are limited and a patched container has no CPU limit."""
-    found = [
-        f"{container['name']} of group {name}"
-        for name, _, template in templates_of(ray_cluster)
-        for container in containers_without_cpu_limit(template["spec"])
-    ]
-    if limits.cpu is None or not found:
-        return None
-    message = (
-        f"CPUs are limited and a container has no CPU limit ({', '.join(found)}): set "
-        "resources.limits.cpu of the container"
-    )
-    return Problem("spec.cluster.patches", message)
-
-
-def check_priority(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return a problem if the priority is above `cluster.limits.priority`."""
-    most = spec.cluster.limits.priority
-    if most is None or spec.priority <= most:
-        return []
-    message = f"{spec.priority} is above limits.priority ({most}). Lower it"
-    return [Problem("spec.priority", message)]
+    return Problem("spec.cluster.profiles", message)
 
 
 def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Problem | None:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from batchinference.plan import CPU_GROUP, WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering.patches import templates_of
 from batchinference.rendering.pods import head_size
 from batchinference.rendering.quantities import memory_quantity
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
-from batchinference.spec.problems import Problem
 from batchinference.spec.quantities import memory_bytes
 from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Step
-
-Object = dict[str, Any]
 
 
 def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInference:
@@ -59,30 +54,6 @@ def _distinct(groups: Sequence[WorkerGroup], raised: Mapping[str, str]) -> dict[
             found[group.name] = memory_quantity(memory_bytes(found[group.name]) - 2**20)
         taken.add(shape)
     return found
-
-
-def check_patched_memory(before: Object, after: Object) -> list[Problem]:
-    """Return a problem for each group of pods whose memory a patch sets.
-
-    `before` and `after` are the RayCluster spec without and with the patches. A patch is applied
-    last, so `retry.outOfMemory` would have no effect on these pods.
-    """
-    pairs = zip(templates_of(before), templates_of(after), strict=True)
-    return [
-        Problem(
-            "spec.retry.outOfMemory",
-            f"it has no effect on group '{group}', whose memory a patch sets. Set "
-            "cluster.head.memory, cluster.workers.memory or resources.memory of the step instead",
-        )
-        for (group, _, template), (_, _, patched) in pairs
-        if _ray_memory(template) != _ray_memory(patched)
-    ]
-
-
-def _ray_memory(template: Object) -> list[Any]:
-    """Return the memory request and the memory limit of the Ray container."""
-    resources = template["spec"]["containers"][0].get("resources") or {}
-    return [(resources.get(kind) or {}).get("memory") for kind in ("requests", "limits")]
 
 
 def _cluster(cluster: Cluster, memory: Mapping[str, str]) -> Cluster:

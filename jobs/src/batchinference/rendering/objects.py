@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.job import API_VERSION, KIND
 
 RESTRICTED: dict[str, Any] = {
@@ -56,3 +57,24 @@ def metadata(
 def dump(model: BaseModel) -> dict[str, Any]:
     """Return a model as JSON with the field names of Kubernetes, without unset fields."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def dump_given(model: BaseModel) -> dict[str, Any]:
+    """Return a model like `dump`, also without fields that have their default value."""
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+
+
+def templates_of(ray_cluster: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
+    """Return the name, maximum number of pods, and pod template of each group of a RayCluster."""
+    workers = ray_cluster["workerGroupSpecs"]
+    return [
+        (HEAD_GROUP, 1, ray_cluster["headGroupSpec"]["template"]),
+        *((group["groupName"], group["maxReplicas"], group["template"]) for group in workers),
+    ]
+
+
+def running_containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the containers of a pod spec that run at the same time, including native sidecars."""
+    first = pod.get("initContainers") or []
+    sidecars = [one for one in first if one.get("restartPolicy") == "Always"]
+    return [*(pod.get("containers") or []), *sidecars]

@@ -6,11 +6,11 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 
 from batchinference.spec.addresses import is_local, local_path
-from batchinference.spec.cluster import Volume
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 from batchinference.spec.step_facts import Place
 from batchinference.spec.steps import Step, to_alias
+from batchinference.spec.volumes import VolumeMount
 
 _FIX = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 
@@ -63,16 +63,16 @@ def _is_relative(place: Place) -> bool:
 
 
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
-    """Return whether a path is on a volume, and the innermost volume at this path is writable."""
+    """Return whether a path is on a volume, and the innermost volume at this path is writable and
+    outlives its pods."""
     target = PurePosixPath(normpath(local_path(path)))
-    mounted = [volume for volume in spec.cluster.volumes if target.is_relative_to(_mount(volume))]
-    return bool(mounted) and _is_writable(max(mounted, key=lambda volume: len(_mount(volume))))
+    mounts = [one for one in spec.cluster.volume_mounts if target.is_relative_to(_path(one))]
+    if not mounts:
+        return False
+    innermost = max(mounts, key=lambda mount: len(_path(mount)))
+    volumes = {volume.name: volume for volume in spec.cluster.volumes}
+    return volumes[innermost.name].kept and not innermost.read_only
 
 
-def _mount(volume: Volume) -> str:
-    return normpath(volume.mount_path)
-
-
-def _is_writable(volume: Volume) -> bool:
-    """Return whether a volume is writable. Kubernetes mounts ConfigMaps and Secrets read-only."""
-    return not (volume.read_only or volume.config_map or volume.secret)
+def _path(mount: VolumeMount) -> str:
+    return normpath(mount.mount_path)

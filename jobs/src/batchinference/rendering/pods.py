@@ -12,11 +12,10 @@ from batchinference.rendering.config_map import (
     digest_of,
 )
 from batchinference.rendering.devices import add_devices, device_count
-from batchinference.rendering.names import ATTEMPT_LABEL, GPUS_LABEL, Names
-from batchinference.rendering.objects import RESTRICTED, dump
-from batchinference.rendering.patches import RAY_CONTAINER
+from batchinference.rendering.names import ATTEMPT_LABEL, DEVICES_LABEL, RAY_CONTAINER, Names
+from batchinference.rendering.objects import RESTRICTED, dump, dump_given
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
-from batchinference.spec.cluster import Cluster, Head, Volume
+from batchinference.spec.cluster import Cluster, Head
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
@@ -46,6 +45,8 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
     """
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
     template["spec"] |= _placement_of_head(cluster.head)
+    storage = cluster.head.ephemeral_storage or cluster.ephemeral_storage
+    _request_storage(template["spec"], storage)
     spec = template["spec"]
     digests = {DIGEST_VARIABLES[name]: digest_of(file) for name, file in files.items()}
     spec["containers"][0]["env"][:0] = [
@@ -96,9 +97,10 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     """Return the pod template of a worker group."""
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
+    _request_storage(template["spec"], cluster.ephemeral_storage)
     add_devices(template["spec"], group, cluster.profiles)
     if devices := device_count(group, cluster.profiles):
-        template["metadata"]["labels"][GPUS_LABEL] = str(devices)
+        template["metadata"]["labels"][DEVICES_LABEL] = str(devices)
     return template
 
 
@@ -111,11 +113,13 @@ def _template(cluster: Cluster, names: Names, resources: dict[str, Any]) -> dict
         "image": cluster.image,
         "resources": resources,
         "env": [dump(variable) for variable in cluster.env],
-        "volumeMounts": [_mount(volume) for volume in cluster.volumes],
+        "volumeMounts": [dump_given(mount) for mount in cluster.volume_mounts],
         "securityContext": RESTRICTED,
         # the operator reports the last lines of the log of a failed pod
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+    if cluster.env_from:
+        ray["envFrom"] = [dump(source) for source in cluster.env_from]
     if cluster.image_pull_policy:
         ray["imagePullPolicy"] = cluster.image_pull_policy
     spec: dict[str, Any] = {
@@ -125,22 +129,31 @@ def _template(cluster: Cluster, names: Names, resources: dict[str, Any]) -> dict
         # neither Ray nor the driver uses the Kubernetes API
         "automountServiceAccountToken": False,
         "containers": [ray],
-        "volumes": [_volume(volume) for volume in cluster.volumes],
+        "volumes": [dump_given(volume) for volume in cluster.volumes],
     }
-    return {
-        "metadata": {"labels": {**names.labels, ATTEMPT_LABEL: str(names.attempt)}},
-        "spec": spec | _placement(cluster),
-    }
+    own = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}
+    metadata: dict[str, Any] = {"labels": {**cluster.labels, **own}}
+    if cluster.annotations:
+        metadata["annotations"] = dict(cluster.annotations)
+    return {"metadata": metadata, "spec": spec | _placement(cluster, own)}
 
 
-def _placement(cluster: Cluster) -> dict[str, Any]:
-    """Return the optional settings of all pods that the job sets."""
+def _placement(cluster: Cluster, own: dict[str, str]) -> dict[str, Any]:
+    """Return the optional settings of all pods that the job sets. `own` are labels of its pods."""
+    spreads = [{"labelSelector": {"matchLabels": own}, **dump_given(spread)}
+               for spread in cluster.topology_spread_constraints]  # fmt: skip
+    # a change of the owner of all files takes minutes on large volumes, so it is done once
+    group = {"fsGroup": cluster.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     settings: dict[str, Any] = {
         "serviceAccountName": cluster.service_account_name,
         "priorityClassName": cluster.priority_class_name,
         "nodeSelector": cluster.node_selector,
         "tolerations": [dump(toleration) for toleration in cluster.tolerations],
         "imagePullSecrets": [dump(secret) for secret in cluster.image_pull_secrets],
+        "affinity": dump_given(cluster.affinity) if cluster.affinity else None,
+        "topologySpreadConstraints": spreads,
+        "schedulerName": cluster.scheduler_name,
+        "securityContext": group if cluster.fs_group else None,
     }
     return {name: value for name, value in settings.items() if value}
 
@@ -155,6 +168,13 @@ def _placement_of_head(head: Head) -> dict[str, Any]:
     return settings
 
 
+def _request_storage(pod: dict[str, Any], size: str | None) -> None:
+    """Request and limit the disk space of the Ray container, if a size is given."""
+    if size is not None:
+        for quantities in pod["containers"][0]["resources"].values():
+            quantities["ephemeral-storage"] = size
+
+
 def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:
     """Return limits and requests. Requests equal limits unless the job sets lower requests."""
     limits = {"cpu": cpu_quantity(cpus), "memory": memory}
@@ -166,15 +186,3 @@ def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str
         "memory": smaller_memory(configured.memory, memory),
     }
     return {"limits": limits, "requests": requests}
-
-
-def _mount(volume: Volume) -> dict[str, Any]:
-    mount: dict[str, Any] = {"name": volume.name, "mountPath": volume.mount_path}
-    return mount | {"readOnly": True} if volume.read_only else mount
-
-
-def _volume(volume: Volume) -> dict[str, Any]:
-    source = dump(volume)
-    for field in ("name", "mountPath", "readOnly"):
-        source.pop(field, None)
-    return {"name": volume.name, **source}

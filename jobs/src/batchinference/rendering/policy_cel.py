@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,16 +18,8 @@ from typing import Any
 
 import yaml
 
-from batchinference.rendering.policy import (
-    HOST_ANNOTATIONS,
-    NO_KINDS,
-    NULL,
-    RULES,
-    Rule,
-    Tree,
-    harmless_values,
-    refusal,
-)
+from batchinference.rendering.policy import RULES, Rule, Tree, refusal
+from batchinference.spec.pods import DEVICE_VARIABLES
 
 MAX_ITEMS = 64
 """Maximum number of list items that CEL checks, because it has no indexes of items. The operator
@@ -43,7 +34,7 @@ def admission_rules() -> str:
 
     A part of the policy has one expression for each of its fields, because the API server needs
     quadratic time to compile an expression. It evaluates to the text of the problems, or to an
-    empty string. The part with `listed` applies to patches if `policy.patches` is a list.
+    empty string.
     """
     start = _Expression("variables.cluster", "variables.place + '.cluster'")
     expressions: dict[str, list[str]] = {}
@@ -51,7 +42,6 @@ def admission_rules() -> str:
         of_rule = [_tree_problems(rule, field, start) for field in _fields(rule.tree)]
         expressions.setdefault(rule.policy, []).extend(of_rule)
     found = [_rule(policy, of_policy) for policy, of_policy in expressions.items()]
-    found.append({**_rule("patches", [_if_patched(_FIELDS)]), "listed": True})
     return _HEADER + yaml.safe_dump(found, sort_keys=False, width=100)
 
 
@@ -65,22 +55,6 @@ def _fields(tree: Tree) -> Iterator[Tree]:
         yield from ({step: one} for one in _fields(below)) if below else [{step: below}]
 
 
-_FIELDS = """
-variables.indexes.filter(i, i < size(variables.cluster.patches)).map(i,
-['metadata', 'spec'].filter(part, part in variables.cluster.patches[i].pod).map(part,
-variables.cluster.patches[i].pod[part].map(field, part + '.' + field)
-.filter(field, !(field in variables.allowed_patches)).map(field, variables.place +
-'.cluster.patches[' + string(i) + '].pod.' + field + ': it ' + variables.refused_patches)
-.join('; ')).filter(text, text != '').join('; ')).filter(text, text != '').join('; ')
-"""
-"""CEL for `policy.patches` as a list. It checks fields such as spec.affinity; the operator checks
-the fields below them, because CEL has no recursion."""
-
-
-def _if_patched(expression: str) -> str:
-    return f"has(variables.cluster.patches) ? {' '.join(expression.split())} : ''"
-
-
 def _join(texts: str) -> str:
     return f"{texts}.filter(text, text != '').join('; ')"
 
@@ -89,12 +63,11 @@ def _join(texts: str) -> str:
 class _Expression:
     """The CEL expressions of a value and of its path.
 
-    A `free` value may have any type or be null. `depth` is the number of enclosing loops.
+    `depth` is the number of enclosing loops.
     """
 
     value: str
     path: str
-    free: bool = False
     depth: int = 0
 
     @property
@@ -102,10 +75,7 @@ class _Expression:
         return "ijkl"[self.depth]
 
     def field(self, name: str) -> _Expression:
-        free = self.free or self.path.endswith(".pod'")
-        return replace(
-            self, value=f"{self.value}.{name}", path=_append_path(self.path, name), free=free
-        )
+        return replace(self, value=f"{self.value}.{name}", path=_append_path(self.path, name))
 
     def index(self) -> _Expression:
         item = self.item
@@ -115,9 +85,6 @@ class _Expression:
     def key(self) -> _Expression:
         path = f"{_append_path(self.path)} + {self.item}"
         return replace(self, value=f"{self.value}[{self.item}]", path=path, depth=self.depth + 1)
-
-    def if_type(self, kind: str, found: str) -> str:
-        return f"(type({self.value}) == {kind} ? {found} : '')" if self.free else found
 
 
 def _append_path(path: str, name: str = "") -> str:
@@ -129,49 +96,37 @@ def _tree_problems(rule: Rule, tree: Tree, at: _Expression) -> str:
     if not tree:
         return _field_problem(rule, at.value, at.path)
     ((step, below),) = tree.items()
-    return at.if_type("list" if step == "[]" else "map", _step_problems(rule, step, below, at))
-
-
-def _step_problems(rule: Rule, step: str, tree: Tree, at: _Expression) -> str:
     if step == "[]":
         items = f"variables.indexes.filter({at.item}, {at.item} < size({at.value}))"
-        return _join(f"{items}.map({at.item}, {_tree_problems(rule, tree, at.index())})")
+        return _join(f"{items}.map({at.item}, {_tree_problems(rule, below, at.index())})")
     if step == "{}":
-        return _join(f"{at.value}.map({at.item}, {_tree_problems(rule, tree, at.key())})")
+        return _join(f"{at.value}.map({at.item}, {_tree_problems(rule, below, at.key())})")
     if step == "*":
-        skipped = f"{at.value}[{at.item}] == null || {at.item} in {list(NO_KINDS)}"
-        inner = f"{skipped} ? '' : {_field_problem(rule, at.item, at.key().path)}"
-        return _join(f"{at.value}.map({at.item}, {inner})")
-    child = at.field(step.rstrip("?!"))
-    if step.endswith("!"):
-        found = f"{child.path} + \": '{NULL}' \" + variables.refused_{rule.policy}"
-        return f"(has({child.value}) && {child.value} == null ? {found} : '')"
-    given = f"has({child.value})" + (f" && {child.value} != null" if child.free else "")
+        problem = _field_problem(rule, at.item, at.key().path)
+        return _join(f"{at.value}.map({at.item}, {at.item} == 'name' ? '' : {problem})")
+    child = at.field(step.rstrip("?"))
     missing = _field_problem(rule, "''", child.path) if step.endswith("?") else "''"
-    return f"({given} ? {_tree_problems(rule, tree, child)} : {missing})"
+    return f"(has({child.value}) ? {_tree_problems(rule, below, child)} : {missing})"
 
 
 def _field_problem(rule: Rule, value: str, path: str) -> str:
     """Return the expression of the problem of one field. It is empty if there is none."""
     refused = f"variables.refused_{rule.policy}"
-    if rule.compare == "annotation":
-        found = " || ".join(f"{value}.startsWith('{name}')" for name in HOST_ANNOTATIONS)
-        return f"({found} ? {path} + \": '\" + {value} + \"' \" + {refused} : '')"
     if rule.compare == "any":
-        literals = [json.dumps(one).replace('"', "'") for one in harmless_values(path.strip("'"))]
-        allowed = " || ".join(f"{value} == {literal}" for literal in literals)
-        named = f"(type({value}) == string ? \": '\" + {value} + \"' \" : ': it ')"
-        return f"({allowed} ? '' : {path} + {named} + {refused})"
-    names = f"variables.allowed_{rule.policy}"
-    allowed = f"type({value}) != string || {_is_listed(rule, value, names)}"
+        return f"({path} + ': it ' + {refused})"
+    allowed = _is_allowed(rule, value, f"variables.allowed_{rule.policy}")
     return f"({allowed} ? '' : {path} + \": '\" + {value} + \"' \" + {refused})"
 
 
-def _is_listed(rule: Rule, value: str, names: str) -> str:
+def _is_allowed(rule: Rule, value: str, names: str) -> str:
+    if rule.compare == "variable":
+        return f"!{list(DEVICE_VARIABLES)}.exists(name, name.startsWith({value}))"
     if rule.compare == "name":
         return f"{value} in {names}"
-    separated = " || ".join(f"{value}.startsWith(name + '{end}')" for end in "/:@")
-    has_prefix = f"name.endsWith('/') ? {value}.startsWith(name) : {separated}"
+    has_prefix = f"name.endsWith('/') && {value}.startsWith(name)"
+    if rule.compare == "image":
+        separated = " || ".join(f"{value}.startsWith(name + '{end}')" for end in "/:@")
+        has_prefix = f"(name.endsWith('/') ? {value}.startsWith(name) : {separated})"
     return f"{names}.exists(name, {value} == name || ({has_prefix}))"
 
 

@@ -7,21 +7,19 @@ patches only its deadlines and ttlSecondsAfterFinished, each field separately.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
-from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
 from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.kueue import queued
 from batchinference.rendering.limits import check_limits, check_size
-from batchinference.rendering.memory import check_patched_memory
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
 from batchinference.rendering.objects import RESTRICTED, Owner, metadata
-from batchinference.rendering.patches import patched, templates_of, versions
+from batchinference.rendering.patches import patched
 from batchinference.rendering.pods import (
     head_size,
     head_template,
@@ -29,17 +27,67 @@ from batchinference.rendering.pods import (
     object_store_bytes,
     worker_template,
 )
-from batchinference.spec.cluster import Cluster
+from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import BatchInference
-from batchinference.spec.patches import ALL_GROUPS
+from batchinference.spec.lifecycle import Deadlines
+from batchinference.spec.platform_defaults import Patch
 from batchinference.spec.problems import raise_for_problems
+
+GRACE_SECONDS = 3600
+"""Seconds between the operator's deadline and KubeRay's deadline for an attempt. The operator knows
+the cause, so it should act first, even after a restart, which takes less time."""
+MAX_SECONDS = 2**31 - 1
+"""The largest value that KubeRay accepts."""
+
+
+class KubeRayDeadlines(NamedTuple):
+    """Seconds from the start of a RayJob after which KubeRay ends it. None means never."""
+
+    active: int | None = None
+    """Deadline for the RayJob to end."""
+    pre_running: int | None = None
+    """Deadline for its cluster to be ready for the driver."""
+
+    @classmethod
+    def of(
+        cls, deadlines: Deadlines, *, queued: bool, counting: bool, waited: int = 0
+    ) -> KubeRayDeadlines:
+        """Return the backstop of one attempt, which is later than each of the operator's deadlines.
+
+        KubeRay counts from the start of the RayJob, which is never before its creation. The
+        operator counts `pending` and `active` from `waited` seconds after the creation. `counting`
+        is false while the operator may still restart its count, which KubeRay cannot do. This
+        happens if pods are gated, as the pods of a `queued` job may be. A queued cluster may wait
+        for gated pods indefinitely, so it has no deadline before it is ready.
+        """
+        active = _later(deadlines.active, waited) if counting else None
+        pending = _later(deadlines.pending, waited) if counting and not queued else None
+        ends = [end for end in (active, _later(deadlines.total)) if end is not None]
+        return cls(min(ends, default=None), pending)
+
+    @classmethod
+    def in_spec(cls, spec: dict[str, Any]) -> Self:
+        """Return the backstop in the spec of a RayJob."""
+        return cls(spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds"))
+
+    @property
+    def fields(self) -> dict[str, int | None]:
+        """The fields of the RayJob spec."""
+        return {"activeDeadlineSeconds": self.active, "preRunningDeadlineSeconds": self.pre_running}
+
+
+def _later(duration: str | None, waited: int = 0) -> int | None:
+    """Return the deadline plus the grace period; None without a deadline or above MAX_SECONDS."""
+    if duration is None:
+        return None
+    seconds = seconds_of(duration) + waited + GRACE_SECONDS
+    return seconds if seconds <= MAX_SECONDS else None
+
 
 RAY_API_VERSION = "ray.io/v1"
 RAY_JOB = "RayJob"
 RAY_CLUSTER = "RayCluster"
-POD_TEMPLATE = "PodTemplate"
-"""The kind with which the API server validates a pod without creating it."""
 RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own directory in its pods
 """Ray's dashboard serves the files of this directory, even after the driver has exited."""
@@ -59,23 +107,23 @@ _HEAD_PARAMETERS = {
 
 
 def attempt_objects(
-    job: BatchInference, names: Names, owner: Owner | None, generation: int | None = None
+    job: BatchInference,
+    names: Names,
+    owner: Owner | None,
+    generation: int | None = None,
+    patches: Sequence[Patch] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the ConfigMap and the RayJob of an attempt of a job with complete cluster settings.
 
-    Both contain the same plan. `generation` is the generation of the BatchInference. Raises
-    SpecError if the job cannot run on a cluster.
+    Both contain the same plan. `generation` is the generation of the BatchInference. `patches` are
+    those of the platform. Raises SpecError if the job cannot run on a cluster.
     """
     plan = plan_for_cluster(job.spec)
     raise_for_problems(check_cluster(job.spec, plan.groups))
     files = files_of(job, plan, names.uid)
-    unpatched = ray_cluster(job, names, files, plan.groups)
-    cluster = patched(unpatched, job.spec.cluster.patches)
-    problems = check_size(unpatched, cluster)
-    problems += check_limits(job.spec.cluster.limits, unpatched, cluster)
-    if job.spec.retry.out_of_memory is not None:
-        problems += check_patched_memory(unpatched, cluster)
-    raise_for_problems(problems)
+    own = ray_cluster(job, names, files, plan.groups)
+    cluster = patched(own, patches)
+    raise_for_problems(check_limits(job.spec.cluster.limits, own) + check_size(cluster))
     ray_job = _ray_job(job, names, owner, cluster)
     if generation is not None:
         ray_job["metadata"].setdefault("annotations", {})[GENERATION] = str(generation)
@@ -85,13 +133,16 @@ def attempt_objects(
 def _ray_job(
     job: BatchInference, names: Names, owner: Owner | None, cluster: dict[str, Any]
 ) -> dict[str, Any]:
-    labels = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}
-    queue = job.spec.cluster.queue is not None
-    backstop = Backstop.of(job.spec.deadlines, queued=queue, counting=not queue)
+    labels = {**job.spec.cluster.labels, **names.labels, ATTEMPT_LABEL: str(names.attempt)}
+    about = metadata(names.ray_job, job.metadata.namespace, labels, owner)
+    if job.spec.cluster.annotations:
+        about["annotations"] = dict(job.spec.cluster.annotations)
+    queue = job.spec.cluster.queue_name is not None
+    backstop = KubeRayDeadlines.of(job.spec.deadlines, queued=queue, counting=not queue)
     body = {
         "apiVersion": RAY_API_VERSION,
         "kind": RAY_JOB,
-        "metadata": metadata(names.ray_job, job.metadata.namespace, labels, owner),
+        "metadata": about,
         "spec": {
             "submissionMode": "HTTPMode",
             "entrypoint": entrypoint(),
@@ -103,26 +154,6 @@ def _ray_job(
         },
     }
     return queued(body, job.spec.cluster)
-
-
-def patched_pods(
-    job: BatchInference, names: Names
-) -> Iterator[tuple[tuple[str, dict[str, Any]], ...]]:
-    """Yield for each patched group the field of each patch, and a PodTemplate with the patch.
-
-    The PodTemplate also has all earlier patches, so the last one has all patches of the group.
-    """
-    patches = job.spec.cluster.patches
-    if not patches:
-        return
-    plan = plan_for_cluster(job.spec)
-    cluster = ray_cluster(job, names, files_of(job, plan, names.uid), plan.groups)
-    for group, _, template in templates_of(cluster):
-        # with a fixed name, the dry run would fail if this PodTemplate existed
-        about = {"generateName": f"{names.ray_job}-{group}-", "namespace": job.metadata.namespace}
-        pod = {"apiVersion": "v1", "kind": POD_TEMPLATE, "metadata": about}
-        if found := tuple(versions(group, template, patches)):
-            yield tuple((field, {**pod, "template": after}) for field, after in found)
 
 
 def entrypoint() -> str:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchinference.spec.documents import load_documents, parse, parse_cluster, parse_one
+    from batchinference.spec.documents import load_documents, parse, parse_defaults, parse_one
     from batchinference.spec.job import (
         API_VERSION,
         GROUP,
@@ -31,11 +31,11 @@ __all__ = [
     "SpecError",
     "load_documents",
     "parse",
-    "parse_cluster",
+    "parse_defaults",
     "parse_one",
 ]
 _MODULES = {
-    **dict.fromkeys(("load_documents", "parse", "parse_cluster", "parse_one"), "documents"),
+    **dict.fromkeys(("load_documents", "parse", "parse_defaults", "parse_one"), "documents"),
     **dict.fromkeys(("Problem", "SpecError"), "problems"),
 }
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ACCELERATOR, all_keys
+from batchinference.spec.base import ACCELERATOR
 
 RAY_NAMES = (
     *("K80", "P4", "P100", "V100", "T4", "A10G", "L4", "L40S", "RTX-PRO-6000"),
@@ -25,11 +25,6 @@ RAY_NAMES = (
 )
 """The names in `ray.util.accelerators` of Ray 2.60. Ray also detects other accelerators, such as
 `Ascend910B2`, and uses the names that their drivers report."""
-CASE_RULE = (
-    f"!has(self.acceleratorType) || self.acceleratorType in {list(RAY_NAMES)} || "
-    f"!(self.acceleratorType.lowerAscii() in {[name.lower() for name in RAY_NAMES]})",
-    "acceleratorType: the names of Ray are case-sensitive, such as A100 or Ascend910B4",
-)
 
 
 def wrong_case_of(name: str) -> str | None:
@@ -54,5 +49,3 @@ def _check_resource_name(name: str) -> str:
 ResourceName = Annotated[
     str, Field(min_length=1, max_length=63), AfterValidator(_check_resource_name)
 ]
-RESOURCE_NAMES = all_keys(ACCELERATOR, _EXPECTED)
-"""The CEL rule of maps whose keys are resource names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
 _WORD = "[A-Za-z_][A-Za-z0-9_]*"
@@ -27,6 +27,8 @@ DATA_KEY = "^[-._A-Za-z0-9]+$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 DIRECTORY = r"^(/(\.?[^/.:][^/:]*|\.\.[^/:]+)?)+$"
 """An absolute path. Kubernetes rejects or resolves paths with `.`, `..` or `:`."""
+_PATH_PART = r"(\.?[^/.:][^/:]*|\.\.[^/:]+)"
+RELATIVE_PATH = f"^{_PATH_PART}(/{_PATH_PART})*$"
 DELIMITER = r"^[\x01-\t\x0b\x0c\x0e-~]$"
 """A character of ASCII other than NUL, a line end, and DEL. Hive separates fields by U+0001."""
 MARK = "^[!-/:-@\\[-`{-~]?$"
@@ -47,24 +49,16 @@ DEVICE_KIND = "^[a-z][a-z0-9]*$"
 START_VALUE = "^[-A-Za-z0-9_./:,=@%+]+$"
 
 
-def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
-    """Return CEL rules and their messages as an extension of a JSON schema."""
-    validations = [{"rule": rule, "message": message} for rule, message in pairs]
-    return {"x-kubernetes-validations": validations}
+def without_credentials(pattern: str) -> dict[str, Any]:
+    """Return the CEL rule that a text does not match the pattern of an address with credentials.
 
-
-def matches(value: str, pattern: str) -> str:
-    """Return the CEL expression that a value matches a regular expression."""
-    escaped = pattern.replace("\\", "\\\\").replace("'", "\\'")
-    return f"{value}.matches('{escaped}')"
-
-
-def all_keys(pattern: str, message: str) -> dict[str, Any]:
-    """Return the CEL rule that all keys of a map match a regular expression.
-
-    The schema of a CRD cannot have a pattern for the keys.
+    It is a rule of the API server too, so that it stores no password. The parser alone has all
+    other rules.
     """
-    return rules((f"self.all(key, {matches('key', pattern)})", message))
+    escaped = pattern.replace("\\", "\\\\").replace("'", "\\'")
+    message = "credentials do not belong in the file"
+    rule = {"rule": f"!self.matches('{escaped}')", "message": message}
+    return {"x-kubernetes-validations": [rule]}
 
 
 def _check_unique(names: list[str]) -> list[str]:
@@ -75,18 +69,33 @@ def _check_unique(names: list[str]) -> list[str]:
     return names
 
 
+def keyed(key: str, most: int, *more: str) -> tuple[Any, Any]:
+    """Return the annotations of a list of at most `most` items that differ in `key` and `more`.
+
+    Kubernetes treats it as a map, so that several owners can have items in it.
+    """
+    keys = [key, *more]
+
+    def check(items: list[Any]) -> list[Any]:
+        found = [tuple(getattr(item, to_snake(each)) for each in keys) for item in items]
+        if repeated := [each for each in found if found.count(each) > 1]:
+            message = "two items have the {key} '{value}'. Remove one of them"
+            context = {"key": " and ".join(keys), "value": " ".join(map(str, repeated[0]))}
+            raise PydanticCustomError("twice", message, context)
+        return items
+
+    extra: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
+    return Field(max_length=most, json_schema_extra=extra), AfterValidator(check)
+
+
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 Unique = AfterValidator(_check_unique)
-NAMED_ONCE = rules(("self.all(a, self.exists_one(b, b == a))", "a name is listed twice"))
 StepColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
-"""Has no CEL rule for unique names: in a list of steps, it would exceed the cost limit of the API
-server."""
-Columns = Annotated[
-    list[ColumnName], Field(min_length=1, max_length=256, json_schema_extra=NAMED_ONCE), Unique
-]
+Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
 Text = Annotated[str, Field(max_length=2048)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
-Cpus = Annotated[float, Field(gt=0, le=1024)]
+Money = Annotated[str, Field(pattern=r"^[0-9]{1,15}(\.[0-9]{1,4})?$", max_length=20)]
+"""An amount of money as a decimal number. As text, because JSON numbers are not exact."""
 
 
 class SpecModel(BaseModel):
@@ -98,9 +107,3 @@ class SpecModel(BaseModel):
         frozen=True,
         strict=True,
     )
-
-
-class OptionsModel(BaseModel):
-    """Options with the snake_case names of Ray Data."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

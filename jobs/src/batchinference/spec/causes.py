@@ -94,7 +94,7 @@ _MEANINGS = {
     Cause.INTERRUPTED: "the driver was stopped, but not by the operator",
     Cause.APPLICATION: "a step raised an error that no row caused",
     Cause.DEADLINE_EXCEEDED: "`deadlines.pending`, `active` or `total` has passed",
-    Cause.LIMIT_EXCEEDED: "the job has used the GPU hours that `cluster.limits` allows",
+    Cause.LIMIT_EXCEEDED: "the job has used the device hours that `cluster.limits` allows",
     Cause.RAY_JOB_DELETED: "a user deleted the RayJob",
 }
 _REMEDIES = {
@@ -139,8 +139,9 @@ _REMEDIES = {
     "the image, in a volume, or on the Hub.",
     Cause.TOO_MANY_ERRORS: "If `errors` is set, look at the error records with `batchinference "
     "errors`. Otherwise, the message names the row. Correct the cause and retry the failed rows "
-    "with `batchinference retry-errors`, or on a cluster with `errors.retry: true`. Or allow more "
-    "failed rows in `errors.maxRows` or `errors.maxPercent`, and run the job again: it resumes.",
+    "with `batchinference retry-errors`, or on a cluster with `errors.retryFailedRows: true`. Or "
+    "allow more failed rows in `errors.maxRows` or `errors.maxPercent`, and run the job again: it "
+    "resumes.",
     Cause.INCOMPLETE: "A cluster retries the job. On your machine, run the job again: it computes "
     "the missing rows. If it happens again, report it with the report of the job.",
     Cause.INTERRUPTED: "A cluster retries the job. On your machine, run the job again: it resumes.",
@@ -151,7 +152,7 @@ _REMEDIES = {
     "`cluster.env`, run the job again: it resumes.",
     Cause.DEADLINE_EXCEEDED: "Increase the deadline that the message names, or give the job more "
     "resources. Then run the job again: it resumes.",
-    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.gpuHours` in the file. If the platform's "
+    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.deviceHours` in the file. If the platform's "
     "defaults set a lower limit, ask the platform team. Then run the job again: it resumes.",
     Cause.RAY_JOB_DELETED: "Run the job again: it resumes. To stop a job for a while, suspend it "
     "instead of deleting its RayJob.",

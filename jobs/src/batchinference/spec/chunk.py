@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel, rules
+from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.models.base import Revision, Source, check_revision
 from batchinference.spec.step_facts import Place, StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -16,21 +16,11 @@ INDEX, START, END = "chunk_index", "chunk_start", "chunk_end"
 _TOO_MUCH = "overlap is more than half of size"
 _NO_TOKENIZER = "unit tokens needs a 'tokenizer', and other units have none"
 _OWN_COLUMN = f"column: the step adds {INDEX}, {START} and {END}. Rename the column first"
-_UNIT = "(has(self.unit) ? self.unit : 'characters')"
 
 
 class Chunk(SpecModel):
     """Divides texts into chunks, each in its own row. All chunks of a text, joined without their
     overlaps, are the text. A chunk ends with a paragraph, a sentence or a word, if possible."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("!has(self.overlap) || 2 * self.overlap <= self.size", _TOO_MUCH),
-            (f"({_UNIT} == 'tokens') == has(self.tokenizer)", _NO_TOKENIZER),
-            (f"!(self.column in ['{INDEX}', '{START}', '{END}'])", _OWN_COLUMN),
-            ("!has(self.revision) || has(self.tokenizer)", _NO_TOKENIZER),
-        )
-    )
 
     column: ColumnName
     """The column with texts, which are replaced by their chunks. The step adds `chunk_index`, which

@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
-    DIRECTORY,
-    DNS_LABEL,
     DNS_SUBDOMAIN,
     START_VALUE,
-    Cpus,
     SpecModel,
-    all_keys,
-    rules,
+    keyed,
 )
-from batchinference.spec.durations import (
-    NOT_ZERO,
-    Duration,
-    DurationOrZero,
-    check_not_zero,
-    seconds_of,
-)
+from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.fixes import above_max
 from batchinference.spec.limits import Limits
-from batchinference.spec.patches import GroupName, Patch
-from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
+from batchinference.spec.pods import (
+    Annotations,
+    EnvFrom,
+    Environment,
+    Labels,
+    NamedRef,
+    NodeSelector,
+    ObjectName,
+    Toleration,
+)
 from batchinference.spec.profiles import Profiles
-from batchinference.spec.quantities import HeadMemory, Memory, MemoryRequest
+from batchinference.spec.quantities import Cpus, HeadMemory, Memory, MemoryRequest
+from batchinference.spec.scheduling import Affinity, TopologySpreads
+from batchinference.spec.volumes import VolumeMounts, Volumes, check_mounts
 
-Directory = Annotated[str, Field(pattern=DIRECTORY, max_length=1024)]
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
 """The length is the maximum of a label value, because Kueue reads the name from a label."""
-RESERVED_VOLUMES = "^(ray-logs|shared-mem|ray-token|batchinference-job|batchinference-kube-api)$"
-RESERVED_PATHS = (
-    "^/+((tmp/+ray|dev/+shm|etc/+batchinference|(var/+)?run/+secrets/+(kubernetes|ray)[.]io)"
-    "(/.*)?)?$"
-)
-"""Mount paths of KubeRay and the operator, and the root directory."""
-_RESERVED = "is reserved for Ray, KubeRay and the operator"
-_ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
-
 MAX_GRACE_SECONDS = 60
 """The next attempt waits at most this long for the pods of the previous one."""
 
@@ -55,15 +43,12 @@ def _check_grace(duration: str) -> str:
     return duration
 
 
-_SHORT = (f"duration(self) <= duration('{MAX_GRACE_SECONDS}s')", f"at most {MAX_GRACE_SECONDS}s")
-GracePeriod = Annotated[
-    DurationOrZero,
-    Field(json_schema_extra=rules(NOT_ZERO, _SHORT)),
-    AfterValidator(check_not_zero),
-    AfterValidator(_check_grace),
-]
+GracePeriod = Annotated[Duration, AfterValidator(_check_grace)]
 
 
+ALL_GROUPS = "*"
+GroupName = Annotated[str, Field(min_length=1, max_length=20)]
+"""`head`, `cpu`, the name of another worker group, or `*` for all groups."""
 RAY_START_OPTIONS = (
     *("object-store-memory", "object-spilling-directory", "plasma-directory", "memory"),
     *("min-worker-port", "max-worker-port", "worker-port-list"),
@@ -72,10 +57,6 @@ RAY_START_OPTIONS = (
 )
 """Options that a job may set. BatchInference or KubeRay sets the others, or they would allow other
 clients to connect to the node."""
-_KNOWN_OPTIONS = all_keys(
-    f"^({'|'.join(RAY_START_OPTIONS)})$",
-    f"rayStartParams: a job may only set {', '.join(RAY_START_OPTIONS)}",
-)
 
 
 def _check_start_option(name: str) -> str:
@@ -90,73 +71,9 @@ RayStartParams = Annotated[
         Annotated[str, Field(max_length=64), AfterValidator(_check_start_option)],
         Annotated[str, Field(pattern=START_VALUE, max_length=256)],
     ],
-    Field(max_length=32, json_schema_extra=_KNOWN_OPTIONS),
+    Field(max_length=32),
 ]
 """Options by name. Values have a pattern because KubeRay inserts them into a shell command."""
-
-
-class NamedRef(SpecModel):
-    name: ObjectName
-    """The name of the object."""
-
-
-class ClaimVolume(SpecModel):
-    claim_name: ObjectName
-    """The name of the PersistentVolumeClaim."""
-
-
-class HostPathVolume(SpecModel):
-    path: Directory
-    """The directory on the node."""
-
-
-class SecretVolume(SpecModel):
-    secret_name: ObjectName
-    """The name of the Secret."""
-
-
-class Volume(SpecModel):
-    """A volume that is mounted in every pod of the job. It has exactly one source."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "[has(self.persistentVolumeClaim), has(self.hostPath), has(self.configMap), "
-                "has(self.secret)].exists_one(given, given)",
-                _ONE_SOURCE,
-            ),
-            (f"!self.name.matches('{RESERVED_VOLUMES}')", f"this volume name {_RESERVED}"),
-            (f"!self.mountPath.matches('{RESERVED_PATHS}')", f"this mountPath {_RESERVED}"),
-        )
-    )
-
-    name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
-    """The name of the volume in the pods."""
-    mount_path: Directory
-    """The directory at which the volume is mounted."""
-    read_only: bool = False
-    """Whether the volume is mounted read-only."""
-    persistent_volume_claim: ClaimVolume | None = None
-    """A PersistentVolumeClaim that all pods can mount (ReadWriteMany or ReadOnlyMany)."""
-    host_path: HostPathVolume | None = None
-    """A directory of the node. Pods share it only if all of them run on the same node."""
-    config_map: NamedRef | None = None
-    """A ConfigMap, with one file per key."""
-    secret: SecretVolume | None = None
-    """A Secret, with one file per key."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Volume:
-        sources = (self.persistent_volume_claim, self.host_path, self.config_map, self.secret)
-        if sum(source is not None for source in sources) != 1:
-            raise PydanticCustomError("volume_source", _ONE_SOURCE, {})
-        if re.match(RESERVED_VOLUMES, self.name):
-            message = f"the name '{{name}}' {_RESERVED}: choose another"
-            raise PydanticCustomError("volume_name", message, {"name": self.name})
-        if re.match(RESERVED_PATHS, self.mount_path):
-            message = f"the mountPath '{{path}}' {_RESERVED}: mount the volume elsewhere"
-            raise PydanticCustomError("volume_path", message, {"path": self.mount_path})
-        return self
 
 
 class Requests(SpecModel):
@@ -179,16 +96,12 @@ class Head(SpecModel):
     """Labels that the node of the head must have, instead of `cluster.nodeSelector`."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] | None = None
     """Taints that the head pod tolerates, instead of `cluster.tolerations`."""
+    ephemeral_storage: MemoryRequest | None = None
+    """Disk space of the head pod, instead of `cluster.ephemeralStorage`."""
 
 
 class Workers(SpecModel):
     """The worker group `cpu`, which reads, writes and runs all steps that need only CPUs."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("!has(self.min) || !has(self.max) || self.min <= self.max", "min is above max")
-        )
-    )
 
     cpu: Cpus | None = None
     """CPUs of a worker. By default, enough for one replica of each CPU step, a read task and a
@@ -217,30 +130,40 @@ class Cluster(SpecModel):
     """The image of all pods: the BatchInference pipeline image, or your own image built from it."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled. By default, Kubernetes decides by the tag of the image."""
-    image_pull_secrets: Annotated[list[NamedRef], Field(max_length=8)] = []
+    image_pull_secrets: Annotated[list[NamedRef], *keyed("name", 8)] = []
     """Secrets for pulling the image."""
     service_account_name: ObjectName | None = None
     """The ServiceAccount of the pods, for example one that is bound to a cloud role."""
     env: Environment = []
     """Environment variables of all pods."""
-    volumes: Annotated[
-        list[Volume],
-        Field(
-            max_length=16,
-            json_schema_extra=rules(
-                ("self.all(a, self.exists_one(b, b.name == a.name))", "two volumes have one name"),
-                (
-                    "self.all(a, self.exists_one(b, b.mountPath == a.mountPath))",
-                    "two volumes have one mountPath",
-                ),
-            ),
-        ),
-    ] = []
+    env_from: Annotated[list[EnvFrom], Field(max_length=16)] = []
+    """ConfigMaps and Secrets of whose keys all pods get environment variables. Variables in `env`,
+    and those that Ray, KubeRay or the operator set, have precedence."""
+    volumes: Volumes = []
     """Volumes of all pods."""
+    volume_mounts: VolumeMounts = []
+    """Where the volumes are mounted in all pods. A job can mount only its own volumes: volumes of
+    the platform are mounted where the platform mounts them."""
+    fs_group: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """The group that owns the files of mounted volumes, so that the pods can write to them. The
+    owner is set if that of the root directory of a volume differs."""
+    ephemeral_storage: MemoryRequest | None = None
+    """Disk space of each pod for logs, spilled objects, downloaded models and `emptyDir`, such as
+    100Gi. It is requested, and a pod that uses more is evicted."""
+    labels: Labels = {}
+    """Labels of the RayJob and of all pods."""
+    annotations: Annotations = {}
+    """Annotations of the RayJob and of all pods. The platform limits them."""
     node_selector: NodeSelector = {}
     """Labels that a node must have."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
     """Taints that the pods tolerate."""
+    affinity: Affinity | None = None
+    """Nodes and pods that attract or repel all pods."""
+    topology_spread_constraints: TopologySpreads = []
+    """How evenly the pods are spread over zones or nodes."""
+    scheduler_name: ObjectName | None = None
+    """The scheduler of all pods. By default, the one of the cluster."""
     priority_class_name: ObjectName | None = None
     """The PriorityClass of all pods."""
     requests: Requests | None = None
@@ -250,10 +173,10 @@ class Cluster(SpecModel):
     """The head pod."""
     workers: Workers = Workers()
     """The worker group for all work that does not need a device."""
-    queue: QueueName | None = None
+    queue_name: QueueName | None = None
     """The Kueue LocalQueue in which the job waits for quota. Each attempt is created suspended, and
     starts when Kueue admits it."""
-    queue_priority_class: QueueName | None = None
+    queue_priority_class_name: QueueName | None = None
     """The WorkloadPriorityClass of the job in this queue."""
     limits: Limits = Limits()
     """Limits on the resources of the job."""
@@ -265,10 +188,6 @@ class Cluster(SpecModel):
     termination_grace_period: GracePeriod | None = None
     """The grace period of the pods before they are killed, at most 60s. 5s by default. Ray does not
     need it, but sidecars may."""
-    patches: Annotated[list[Patch], Field(max_length=16)] = []
-    """Patches of the pods, for changes that no other field can express. They are applied last. The
-    platform can forbid or limit them. Patches in the platform's defaults are applied after the
-    patches of the job."""
     profiles: Profiles = {}
     """How pods request each `acceleratorType` and `custom` resource of the steps on this cluster,
     by name. `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU` (huawei.com/Ascend910)
@@ -276,10 +195,5 @@ class Cluster(SpecModel):
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:
-        for field in ("name", "mount_path"):
-            values = [getattr(volume, field) for volume in self.volumes]
-            if duplicates := [value for value in values if values.count(value) > 1]:
-                message = "two volumes have the {field} '{value}'"
-                context = {"field": to_camel(field), "value": duplicates[0]}
-                raise PydanticCustomError("volumes", message, context)
+        check_mounts(self.volumes, self.volume_mounts)
         return self

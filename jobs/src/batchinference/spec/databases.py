@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
-from batchinference.spec.base import ENV_NAME, SpecModel, matches, rules
+from batchinference.spec.base import ENV_NAME, SpecModel, without_credentials
 from batchinference.spec.uris import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
@@ -24,9 +24,7 @@ _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 """Properties that make pyiceberg import a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
 """A user with a password. SQLAlchemy allows a slash in the password."""
-_NO_PASSWORD = rules(
-    (f"!{matches('self', _PASSWORD.pattern)}", "a password does not belong in the file")
-)
+_NO_PASSWORD = without_credentials(_PASSWORD.pattern)
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
 
@@ -69,10 +67,6 @@ TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 class Database(SpecModel):
     """A database that SQLAlchemy can access."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(("has(self.url) != has(self.urlEnv)", _ONE_ADDRESS))
-    )
 
     url: DatabaseUrl | None = None
     """The SQLAlchemy URL of the database, without a password, such as sqlite:////data/x.db or
@@ -129,15 +123,6 @@ PropertyValue = Annotated[
     Field(max_length=1024, json_schema_extra=_NO_PASSWORD),
     AfterValidator(_check_no_password),
 ]
-_PROPERTY_RULES = rules(
-    *(
-        (f"!self.exists(name, {matches('name', f'(?i){pattern}')})", message)
-        for pattern, message in (
-            (_CLASS.pattern, "a property that names a class to import could run any code"),
-            (_SECRET.pattern, "a secret does not belong in the file"),
-        )
-    )
-)
 
 
 class Catalog(SpecModel):
@@ -148,7 +133,7 @@ class Catalog(SpecModel):
     """The name of the catalog in pyiceberg's configuration."""
     properties: Annotated[
         dict[PropertyName, PropertyValue],
-        Field(max_length=32, json_schema_extra=_PROPERTY_RULES),
+        Field(max_length=32),
     ] = {}
     """The properties of the catalog, such as type, uri and warehouse. Secrets must be in the
     environment. Properties that name a class to import, such as py-io-impl, are rejected."""

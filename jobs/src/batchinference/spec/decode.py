@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel, rules
+from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnType, ColumnTypes, parse_types
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import ImageFields, SoundFields
@@ -62,15 +62,6 @@ class DecodeImage(ImageFields, DecodeModel):
 
 class DecodeAudio(SoundFields, DecodeModel):
     """Audio files: channels x samples (float32, from -1 to 1), and a column `sample_rate`."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                f"(has(self.output) ? self.output : self.column) != '{SAMPLE_RATE}'",
-                _NOT_THE_RATE,
-            )
-        )
-    )
 
     format: Literal["audio"]
 

@@ -8,9 +8,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.error import MarkedYAMLError
 
-from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.parameters import Values, substitute
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, problems_of, type_name
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -170,12 +170,12 @@ def parse_one(text: str, values: Values | None = None) -> BatchInference:
     return parse(documents[0], values)
 
 
-def parse_cluster(text: str) -> Cluster:
-    """Return the settings of a YAML text in the form of `spec.cluster`, such as platform defaults.
+def parse_defaults(text: str) -> PlatformDefaults:
+    """Return the defaults of the platform in a YAML text.
 
     Raises SpecError with every problem.
     """
-    return parse_settings(text, Cluster)
+    return parse_settings(text, PlatformDefaults)
 
 
 def parse_settings(text: str, model: type[Model]) -> Model:

@@ -77,8 +77,7 @@ def duration_fix(value: object) -> str:
         found = _DURATION.fullmatch(value)
         if found is None:
             return ""
-        unit = found[2][0].lower()
-        return _quoted(f"{int(found[1]) * 24}h" if unit == "d" else f"{found[1]}{unit}")
+        return _quoted(f"{found[1]}{found[2][0].lower()}")
     minutes, seconds = divmod(max(0, int(_number_in(value) or 0)), 60)
     parts = ((minutes // 60, "h"), (minutes % 60, "m"), (seconds, "s"))
     return _quoted("".join(f"{number}{unit}" for number, unit in parts if number > 0))

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel
+from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, keyed
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.parameters import Parameter
+from batchinference.spec.quantities import Quantity
 from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.reserved import RESERVED_STEPS
 from batchinference.spec.steps import Step
@@ -19,7 +20,7 @@ from batchinference.spec.warnings import WarningPolicy
 from batchinference.spec.write import Write, WriteTable
 
 GROUP = "batchinference.dev"
-VERSION = "v1alpha1"
+VERSION = "v1beta1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "BatchInference"
 PLURAL = "batchinferences"
@@ -39,15 +40,6 @@ MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
-def _check_warning_names(policies: list[WarningPolicy]) -> list[WarningPolicy]:
-    """Return the policies. Raises PydanticCustomError if two are for the same warning."""
-    names = [policy.name for policy in policies]
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        message = "'{name}' is listed twice. Remove one of them"
-        raise PydanticCustomError("warning_name", message, {"name": duplicates[0].value})
-    return policies
-
-
 class ErrorPolicy(SpecModel):
     """What happens to failed rows. If a row cannot be decoded or a step raises an error for it, an
     error record is written and the job continues, up to a limit. In most jobs without actor pools,
@@ -56,7 +48,7 @@ class ErrorPolicy(SpecModel):
 
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
     """Maximum number of failed rows."""
-    max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    max_percent: Annotated[float, Field(ge=0, le=100), *Quantity] | None = None
     """Maximum percentage of failed rows among the rows of the input. If the number of input rows is
     an estimate, the job ends early only if the percentage is clearly higher."""
     path: Uri | None = None
@@ -67,20 +59,10 @@ class ErrorPolicy(SpecModel):
     values: bool = False
     """Whether an error record contains the values of its row before the failed step, as a JSON
     object. Long values are shortened."""
-    retry: bool = False
+    retry_failed_rows: bool = False
     """Whether rows that failed in earlier runs are retried, including rows of added files. If
     false, their error records are kept, and a complete output is not changed. Not for tables."""
-    warnings: Annotated[
-        list[WarningPolicy],
-        Field(
-            max_length=32,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-            },
-        ),
-        AfterValidator(_check_warning_names),
-    ] = []
+    warnings: Annotated[list[WarningPolicy], *keyed("name", 32)] = []
     """What happens if the job cuts, changes or leaves out something. Warnings that are not listed
     are counted and shown. A change applies to rows that are not committed yet."""
 
@@ -118,16 +100,7 @@ class BatchInferenceSpec(SpecModel):
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
     or that repeatedly end their process."""
-    parameters: Annotated[
-        list[Parameter],
-        Field(
-            max_length=32,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-            },
-        ),
-    ] = []
+    parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
     """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
     resume: bool = True
     """Whether a run resumes an earlier run with the same output: committed rows are not read again.
@@ -139,7 +112,8 @@ class BatchInferenceSpec(SpecModel):
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
     """On a cluster that limits the number of running jobs: the priority in the admission queue. The
     job with the highest priority starts first, and the older job if priorities are equal. It can be
-    changed while the job waits. Jobs in a Kueue queue use `cluster.queuePriorityClass` instead."""
+    changed while the job waits. Jobs in a Kueue queue use `cluster.queuePriorityClassName`
+    instead."""
     retry: Retry = Retry()
     """On a cluster: the number of attempts, and the causes that are retried."""
     deadlines: Deadlines = Deadlines()
@@ -160,7 +134,7 @@ class BatchInferenceSpec(SpecModel):
             if step.label_from_path and self.read.path_name != "path":
                 fix = f"rows of {self.read.format} come from no file. Remove labelFromPath"
                 if isinstance(self.read, ReadFiles):
-                    fix = "set read.options.include_paths to true"
+                    fix = "set read.options.includePaths to true"
                 if self.read.path_name:
                     fix = f"{fix}, and remove pathColumn"
                 raise PydanticCustomError(
@@ -172,8 +146,8 @@ class BatchInferenceSpec(SpecModel):
 
     @model_validator(mode="after")
     def _check_retry(self) -> BatchInferenceSpec:
-        if self.errors.retry and (why := self.why_not_retried):
-            raise PydanticCustomError("retry", "errors.retry: {why}", {"why": why})
+        if self.errors.retry_failed_rows and (why := self.why_not_retried):
+            raise PydanticCustomError("retry", "errors.retryFailedRows: {why}", {"why": why})
         return self
 
     @property
@@ -183,8 +157,8 @@ class BatchInferenceSpec(SpecModel):
             return None
         return (
             f"the rows of a table (write.format '{self.write.format}') are written in one "
-            "commit, so the failed rows cannot be retried alone. Remove errors.retry, or process "
-            "all rows again with write.mode: overwrite"
+            "commit, so the failed rows cannot be retried alone. Remove errors.retryFailedRows, or "
+            "process all rows again with write.mode: overwrite"
         )
 
 
@@ -206,7 +180,7 @@ class Metadata(BaseModel):
 class BatchInference(SpecModel):
     """One job of offline inference."""
 
-    api_version: Literal["batchinference.dev/v1alpha1"]
+    api_version: Literal["batchinference.dev/v1beta1"]
     """The version of this API."""
     kind: Literal["BatchInference"]
     """The kind of the object."""

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import SpecModel
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration, DurationOrZero
-from batchinference.spec.quantities import Memory
+from batchinference.spec.quantities import Memory, Quantity
 
 DRAIN_SECONDS = 15
 """Seconds in which a driver that is asked to stop can commit the work in progress."""
@@ -33,7 +33,7 @@ class OutOfMemory(SpecModel):
     of memory gets it: the head or a worker group. If the group is unknown, all worker groups get
     it."""
 
-    memory_factor: Annotated[float, Field(gt=1, le=10)] = 1.5
+    memory_factor: Annotated[float, Field(gt=1, le=10), *Quantity] = 1.5
     """The factor by which the memory of a pod of the group increases with the next attempt."""
     max_memory: Memory
     """The maximum memory of a pod, up to which memory is increased."""
@@ -47,8 +47,8 @@ class Retry(SpecModel):
     """The maximum number of attempts, including the first."""
     backoff: Backoff = Backoff()
     """The backoff between two attempts."""
-    on_cause: Annotated[dict[CauseName, Literal["retry", "fail"]], Field(max_length=32)] = {}
-    """Whether a cause is retried, if this differs from the default, such as `OutOfMemory: fail`."""
+    on_cause: Annotated[dict[CauseName, Literal["Retry", "Fail"]], Field(max_length=32)] = {}
+    """Whether a cause is retried, if this differs from the default, such as `OutOfMemory: Fail`."""
 
     out_of_memory: OutOfMemory | None = None
     """More memory for attempts after `OutOfMemory`. Without it, each attempt requests the memory in
@@ -70,7 +70,7 @@ class Retry(SpecModel):
         """Return whether another attempt follows `attempts`, whose last one had this cause."""
         action = self.on_cause.get(cause.value)
         return attempts < self.max_attempts and (
-            cause.retried if action is None else action == "retry"
+            cause.retried if action is None else action == "Retry"
         )
 
 

@@ -7,24 +7,22 @@ from typing import Annotated
 from pydantic import Field
 
 from batchinference.spec.base import SpecModel
+from batchinference.spec.quantities import Quantity
 
 
 class Limits(SpecModel):
     """Limits on the resources of a job. A job that could exceed a limit is rejected before it
-    starts. A job that has used its GPU hours is stopped. A limit without a value does not apply. If
-    the platform's defaults also set a limit, the lower value applies."""
+    starts. A job that has used its device hours is stopped. A limit without a value does not apply.
+    If the platform's defaults also set a limit, the lower value applies."""
 
-    gpu: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """Maximum number of GPUs and other devices of all worker groups at their maximum size: every
+    devices: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Maximum number of devices, such as GPUs, of all worker groups at their maximum size: every
     resource whose profile has a `resource` or a `device`."""
-    cpu: Annotated[float, Field(gt=0, le=10_000_000)] | None = None
+    cpu: Annotated[float, Field(gt=0, le=10_000_000), *Quantity] | None = None
     """Maximum number of CPUs of the head and of all worker groups at their maximum size."""
-    gpu_hours: Annotated[float, Field(gt=0, le=100_000_000)] | None = None
-    """Maximum GPU hours, including other devices, of all attempts together. When they are used, the
+    device_hours: Annotated[float, Field(gt=0, le=100_000_000), *Quantity] | None = None
+    """Maximum device hours of all attempts together. When they are used, the
     job fails with the cause `LimitExceeded`. Its output is kept."""
-
-    priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] | None = None
-    """Maximum `spec.priority`."""
 
 
 def lower_limits(job: Limits, platform: Limits) -> Limits:

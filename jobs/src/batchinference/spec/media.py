@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import rules
-
 Pixels = Annotated[int, Field(ge=1, le=65536)]
 Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
 Mode = Literal["RGB", "RGBA", "L", "I;16"]
@@ -17,7 +15,6 @@ SampleRate = Annotated[int, Field(ge=1, le=1_000_000)]
 COLOUR = "^(#[0-9A-Fa-f]{3}|#[0-9A-Fa-f]{6}|black|gray|white)$"
 Colour = Annotated[str, Field(pattern=COLOUR, max_length=7)]
 MAX_PIXELS = 64_000_000
-_NOT_INCREASING = "the first number, for black, must be less than the second one, for white"
 
 
 def _check_range(ends: list[float]) -> list[float]:
@@ -30,9 +27,7 @@ def _check_range(ends: list[float]) -> list[float]:
 
 Range = Annotated[
     list[Annotated[float, Field(ge=-1e12, le=1e12)]],
-    Field(
-        min_length=2, max_length=2, json_schema_extra=rules(("self[0] < self[1]", _NOT_INCREASING))
-    ),
+    Field(min_length=2, max_length=2),
     AfterValidator(_check_range),
 ]
 

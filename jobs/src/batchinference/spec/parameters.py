@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text, matches, rules
+from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text
 from batchinference.spec.problems import (
     MAX_PROBLEMS,
     Problem,
@@ -39,15 +39,6 @@ _REFERENCE_BEGINS = r"\{\{\s*params\b"
 _INTENDED = re.compile(rf"{_REFERENCE_BEGINS}.{{0,40}}", re.DOTALL)
 _UNPREFIXED = re.compile(r"\{\{ *([a-z][a-z0-9_]*) *\}\}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,2})?", re.ASCII)
-_NO_REFERENCE = (
-    f"!has(self.value) || !{matches('self.value', _REFERENCE_BEGINS)}",
-    "a value contains no reference. Write the value itself",
-)
-_NO_NUMBER = (
-    "!has(self.type) || self.type != 'number' || !has(self.value) || "
-    f"{matches('self.value', f'^{_NUMBER.pattern}$')}",
-    "the value of a number is digits such as 16 or 0.5",
-)
 _MAX_NESTING = 100
 """Maximum depth at which references are replaced. No valid document is nested as deeply."""
 Value = str | int | float
@@ -58,8 +49,6 @@ Location = tuple[str | int, ...]
 class Parameter(SpecModel):
     """A parameter. Strings in `read`, `steps`, `write` and `errors` refer to it as
     `{{ params.NAME }}`."""
-
-    model_config = ConfigDict(json_schema_extra=rules(_NO_REFERENCE, _NO_NUMBER))
 
     name: Annotated[str, Field(pattern=PARAMETER_NAME, max_length=63)]
     """The name of the parameter."""

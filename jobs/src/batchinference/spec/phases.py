@@ -57,7 +57,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
     None: {
         **_BEGIN,
         Phase.SUSPENDED: "`suspend` was set at creation",
-        Phase.SUSPENDING: "`suspend` was set before the status recorded the RayJob",
+        Phase.SUSPENDING: "suspended before the status named its RayJob",
     },
     Phase.PENDING: {
         Phase.PLANNING: "the job is admitted",

@@ -1,11 +1,11 @@
-"""Kubernetes types of the specification: environment, node selectors and tolerations."""
+"""Kubernetes types of the specification: labels, environment, node selectors and tolerations."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
@@ -16,8 +16,7 @@ from batchinference.spec.base import (
     LABEL_VALUE,
     TAINT_KEY,
     SpecModel,
-    all_keys,
-    rules,
+    keyed,
 )
 
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
@@ -33,34 +32,61 @@ def _check_label_key(key: str) -> str:
 
 
 LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key)]
-LABEL_KEYS = all_keys(LABEL_KEY, _EXPECTED)
-"""The CEL rule of maps whose keys are label keys."""
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
-NodeSelector = Annotated[
-    dict[LabelKey, LabelValue], Field(max_length=32, json_schema_extra=LABEL_KEYS)
+NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
+RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
+"""Domains of labels and annotations with which BatchInference, KubeRay and Kueue select objects."""
+SCHEDULING_KEYS = (
+    "ray.io/gang-scheduling-enabled",
+    *(f"kueue.x-k8s.io/podset-{kind}-topology" for kind in ("required", "preferred")),
+    "kueue.x-k8s.io/podset-unconstrained-topology",
+)
+"""Labels and annotations of these domains that jobs may set: they only affect where pods run."""
+_RESERVED_KEY = "belongs to BatchInference, KubeRay or Kueue. Remove it"
+
+
+def _check_own_keys(values: dict[str, str]) -> dict[str, str]:
+    for key in values:
+        if key.partition("/")[0] in RESERVED_DOMAINS and key not in SCHEDULING_KEYS:
+            raise PydanticCustomError("key", f"'{{key}}' {_RESERVED_KEY}", {"key": key})
+    return values
+
+
+Labels = Annotated[
+    dict[LabelKey, LabelValue],
+    Field(max_length=32),
+    AfterValidator(_check_own_keys),
 ]
-Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64, json_schema_extra=LABEL_KEYS)]
 Annotations = Annotated[
     dict[LabelKey, Annotated[str, Field(max_length=4096)]],
-    Field(max_length=64, json_schema_extra=LABEL_KEYS),
+    Field(max_length=32),
+    AfterValidator(_check_own_keys),
 ]
-DEVICE_NAMES = "(NVIDIA|ASCEND|AMD|HABANA|MTHREADS)_VISIBLE_DEVICES|NVIDIA_MIG_[A-Z]+_DEVICES"
+DEVICE_VARIABLES = (
+    *(f"{vendor}_VISIBLE_DEVICES" for vendor in ("NVIDIA", "ASCEND", "AMD", "HABANA", "MTHREADS")),
+    *(f"NVIDIA_MIG_{kind}_DEVICES" for kind in ("CONFIG", "MONITOR")),
+)
 """Environment variables with which a container gets devices of its node without a request."""
 RESERVED_NAMES = (
     "^(RAY_AUTH_.*|RAY_ENABLE_K8S_TOKEN_AUTH|RAY_ADDRESS|RAY_TMPDIR|RAY_DATA_AUTOLOAD_.*|"
     "RAY_JOB_.*|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME|"
     "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*|"
-    f"{DEVICE_NAMES})$"
+    "(NVIDIA|ASCEND|AMD|HABANA|MTHREADS)_VISIBLE_DEVICES|NVIDIA_MIG_[A-Z]+_DEVICES)$"
 )
 """Environment variables that KubeRay, the operator or a device plugin sets, or that would disable
 the authentication of the Ray cluster or Ray Data's protection against pickled input."""
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator: remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
+_ONE_OBJECT = "give exactly one of secretRef and configMapRef"
 _ONE_VALUE = "give exactly one of value and valueFrom"
-_EXISTS = "(has(self.operator) && self.operator == 'Exists')"
 _NO_KEY = "without a key, operator must be Exists"
 _NO_VALUE = "'value' is for operator Equal"
 _NO_SECONDS = "'tolerationSeconds' is for effect NoExecute"
+
+
+class NamedRef(SpecModel):
+    name: ObjectName
+    """The name of the object."""
 
 
 class KeyRef(SpecModel):
@@ -72,12 +98,6 @@ class KeyRef(SpecModel):
 
 class EnvSource(SpecModel):
     """The source of the value: exactly one of `secretKeyRef` and `configMapKeyRef`."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("has(self.secretKeyRef) != has(self.configMapKeyRef)", _ONE_SOURCE)
-        )
-    )
 
     secret_key_ref: KeyRef | None = None
     """A key of a Secret."""
@@ -92,13 +112,6 @@ class EnvSource(SpecModel):
 
 
 class EnvVar(SpecModel):
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("has(self.value) != has(self.valueFrom)", _ONE_VALUE),
-            (f"!self.name.matches('{RESERVED_NAMES}')", f"this variable {_RESERVED}"),
-        )
-    )
-
     name: EnvName
     """The name of the variable."""
     value: Annotated[str, Field(max_length=4096)] | None = None
@@ -116,39 +129,28 @@ class EnvVar(SpecModel):
         return self
 
 
-def _check_unique_names(variables: list[EnvVar]) -> list[EnvVar]:
-    names = [variable.name for variable in variables]
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        message = "two variables have the name '{name}': remove one"
-        raise PydanticCustomError("env_twice", message, {"name": duplicates[0]})
-    return variables
+Environment = Annotated[list[EnvVar], *keyed("name", 64)]
 
 
-Environment = Annotated[
-    list[EnvVar],
-    Field(
-        max_length=64,
-        json_schema_extra=rules(
-            ("self.all(a, self.exists_one(b, b.name == a.name))", "two variables have one name")
-        ),
-    ),
-    AfterValidator(_check_unique_names),
-]
+class EnvFrom(SpecModel):
+    """A ConfigMap or a Secret, each of whose keys becomes a variable."""
+
+    prefix: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
+    """The beginning of the names of the variables, before the key. The platform may require one."""
+    secret_ref: NamedRef | None = None
+    """A Secret."""
+    config_map_ref: NamedRef | None = None
+    """A ConfigMap."""
+
+    @model_validator(mode="after")
+    def _check(self) -> EnvFrom:
+        if (self.secret_ref is None) == (self.config_map_ref is None):
+            raise PydanticCustomError("env_from", _ONE_OBJECT, {})
+        return self
 
 
 class Toleration(SpecModel):
     """A taint that pods tolerate."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (f"{_EXISTS} || (has(self.key) && self.key != '')", _NO_KEY),
-            (f"!{_EXISTS} || !has(self.value) || self.value == ''", _NO_VALUE),
-            (
-                "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
-                _NO_SECONDS,
-            ),
-        )
-    )
 
     key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316)] | None = None
     """The key of the taint. If absent, all keys match. This requires the operator Exists."""

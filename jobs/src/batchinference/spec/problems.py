@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -45,7 +46,6 @@ from batchinference.spec.base import (
     TAINT_KEY,
     TIME_ZONE,
     VARIABLE,
-    OptionsModel,
 )
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
@@ -74,7 +74,7 @@ and one document may have thousands of problems."""
 MAX_COMPARED = 50_000
 """Maximum number of character pairs that are compared to find the nearest known name. More pairs
 would take longer than 10 ms."""
-MAX_LISTED = 20
+MAX_LISTED = 17
 """Maximum number of known names that are listed next to a suggestion."""
 _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""
@@ -159,6 +159,18 @@ _NO_PART_OF_A_GPU = (
     ": a process gets whole GPUs, because models that share one can use up its memory. Write 1, or "
     "increase batchSize to use the GPU better"
 )
+_RENAMED = {
+    "limits.gpu": "devices",
+    "limits.gpuHours": "deviceHours",
+    "limits.priority": "the chart value policy.maxPriority",
+    "cluster.queue": "queueName",
+    "cluster.queuePriorityClass": "queuePriorityClassName",
+    "errors.retry": "retryFailedRows",
+    "model.timeoutSeconds": "timeout: 60s",
+    "spec.startingDeadlineSeconds": "startingDeadline: 2h",
+}
+"""The names that fields had in v1alpha1, and their names now. Options were in snake_case."""
+_OLD_VERSION = "of an older version. Convert the file as in docs/upgrades.md"
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "urlEnv", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
@@ -218,6 +230,8 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         message = _unknown_field(details["loc"], location, owners, details["input"])
     elif kind == "union_tag_invalid":
         message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
+    elif location == ["apiVersion"] and str(details["input"]).endswith("/v1alpha1"):
+        message = f"{value} is {_OLD_VERSION}"
     elif kind in ("literal_error", "enum"):
         message = _not_one_of(value, details["ctx"]["expected"])
         if (location[-1], details["input"]) == ("shuffle", "rows"):
@@ -235,10 +249,12 @@ def _unknown_field(
 ) -> str:
     """Return the message about an unknown field."""
     parent = owners[-1]
+    if new := _new_name(location, parent):
+        return f"was renamed. Use {new}"
     if value is True and (field := _field_with(parent, loc[-1])):
         return f"unknown field; did you mean '{field}: {loc[-1]}'?"
     near = _suggestion(loc[-1], _aliases(parent))
-    if parent is not None and issubclass(parent, OptionsModel):
+    if loc[-2:-1] == ("options",):
         *_, format_, _, option = loc  # read, its format, options, the unknown option
         return f"unknown option '{option}' for {format_}{near}"
     for count in range(len(location) - 2, 0, -1):
@@ -247,6 +263,14 @@ def _unknown_field(
     if near.startswith(";"):
         return f"unknown field{near}"
     return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
+
+
+def _new_name(location: list[str | int], parent: type[BaseModel] | None) -> str | None:
+    """Return the new name of a field that had another name in v1alpha1; None for other fields."""
+    name = to_camel(str(location[-1]))
+    if location[-2:-1] == ["options"] and name != location[-1] and name in _aliases(parent):
+        return name
+    return _RENAMED.get(".".join(map(str, location[-2:])))
 
 
 def _field_with(model: type[BaseModel] | None, value: str | int) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from batchinference.spec.accelerators import RESOURCE_NAMES, ResourceName
+from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, SpecModel
 from batchinference.spec.merge import with_defaults
 from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
@@ -33,13 +33,14 @@ class Profile(SpecModel):
     """Taints that the pods tolerate, in addition to `cluster.tolerations`."""
     env: Environment = []
     """Environment variables of the pods, in addition to `cluster.env`."""
+    resource_claim_template_name: ObjectName | None = None
+    """The ResourceClaimTemplate of one device, instead of `resource`: pods have a claim for each
+    device (dynamic resource allocation)."""
     runtime_class_name: ObjectName | None = None
     """The RuntimeClass of the pods, if the devices need one."""
 
 
-Profiles = Annotated[
-    dict[ResourceName, Profile], Field(max_length=32, json_schema_extra=RESOURCE_NAMES)
-]
+Profiles = Annotated[dict[ResourceName, Profile], Field(max_length=32)]
 
 BUILT_IN: Mapping[str, Profile] = {
     GPU: Profile(resource="nvidia.com/gpu", device="cuda"),

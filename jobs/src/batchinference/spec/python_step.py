@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.addresses import is_relative_path
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath, SpecModel, rules
+from batchinference.spec.base import ColumnName, ModulePath, SpecModel
 from batchinference.spec.step_facts import Place, StepFacts
 
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
@@ -30,19 +30,6 @@ class PredictBatch(SpecModel):
 
 class PythonStep(SpecModel):
     """Your own code: a function, or a class whose instances are callable."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "!has(self.predictBatch) || !has(self.method) || self.method == 'mapBatches'",
-                "'predictBatch' takes batches: leave out 'method'",
-            ),
-            (
-                f"!has(self.predictBatch) || self.callable.matches('{CLASS}')",
-                "'predictBatch' is for a class, whose name is in CapWords",
-            ),
-        )
-    )
 
     callable: ModulePath
     """The function or class, as `module:name`. It gets a dict of column name to NumPy array, and

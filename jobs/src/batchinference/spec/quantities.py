@@ -1,14 +1,14 @@
-"""Memory sizes as Kubernetes quantities."""
+"""Kubernetes quantities: memory sizes, and numbers such as those of CPUs."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import MEMORY, rules
+from batchinference.spec.base import MEMORY
 from batchinference.spec.fixes import memory_fix, refuse_numbers
 
 MIN_MEMORY = "512Mi"
@@ -16,6 +16,7 @@ MIN_MEMORY = "512Mi"
 MIN_HEAD_MEMORY = "1Gi"
 """Minimum memory of the head, for Ray's services, the object store and the driver."""
 EXPECTED = "a quantity of memory such as 512Mi or 8Gi"
+NUMBER = r"^([0-9]{1,9}(\.[0-9]{1,3})?|[0-9]{1,12}m)$"
 _MIN_REQUEST = "1Mi"
 _UNITS = {
     "": 1,
@@ -57,17 +58,38 @@ def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
     return quantity
 
 
-def _size(minimum: str) -> Any:
-    """Return the field of a size of at least this minimum."""
-    rule = f"quantity(self).compareTo(quantity('{minimum}')) >= 0"
-    extra = rules((rule, f"expected at least {minimum} of memory"))
-    return Field(pattern=MEMORY, max_length=16, json_schema_extra=extra)
-
-
+_SIZE = Field(pattern=MEMORY, max_length=16)
 _WITH_UNIT = refuse_numbers(EXPECTED, memory_fix)
-Memory = Annotated[str, _size(MIN_MEMORY), _WITH_UNIT, AfterValidator(_check_memory)]
+Memory = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_memory)]
 """The memory of a pod."""
-HeadMemory = Annotated[str, _size(MIN_HEAD_MEMORY), _WITH_UNIT, AfterValidator(_check_head_memory)]
+HeadMemory = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_head_memory)]
 """The memory of the head pod."""
-MemoryRequest = Annotated[str, _size(_MIN_REQUEST), _WITH_UNIT, AfterValidator(_check_request)]
+MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_request)]
 """The memory request of a pod."""
+
+
+def _number_of(value: object) -> object:
+    """Return the number of a quantity such as 500m, and any other value unchanged.
+
+    Raises PydanticCustomError for a text that is no quantity, and for a number with more decimal
+    places than a quantity has.
+    """
+    if isinstance(value, str) and re.fullmatch(NUMBER, value):
+        return int(value[:-1]) / 1000 if value.endswith("m") else float(value)
+    inexact = isinstance(value, float) and value != round(value, 3)
+    if isinstance(value, str) or inexact:
+        message = (
+            "expected a number with at most three decimal places such as 2 or 0.5, or a quantity "
+            "such as 500m"
+        )
+        raise PydanticCustomError("quantity", message, {})
+    return value
+
+
+Quantity = (
+    BeforeValidator(_number_of),
+    Field(json_schema_extra={"type": ["number", "string"], "pattern": NUMBER, "maxLength": 16}),
+)
+"""The annotations of a number that may be written as a quantity. In the CRD, its type is open,
+because Kubernetes has no type for integers, fractions and texts."""
+Cpus = Annotated[float, Field(gt=0, le=1024), *Quantity]

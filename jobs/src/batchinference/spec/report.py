@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import Money, SpecModel
 from batchinference.spec.progress import Counts, Progress, RowsOverTime
 from batchinference.spec.status import Timestamp
 from batchinference.spec.warnings import WarningCount
@@ -83,8 +83,6 @@ class StepTimes(SpecModel):
     """Number of measured rows."""
     seconds: float
     """Seconds that the step took for these rows, without the time it waited for rows."""
-    cpu_seconds: float
-    """CPU seconds of the processes in this time. For `write`, CPU seconds of the writer threads."""
     compute_seconds: float | None = None
     """Seconds in which the models or classes of the replicas of an actor pool computed. Absent if
     the step runs in tasks."""
@@ -139,10 +137,10 @@ class Capacity(SpecModel):
 class RunCost(SpecModel):
     """The estimated cost of a run on a cluster whose platform has prices."""
 
-    amount: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    amount: Money
     """Cost of the pods of this run, from the start of Ray in each pod until the report was
     written."""
-    before: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    before: Money = "0"
     """Cost of the earlier attempts of the job."""
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$", max_length=3)]
     """The currency of the prices, such as EUR."""
@@ -150,15 +148,14 @@ class RunCost(SpecModel):
     @property
     def total(self) -> str:
         """The cost of this run and of the earlier attempts."""
-        return money(self.amount + self.before, self.currency)
+        return money(float(self.amount) + float(self.before), self.currency)
 
     def __str__(self) -> str:
         """Return the total cost, and its parts if there were earlier attempts."""
-        if not self.before:
+        amount, before = float(self.amount), float(self.before)
+        if not before:
             return self.total
-        return (
-            f"{self.total} ({self.amount:,.2f} in this run, {self.before:,.2f} in earlier attempts)"
-        )
+        return f"{self.total} ({amount:,.2f} in this run, {before:,.2f} in earlier attempts)"
 
 
 class Report(SpecModel):

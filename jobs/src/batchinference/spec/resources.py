@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.accelerators import CASE_RULE, RESOURCE_NAMES, ResourceName, wrong_case_of
-from batchinference.spec.base import ACCELERATOR, Cpus, SpecModel, rules
-from batchinference.spec.quantities import Memory
+from batchinference.spec.accelerators import ResourceName, wrong_case_of
+from batchinference.spec.base import ACCELERATOR, SpecModel
+from batchinference.spec.quantities import Cpus, Memory
 
 _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": "memory"}
 """Built-in resources of Ray, and the fields that request them."""
@@ -19,24 +19,6 @@ _NO_DEVICE = "'acceleratorType' is the type of the devices: request devices with
 
 class Resources(SpecModel):
     """The resources of one replica."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "!has(self.acceleratorType) || (has(self.gpu) && self.gpu > 0) || "
-                "(has(self.custom) && size(self.custom) > 0)",
-                _NO_DEVICE,
-            ),
-            CASE_RULE,
-            *(
-                (
-                    f"!has(self.custom) || !('{name}' in self.custom)",
-                    _NOT_CUSTOM.format(name, field),
-                )
-                for name, field in _FIELDS.items()
-            ),
-        )
-    )
 
     cpu: Cpus = 1.0
     """Number of CPUs, which is also the number of compute threads of a replica."""
@@ -52,7 +34,7 @@ class Resources(SpecModel):
     local machine uses the devices that it has."""
     custom: Annotated[
         dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]],
-        Field(max_length=8, json_schema_extra=RESOURCE_NAMES),
+        Field(max_length=8),
     ] = {}
     """Custom resources of Ray by name, such as `NPU: 1`. A cluster needs a profile for each. A
     local machine that has too few of them runs the step without them: on the CPU if they are

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel
+from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel, keyed
 from batchinference.spec.cron import Cron
+from batchinference.spec.durations import Duration
 from batchinference.spec.job import API_VERSION, GROUP, KIND, MAX_NAME
 from batchinference.spec.pods import Annotations, Labels
 from batchinference.spec.problems import SpecError, problems_of
@@ -64,8 +65,8 @@ class ScheduleSpec(SpecModel):
     """What happens at a scheduled time if the previous run is not finished. Allow: the new run
     starts. Forbid: the new run waits for the end of the previous run. Replace: the new run
     starts, and the previous run is deleted."""
-    starting_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
-    """Maximum delay of a run in seconds. Without it, the last missed run starts with any delay."""
+    starting_deadline: Duration | None = None
+    """Maximum delay of a run. Without it, the last missed run starts with any delay."""
     suspend: bool = False
     """Whether the creation of runs is suspended. Existing runs continue."""
     successful_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 3
@@ -93,16 +94,7 @@ class ScheduleStatus(SpecModel):
 
     observed_generation: int
     """The generation of the spec that this status describes."""
-    conditions: Annotated[
-        list[Condition],
-        Field(
-            max_length=8,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
-        ),
-    ]
+    conditions: Annotated[list[Condition], *keyed("type", 8)]
     """Ready is always present. Its reason is Suspended while `suspend` is true. Stalled is present
     while no run can be created."""
     active: Annotated[list[str], Field(max_length=100)] = []
@@ -135,7 +127,7 @@ class ScheduleMetadata(BaseModel):
 class BatchInferenceSchedule(SpecModel):
     """A schedule that creates BatchInferences."""
 
-    api_version: Literal["batchinference.dev/v1alpha1"]
+    api_version: Literal["batchinference.dev/v1beta1"]
     """The version of this API."""
     kind: Literal["BatchInferenceSchedule"]
     """The kind of the object."""

@@ -1,15 +1,14 @@
 """Converts pydantic models to structural schemas for CustomResourceDefinitions.
 
 References are replaced by their definitions, and null is removed from optional fields. A tagged
-union becomes one object with the fields of all variants. CEL rules allow each field only for the
-variants that have it.
+union becomes one object with the fields of all variants. Which of them a variant has is a rule of
+the models, which the operator checks.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import re
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,7 +23,6 @@ _KEPT = (
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
 )
 _MAX_DESCRIPTION = 1024
-_RULES = "x-kubernetes-validations"
 _NESTED = ("items", "additionalProperties")
 
 
@@ -60,6 +58,9 @@ def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
         schema = {**schema, "enum": [schema["const"]]}
     result = {key: schema[key] for key in schema if key in _KEPT or key.startswith("x-")}
     result = _plain_numbers(_plain_description(result))
+    if isinstance(result.get("type"), list):  # a quantity: an integer, a fraction or a text
+        del result["type"]
+        result["x-kubernetes-preserve-unknown-fields"] = True
     if "properties" in schema:
         result["properties"] = {
             name: _expand(child, definitions) for name, child in schema["properties"].items()
@@ -95,15 +96,12 @@ def _int_or_literal(schema: Schema) -> Schema:
     count = len([option for option in schema["anyOf"] if option.get("type") != "null"])
     if not number or "const" not in string or count != 2:
         raise ValueError(f"no structural form for {schema['anyOf']}")
-    minimum, maximum, text = number["minimum"], number["maximum"], string["const"]
-    rule = f"type(self) == int ? self >= {minimum} && self <= {maximum} : self == '{text}'"
+    bounds = {name: number[name] for name in ("minimum", "maximum")}
     return {
         **_plain_description({"description": schema.get("description", "")}),
-        "maxLength": len(text),
+        **bounds,
+        "pattern": f"^{string['const']}$",
         "x-kubernetes-int-or-string": True,
-        "x-kubernetes-validations": [
-            {"rule": rule, "message": f"a number from {minimum} to {maximum}, or '{text}'"}
-        ],
     }
 
 
@@ -162,111 +160,42 @@ def _merge_union(union: Schema) -> Schema:
     return _plain_description(merged)
 
 
-def _merge_variants(tag: str, variants: dict[str, Schema], path: str = "self") -> Schema:
-    """Return one object schema with the fields of all variants.
-
-    Each field that some variants do not have gets a CEL rule.
-    """
+def _merge_variants(tag: str, variants: dict[str, Schema]) -> Schema:
+    """Return one object schema with the fields of all variants."""
     names = {name: None for variant in variants.values() for name in variant["properties"]}
-    rules: list[Schema] = []
     properties = {}
     for name in names:
-        fields = {value: variant["properties"][name] for value, variant in variants.items()
-                  if name in variant["properties"]}  # fmt: skip
-        properties[name] = _merge_field(tag, name, fields, f"{path}.{name}", rules)
+        fields = [
+            each["properties"][name] for each in variants.values() if name in each["properties"]
+        ]
+        properties[name] = _merge_field(tag, name, fields)
         if len(fields) < len(variants):
             # the API server would add a default to the variants without the field
             properties[name].pop("default", None)
-            rules.append(_only_for(tag, f"{path}.{name}", list(fields)))
-    required = [set(variant.get("required", [])) for variant in variants.values()]
-    for value, variant in variants.items():
-        own = sorted(set(variant.get("required", [])) - set.intersection(*required))
-        rules += [_required_for(tag, f"{path}.{name}", value) for name in own]
-    rules += _rules_of_variants(tag, variants, path)
     merged: Schema = {"type": "object", "properties": properties}
-    if common := sorted(set.intersection(*required), key=list(names).index):
-        merged["required"] = common
-    if rules:
-        merged["x-kubernetes-validations"] = rules
+    required = set.intersection(*(set(each.get("required", [])) for each in variants.values()))
+    if required:
+        merged["required"] = sorted(required, key=list(names).index)
     return merged
 
 
-def _rules_of_variants(tag: str, variants: dict[str, Schema], path: str) -> list[Schema]:
-    """Return the rules of the variants, each limited to the variants that have it."""
-    values_of: dict[str, list[str]] = {}
-    messages: dict[str, str] = {}
-    for value, variant in variants.items():
-        for validation in variant.get(_RULES, []):
-            rule = re.sub(r"\bself\b", path, validation["rule"])
-            values_of.setdefault(rule, []).append(value)
-            messages[rule] = validation["message"]
-    return [
-        {"rule": f"!(self.{tag} in {values}) || ({rule})", "message": messages[rule]}
-        for rule, values in values_of.items()
-    ]
-
-
-def _merge_field(
-    tag: str, name: str, fields: dict[str, Schema], path: str, rules: list[Schema]
-) -> Schema:
-    """Return the schema of a field from its schema in each variant, and add rules to `rules`.
+def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
+    """Return the schema of a field from its schema in each variant.
 
     Raises ValueError if the schemas are incompatible.
     """
-    first, *others = fields.values()
-    if all(_shape(other) == _shape(first) for other in others):
+    first = fields[0]
+    if all(_shape(other) == _shape(first) for other in fields):
         return dict(first)
-    if all("properties" in field for field in fields.values()):
-        return _merge_objects(tag, name, fields, path, rules)
-    if name != tag and all("enum" in field for field in fields.values()):
-        rules += [_enum_for(tag, path, value, field["enum"]) for value, field in fields.items()]
-    elif name != tag:
-        raise ValueError(f"the variants of {tag} have different schemas for {path}")
-    values = [value for field in fields.values() for value in field["enum"]]
+    if all("properties" in field for field in fields):
+        merged = _merge_variants(tag, {str(number): field for number, field in enumerate(fields)})
+        return {**merged, "description": first.get("description", name)}
+    if not all("enum" in field for field in fields):
+        raise ValueError(f"the variants of {tag} have different schemas for {name}")
+    values = [value for field in fields for value in field["enum"]]
     kept = {key: value for key, value in first.items() if key != "default"}
     return {**kept, "enum": list(dict.fromkeys(values))}
 
 
-def _merge_objects(
-    tag: str, name: str, fields: dict[str, Schema], path: str, rules: list[Schema]
-) -> Schema:
-    """Return one schema for an object that differs between variants.
-
-    Its rules are added to `rules`, because they refer to the tag in the parent.
-    """
-    merged = _merge_variants(tag, fields, path)
-    rules += [
-        {**rule, "rule": f"!has({path}) || ({rule['rule']})"}
-        for rule in merged.pop("x-kubernetes-validations", [])
-    ]
-    return {**merged, "description": next(iter(fields.values())).get("description", name)}
-
-
 def _shape(schema: Schema) -> Schema:
     return {key: value for key, value in schema.items() if key != "description"}
-
-
-def _only_for(tag: str, path: str, values: list[str]) -> Schema:
-    listed = ", ".join(f"'{value}'" for value in values)
-    field = path.removeprefix("self.")
-    return {
-        "rule": f"!has({path}) || self.{tag} in [{listed}]",
-        "message": f"{field} is for {tag} {' and '.join(values)} only",
-    }
-
-
-def _required_for(tag: str, path: str, value: str) -> Schema:
-    field = path.removeprefix("self.")
-    return {
-        "rule": f"self.{tag} != '{value}' || has({path})",
-        "message": f"{field} is required for {tag} {value}",
-    }
-
-
-def _enum_for(tag: str, path: str, value: str, allowed: list[str]) -> Schema:
-    field = path.removeprefix("self.")
-    listed = ", ".join(f"'{item}'" for item in allowed)
-    return {
-        "rule": f"self.{tag} != '{value}' || !has({path}) || {path} in [{listed}]",
-        "message": f"{field} for {tag} {value} is one of {', '.join(allowed)}",
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -21,6 +22,8 @@ def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
         names += step.facts.secrets
     environments = [spec.cluster.env, *(each.env for each in spec.cluster.profiles.values())]
     names += [one.name for one in chain(*environments) if one.value_from is not None]
+    prefixes = tuple(one.prefix for one in spec.cluster.env_from if one.secret_ref and one.prefix)
+    names += [name for name in os.environ if name.startswith(prefixes)]
     return SecretVariables(tuple(sorted(set(filter(None, names)))))
 
 

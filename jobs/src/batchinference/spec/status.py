@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import REASON, SpecModel
+from batchinference.spec.base import REASON, Money, SpecModel, keyed
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts, Progress, Rows
@@ -55,11 +55,11 @@ class Condition(SpecModel):
 class Cost(SpecModel):
     """The estimated cost of the CPUs and devices of the pods, by the prices of the platform."""
 
-    amount: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    amount: Money
     """Cost of all attempts."""
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$", max_length=3)]
     """The currency of the prices, such as EUR."""
-    forecast: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    forecast: Money | None = None
     """Expected total cost, from the cost per row of the last attempt. Absent before 1 % of the rows
     are finished, and after the end of the job."""
 
@@ -116,8 +116,8 @@ class Attempt(SpecModel):
     """Rows that this attempt finished."""
     rows_before: Rows | None = None
     """Rows that were finished before this attempt. Absent for the first attempt."""
-    gpu_seconds: Rows | None = None
-    """GPU seconds of the pods of the attempt."""
+    device_seconds: Rows | None = None
+    """Device seconds of the pods of the attempt."""
     cpu_seconds: Rows | None = None
     """CPU seconds of the pods of the attempt, by their requests."""
     driver_head: DriverHead | None = None
@@ -132,16 +132,7 @@ class BatchInferenceStatus(SpecModel):
     Retrying."""
     observed_generation: int
     """The generation of the spec that this status describes."""
-    conditions: Annotated[
-        list[Condition],
-        Field(
-            max_length=8,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
-        ),
-    ]
+    conditions: Annotated[list[Condition], *keyed("type", 8)]
     """Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present
     while they are true."""
     progress: Progress | None = None
@@ -167,18 +158,18 @@ class BatchInferenceStatus(SpecModel):
     """Number of failed attempts, which count towards `retry.maxAttempts`."""
     next_attempt_time: Timestamp | None = None
     """When the next attempt starts. Present during the backoff."""
-    attempts: Annotated[list[Attempt], Field(max_length=20)] = []
+    attempts: Annotated[list[Attempt], *keyed("number", 20)] = []
     """The last 20 attempts."""
     suspended_seconds: int | None = None
     """The total time of suspension in seconds, which does not count towards `deadlines.total`."""
     progress_time: Timestamp | None = None
     """When the last row was finished, as observed by the operator."""
     usage_time: Timestamp | None = None
-    """The time up to which `gpuSeconds` and `cpuSeconds` are counted."""
-    gpus: Annotated[int, Field(ge=0)] | None = None
-    """Number of GPUs of the pods of the running attempt."""
-    gpu_seconds: Rows | None = None
-    """GPU seconds of all attempts."""
+    """The time up to which `deviceSeconds` and `cpuSeconds` are counted."""
+    devices: Annotated[int, Field(ge=0)] | None = None
+    """Number of devices, such as GPUs, of the pods of the running attempt."""
+    device_seconds: Rows | None = None
+    """Device seconds of all attempts."""
     cpu_seconds: Rows | None = None
     """CPU seconds of all attempts."""
     cost: Cost | None = None

@@ -14,11 +14,10 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 @dataclass(frozen=True)
 class Place:
     """A path or address that a step names. If it `may_be_of_hub`, it may be the name of a model of
-    the Hub instead. If it is `escaped`, it is text as in `file_names`."""
+    the Hub instead."""
 
     uri: str
     may_be_of_hub: bool = False
-    escaped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class StepFacts:
     selects: Sequence[str] | None = None
     """The columns that it keeps; None for all."""
     result: str | None = None
-    """The column of a model, a search or a class whose name the user chooses for the results."""
+    """The column of a model or a class whose name the user chooses for the results."""
     expressions: Sequence[str] = ()
     summary: str | None = None
     """The model, the code or the expression that it runs; None for all of its settings."""
@@ -49,8 +48,6 @@ class StepFacts:
     """Whether it runs in actors, which keep what they load. Otherwise, it has no replicas."""
     why_in_tasks: str = ""
     """Why it does not run in actors, for a message."""
-    rows_per_block: int | None = None
-    """The batch size that it gives to the next steps; None if it is another kind of step."""
     modules: Sequence[str] = ()
     """The code of the user that it imports, as `module:name`."""
     places: Mapping[str, Place] = field(default_factory=dict)

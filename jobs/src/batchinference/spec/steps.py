@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -18,15 +17,13 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, rules
+from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
 from batchinference.spec.fixes import above_max
-from batchinference.spec.models import RUNTIMES, Model
-from batchinference.spec.nearest import Nearest
-from batchinference.spec.python_step import CLASS, PythonStep
-from batchinference.spec.reserved import RESERVED_STEPS
+from batchinference.spec.models import Model
+from batchinference.spec.python_step import PythonStep
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import StepFacts
 
@@ -110,28 +107,8 @@ class Explode(SpecModel):
         return StepFacts(reads={self.column}, adds={self.column: None})
 
 
-class Repartition(SpecModel):
-    """Divides the rows into blocks for the next python and nearest steps."""
-
-    rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
-    """The batch size of the next python and nearest steps that have none."""
-
-    @property
-    def facts(self) -> StepFacts:
-        return StepFacts(rows_per_block=self.rows_per_block)
-
-
 class Replicas(SpecModel):
     """The number of replicas: concurrent copies of the model or class."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "(has(self.min) ? self.min : 1) <= (has(self.max) ? self.max : 1)",
-                "min is above max; either is 1 when absent",
-            )
-        )
-    )
 
     min: Count = 1
     """Minimum number of replicas, which must be ready before the first batch."""
@@ -147,27 +124,9 @@ class Replicas(SpecModel):
         return self
 
 
-_CLASSES_ONLY = "replicas, gpu, memory and custom are for a model, or a class (a name in CapWords)"
-_TASKS = (
-    "!has(self.replicas) && (!has(self.resources) || !(has(self.resources.memory) || "
-    "(has(self.resources.gpu) && self.resources.gpu > 0) || "
-    "(has(self.resources.custom) && size(self.resources.custom) > 0)))"
-)
-_RULES = (
-    (f"!(self.name in {list(RESERVED_STEPS)})", "this name of a step is reserved: choose another"),
-    (f"!has(self.nearest) || ({_TASKS})", _CLASSES_ONLY),
-    (f"!has(self.python) || self.python.callable.matches('{CLASS}') || ({_TASKS})", _CLASSES_ONLY),
-    *(
-        (f"!has(self.model) || self.model.runtime != '{runtime}' || {rule}", message)
-        for runtime, model in RUNTIMES.items()
-        for rule, message in model.STEP_RULES
-    ),
-)
-
-
 _SETTINGS = ("name", "batch_size", "replicas", "resources")
 """The fields of a step that are no action."""
-TUNABLE = ("model", "python", "nearest")
+TUNABLE = ("model", "python")
 """The kinds of steps that may have a batch size and resources."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
     "filter": lambda condition: StepFacts(
@@ -187,8 +146,6 @@ _FACTS: dict[str, Callable[[Any], StepFacts]] = {
 
 class Step(SpecModel):
     """One step. It has exactly one action, such as `model`, `python` or `filter`."""
-
-    model_config = ConfigDict(json_schema_extra=rules(*_RULES))
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
@@ -219,12 +176,8 @@ class Step(SpecModel):
     """Create one row for each element of a list."""
     chunk: Chunk | None = None
     """Divide long texts into chunks, each in its own row."""
-    repartition: Repartition | None = None
-    """Set the number of rows that the next python and nearest steps get at a time."""
-    nearest: Nearest | None = None
-    """Find the most similar rows of a finished output for each row."""
     batch_size: BatchSize | None = None
-    """Number of rows per batch, for model, python and nearest. The default is 32 for a model, 16
+    """Number of rows per batch, for model and python. The default is 32 for a model, 16
     for the runtime http, and otherwise a whole block. `auto` searches for the fastest size with the
     first batches. If a replica runs out of memory, it halves its batch size."""
     replicas: Replicas | None = None
@@ -233,7 +186,7 @@ class Step(SpecModel):
     Any other step has as many copies as the CPUs can run, in tasks if the whole job can run in
     tasks."""
     resources: Resources | None = None
-    """The resources of one replica of a model or python step, or the CPUs of a nearest step."""
+    """The resources of one replica of a model or python step."""
 
     @classmethod
     def kinds(cls) -> list[str]:

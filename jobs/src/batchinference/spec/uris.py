@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.addresses import SCHEMES, local_path, scheme_of
-from batchinference.spec.base import matches, rules
+from batchinference.spec.base import without_credentials
 
 _INCOMPLETE_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
 HIDDEN = "uri_hidden"
@@ -52,33 +52,13 @@ def _check_uri(uri: str) -> str:
     return uri
 
 
-def _any_case(scheme: str) -> str:
-    """Return the pattern of a scheme. The flag `i` would also match some letters beyond ASCII."""
-    return re.sub("[a-z]", lambda letter: f"[{letter[0].upper()}{letter[0]}]", scheme)
-
-
-def _never(pattern: str, message: str) -> tuple[str, str]:
-    return f"!{matches('self', pattern)}", message
-
-
-_FILE, *_OTHERS = map(_any_case, SCHEMES)
-_STORE = "|".join(_OTHERS)
-_KNOWN = f"{_FILE}|{_STORE}"
-
-_SCHEME_FIRST = matches("self", f"^(({_KNOWN}):|[A-Za-z][A-Za-z0-9+.-]*://)")
-_URI_RULES = rules(
-    (
-        f"!{_SCHEME_FIRST} || {matches('self', f'^({_KNOWN})://')}",
-        f"use a path, or an address with {'://, '.join(SCHEMES)}://",
-    ),
-    _never(f"^({_STORE})://[^/]*@", "an address must not contain credentials"),
-    _never(f"^({_STORE})://(/|$)", "an address with a scheme needs a bucket"),
-    _never(f"^{_FILE}://$", "a file:// address needs a path"),
-    _never(_CONTROL.pattern, "an address must not contain control characters"),
-)
 Uri = Annotated[
     str,
-    Field(min_length=1, max_length=1024, json_schema_extra=_URI_RULES),
+    Field(
+        min_length=1,
+        max_length=1024,
+        json_schema_extra=without_credentials(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
+    ),
     AfterValidator(_check_uri),
 ]
 

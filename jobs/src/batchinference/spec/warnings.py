@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel, rules
+from batchinference.spec.base import SpecModel
+from batchinference.spec.quantities import Quantity
 from batchinference.text import counted
 
 Unit = Literal["row", "file"]
@@ -58,7 +59,7 @@ class WarningName(StrEnum):
         "FilesIgnored",
         "files below a directory of the input were not read",
         "Name them in read.paths, for example with a glob, or their extensions in "
-        "read.options.file_extensions, or move them elsewhere",
+        "read.options.fileExtensions, or move them elsewhere",
         "file",
     )
     SIMILAR_NAMES = (
@@ -161,18 +162,11 @@ class WarningName(StrEnum):
 _BY_VALUE = {name.value: name for name in WarningName}
 
 
-_OF_FILES = [name.value for name in WarningName if name.unit == "file"]
 _FOR_ROWS = "maxPercent is for warnings that count rows"
 
 
 class WarningPolicy(SpecModel):
     """What happens if one kind of warning occurs."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (f"!has(self.maxPercent) || !(self.name in {_OF_FILES})", _FOR_ROWS)
-        )
-    )
 
     name: Annotated[WarningName, Field(strict=False)]
     """The name of the warning."""
@@ -182,7 +176,7 @@ class WarningPolicy(SpecModel):
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
     """Maximum number of input rows with the warning in a step, or of files. If there are more, the
     job fails."""
-    max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    max_percent: Annotated[float, Field(ge=0, le=100), *Quantity] | None = None
     """Maximum percentage of input rows with the warning in a step. If there are more, the job
     fails."""
 

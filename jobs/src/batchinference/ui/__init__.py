@@ -1,6 +1,6 @@
-"""A local web page over jobs: live progress, failed rows, reports, and similarity search.
+"""A local web page over jobs: live progress, failed rows, and reports.
 
 `site` answers requests, `server` receives them, and `pages` renders HTML. The page shows data of
 other people's outputs and never trusts it: every value is escaped, and nothing is loaded or
-requested from an address in an output unless the user trusts it.
+requested from an address in an output.
 """

@@ -12,12 +12,11 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.api.outputs import error_groups, last_log, status_of, works_at
+from batchinference.api.outputs import error_groups, last_log, status_of, stored_jobs
 from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.pipeline.errors import JobFailure, shown
-from batchinference.pipeline.search.index import open_index
 from batchinference.pipeline.storage.location import Location
 from batchinference.ui.pages import JobDetails, JobEntry
 
@@ -25,8 +24,6 @@ PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
 """The progress of a job, and the rest of its page, are read at most once in this time, however many
 pages show them."""
 LOG_CHARACTERS = 20_000
-memory_lock = Lock()
-"""Held while an output is searched: its memory limit applies to the whole process."""
 
 
 class Unreadable(Exception):
@@ -119,7 +116,6 @@ class ObservedJob:
             _or_default(lambda: error_groups(output), []),
             _or_default(lambda: last_log(output)[-LOG_CHARACTERS:], ""),
             _or_default(lambda: report_page(output) is not None, default=False),
-            _or_default(lambda: _is_searchable(output), default=False),
         )
 
 
@@ -131,17 +127,11 @@ def _or_default(read: Callable[[], Any], default: Any) -> Any:
         return default
 
 
-def _is_searchable(output: str) -> bool:
-    with memory_lock:
-        open_index(Location(output))
-    return True
-
-
 def report_page(output: str) -> Location | None:
     """Return the HTML report of the job that has written to an output last; None if there is none.
 
     Raises JobFailure."""
-    pages = [work.layout.report_page for work in works_at(output)]
+    pages = [work.layout.report_page for work in stored_jobs(output)]
     return next((page for page in reversed(pages) if page.exists()), None)
 
 

@@ -12,7 +12,6 @@ from importlib.resources import files
 from batchinference.api.progress import Observation
 from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.page import page_environment
-from batchinference.pipeline.html_report.samples import Cell
 from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.progress import RowsOverTime
 
@@ -43,34 +42,6 @@ class JobDetails:
     log: str = ""
     """The last lines of the log of the last run."""
     has_report: bool = False
-    is_searchable: bool = False
-
-
-@dataclass(frozen=True)
-class FoundRow:
-    """A row that a search found."""
-
-    row: int
-    similarity: float
-    cells: dict[str, Cell]
-
-    @property
-    def picture(self) -> str:
-        return next((each.image for each in self.cells.values() if each.image), "")
-
-
-@dataclass(frozen=True)
-class SearchPage:
-    """A search in the output of one job, and what it found."""
-
-    entry: JobEntry
-    text: str = ""
-    image: str = ""
-    row: str = ""
-    where: str = ""
-    problem: str = ""
-    rows: Sequence[FoundRow] | None = None
-    """The found rows; None before a search."""
 
 
 def jobs_page(entries: Sequence[JobEntry], title: str) -> str:
@@ -84,11 +55,6 @@ def job_page(details: JobDetails) -> str:
     chart = rows_chart(details.history)
     live = not details.entry.ended
     return _render("job.html.j2", job=details, entry=details.entry, chart=chart, live=live)
-
-
-def search_page(page: SearchPage) -> str:
-    """Return the page of a search."""
-    return _render("search.html.j2", page=page, entry=page.entry, live=False)
 
 
 def problem_page(title: str, message: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from batchinference.ui.site import Answer, Site
 
@@ -33,14 +33,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        token, *parts = address.path.removeprefix("/").split("/")
+        token, *parts = urlsplit(self.path).path.removeprefix("/").split("/")
         if not parts or not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         path = "/".join(unquote(part) for part in parts)
         try:
-            answer = self.server.site.answer(path, dict(parse_qsl(address.query)))
+            answer = self.server.site.answer(path)
         except Exception:  # noqa: BLE001 - it is printed, and other pages still work
             traceback.print_exc()
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)

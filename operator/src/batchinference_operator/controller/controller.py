@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -15,25 +13,24 @@ from math import inf
 
 from batchinference.rendering import (
     RAY_JOB,
-    Backstop,
+    KubeRayDeadlines,
 )
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.driver_poller import Drivers
-from batchinference_operator.controller.keys import parent_of
+from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import POD, Conflict, Invalid, KubeApi, Refused, Unreachable
+from batchinference_operator.kube.api import POD, Conflict, Refused, Unreachable
+from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.reflector import Store
+from batchinference_operator.observability.event_recorder import Telemetry
 from batchinference_operator.observability.logging import log_context
-from batchinference_operator.observability.telemetry import Telemetry
+from batchinference_operator.reconcile.attempt_start import status_after_create_error
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
-from batchinference_operator.reconcile.queue_entry import JobKey
+from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.reconcile.reconcile import reconcile
+from batchinference_operator.reconcile.requeue import write_delay
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.reconcile.status_throttle import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
@@ -67,8 +64,8 @@ def _namespace(key: JobKey) -> str:
 class Controller:
     """Reconciles the jobs whose keys are in the work queue."""
 
-    api: KubeApi
-    drivers: Drivers
+    api: KubeClient
+    drivers: DriverPoller
     config: Config
     cache: Cache = field(default_factory=Cache)
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=_namespace))
@@ -78,23 +75,20 @@ class Controller:
     """Returns whether all RayJobs and pods of a namespace are known."""
     is_refused: Callable[[str], bool] = lambda _: False
     """Returns whether the RayJobs or pods of a namespace cannot be listed."""
-    unlisted: set[JobKey] = field(default_factory=set)
+    jobs_waiting_for_list: set[JobKey] = field(default_factory=set)
     """Jobs that wait for `is_listed`. Some may be gone, but they may still have RayJobs."""
     last_write: dict[JobKey, datetime] = field(default_factory=dict)
     """When the status of each job was last written."""
     unreachable_since: dict[JobKey, datetime] = field(default_factory=dict)
     """The time since which the API server has been unreachable when creating a job's objects."""
-    backstop_requests: dict[JobKey, tuple[str, Backstop]] = field(default_factory=dict)
+    backstop_requests: dict[JobKey, tuple[str, KubeRayDeadlines]] = field(default_factory=dict)
     """The last requested backstop deadlines of each job's RayJob, with the RayJob's uid. They are
     requested only once, because an admission policy may reject or change them."""
-    accepted_dry_runs: dict[JobKey, str] = field(default_factory=dict)
-    """The digest of the accepted dry runs of each job whose RayJob does not exist yet. If creating
-    the RayJob is refused, the next reconcile does not repeat the dry runs."""
     first_status_deferred: set[JobKey] = field(default_factory=set)
     """Jobs whose objects were created before their first status was written. The first status is
     deferred only once. If the objects must be created again, the job may be gone, which only a
     status write detects."""
-    large_write: asyncio.Lock = field(default_factory=asyncio.Lock)
+    large_status_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held during a status write to a job with a very large spec."""
 
     def __post_init__(self) -> None:
@@ -129,10 +123,10 @@ class Controller:
         if (key := update_cache(body)) is not None:
             self.queue.add(key)
 
-    def requeue_unlisted(self, namespace: str) -> None:
+    def requeue_waiting_for_list(self, namespace: str) -> None:
         """Queue the jobs of a namespace that wait for a list; an empty namespace means all."""
-        for key in [key for key in self.unlisted if namespace in ("", key[0])]:
-            self.unlisted.remove(key)
+        for key in [key for key in self.jobs_waiting_for_list if namespace in ("", key[0])]:
+            self.jobs_waiting_for_list.remove(key)
             self.queue.add(key)
 
     async def work(self) -> None:
@@ -146,11 +140,11 @@ class Controller:
                 self._wait_for_list(key)
 
     def _wait_for_list(self, key: JobKey) -> None:
-        """Let a job wait for `requeue_unlisted`.
+        """Let a job wait for `requeue_waiting_for_list`.
 
         It keeps its position in the admission queue, unless its namespace cannot be listed.
         """
-        self.unlisted.add(key)
+        self.jobs_waiting_for_list.add(key)
         if self.is_refused(key[0]):
             self.cache.admission_queue.skip(key)
         self.queue.done(key)
@@ -207,7 +201,6 @@ class Controller:
         self.unreachable_since.pop(key, None)
         self.backstop_requests.pop(key, None)
         self.first_status_deferred.discard(key)
-        self.accepted_dry_runs.pop(key, None)
         for ray_job in self.cache.ray_jobs(key):
             if not ray_job.deleting or ray_job.owner_uid is None:  # others may use the label
                 continue
@@ -240,9 +233,8 @@ class Controller:
             if not ray_job.deleting:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
-            await self._validate(job.key, actions.dry_run)
-            # a job that was admitted has nothing to delete or to validate, so it is recorded before
-            # any other job is admitted
+            # a job that was admitted has nothing to delete, so it is recorded before any other
+            # job is admitted
             if actions.admits:
                 self.cache.admission_queue.admit(job.key)
             ray_job_created = await self._create(actions.create)
@@ -268,25 +260,6 @@ class Controller:
         except Refused as error:
             logger.warning("the workers of RayJob %s cannot be removed: %s", ray_job.name, error)
 
-    async def _validate(self, key: JobKey, objects: Sequence[Sequence[tuple[str, Object]]]) -> None:
-        """Validate the last version of each object by a dry run, unless it was accepted before.
-
-        Raises Invalid with the field of the first rejected version.
-        """
-        if not objects:
-            return
-        digest = hashlib.sha256(json.dumps(objects).encode()).hexdigest()
-        if self.accepted_dry_runs.get(key) == digest:
-            return
-        for versions in objects:
-            try:
-                await self.api.dry_run(*versions[-1])
-            except Invalid:
-                for field, body in versions[:-1]:
-                    await self.api.dry_run(field, body)
-                raise
-        self.accepted_dry_runs[key] = digest
-
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
 
@@ -298,7 +271,6 @@ class Controller:
             if created is not None and body["kind"] == RAY_JOB:
                 logger.info("created RayJob %s", body["metadata"]["name"])
                 self.cache.add_ray_job(created)
-                self.accepted_dry_runs.pop(parent_of(created), None)
                 ray_job_created = True
         return ray_job_created
 
@@ -309,7 +281,7 @@ class Controller:
         if (delay := self._write_delay(job, actions, actions.status)) > 0:
             self.telemetry.count_status_write("deferred")
             return delay
-        async with self.large_write if job.unread else nullcontext():
+        async with self.large_status_lock if job.skipped_reason else nullcontext():
             await self._write(job, actions.status)
         return actions.requeue_after
 
@@ -349,9 +321,7 @@ class Controller:
         if isinstance(error, Unreachable):
             since = self.unreachable_since.setdefault(job.key, self.now())
             seconds = (self.now() - since).total_seconds()
-        field = error.field if isinstance(error, Invalid) else ""
-        reason = CreateError(str(error), seconds, field)
-        status = status_after_create_error(job, reason, self.now())
+        status = status_after_create_error(job, str(error), seconds, self.now())
         if status is not None:
             await self._write(job, status)
 
@@ -360,7 +330,11 @@ class Controller:
 
         The next reconcile computes the status again.
         """
-        if job.unread and self.large_write.locked() and merge_patch(job.status, status):
+        if (
+            job.skipped_reason
+            and self.large_status_lock.locked()
+            and merge_patch(job.status, status)
+        ):
             return LARGE_WRITE_SECONDS
         # only the first status: an older status would be wrong in the meantime
         first = "phase" not in job.status and job.key not in self.first_status_deferred
@@ -409,7 +383,7 @@ def stores(controller: Controller) -> dict[str, Store]:
     ) -> Store:
         put_object = partial(controller.handle_event, put)
         delete_object = partial(controller.handle_event, delete)
-        return Store(put_object, delete_object, known, listed, controller.requeue_unlisted)
+        return Store(put_object, delete_object, known, listed, controller.requeue_waiting_for_list)
 
     return {
         RAY_JOB: store(

@@ -11,9 +11,10 @@ from math import inf
 from typing import Any
 
 from batchinference.rendering import RAY_CLUSTER
-from batchinference_operator.kube.api import POD, Conflict, KubeApi, Refused
+from batchinference_operator.kube.api import POD, Conflict, Refused
+from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.reconcile.kueue import is_gated
-from batchinference_operator.reconcile.owned import attempt_ray_job
+from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed
 
 MAX_PODS = 2
@@ -42,7 +43,7 @@ class Diagnostics:
     requests count failed reads.
     """
 
-    api: KubeApi
+    api: KubeClient
     failed: set[str] = field(default_factory=set)
     """Resources that could not be read last time. The failure is logged only once."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

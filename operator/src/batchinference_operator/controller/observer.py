@@ -9,12 +9,12 @@ from datetime import datetime
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.diagnostics import Diagnostics
-from batchinference_operator.controller.driver_poller import Drivers
-from batchinference_operator.kube.api import KubeApi
+from batchinference_operator.controller.driver_poller import DriverPoller
+from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import polls_driver
-from batchinference_operator.reconcile.owned import attempt_ray_job, last_names
-from batchinference_operator.reconcile.queue_entry import JobKey
+from batchinference_operator.reconcile.job_view import JobKey
+from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job, names_of_last_attempt
 from batchinference_operator.reconcile.requeue import poll_interval
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
@@ -26,9 +26,9 @@ class Observer:
 
     def __init__(
         self,
-        api: KubeApi,
+        api: KubeClient,
         cache: Cache,
-        drivers: Drivers,
+        drivers: DriverPoller,
         config: Config,
         now: Callable[[], datetime],
     ) -> None:
@@ -54,7 +54,7 @@ class Observer:
         The attempt fails only if the RayJob is missing in the API server.
         """
         job = observed.job
-        name = last_names(job).ray_job
+        name = names_of_last_attempt(job).ray_job
         if not is_running(job.status) or name in observed.ray_jobs:
             return observed
         return await self._read_live(observed, name)
@@ -76,7 +76,7 @@ class Observer:
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""
         tokens = self._config.tokens(observed.job, ray_job)
-        interval = poll_interval(observed.drivers - self._drivers.slow)
+        interval = poll_interval(observed.driver_count - self._drivers.slow)
         answer = self._drivers.latest(observed.job.key, ray_job, tokens, interval)
         if answer is None:
             return replace(observed, driver_polled=False)

@@ -13,16 +13,20 @@ from datetime import UTC, datetime
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller.keys import key_of
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import MAX_RUNS, Conflict, KubeApi, Refused, Unreachable
+from batchinference_operator.kube.api import MAX_RUNS, Conflict, Refused, Unreachable
+from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.observability.event_recorder import Telemetry
 from batchinference_operator.observability.logging import log_context
-from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.queue_entry import JobKey
-from batchinference_operator.reconcile.schedule import ObservedSchedule, ScheduleActions, decide
-from batchinference_operator.reconcile.schedule_view import Run, ScheduleView
+from batchinference_operator.reconcile.job_view import JobKey, JobView, key_of
+from batchinference_operator.reconcile.schedule import (
+    ObservedSchedule,
+    Run,
+    ScheduleActions,
+    ScheduleView,
+    decide,
+)
 from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
 
@@ -37,7 +41,7 @@ logger = logging.getLogger("batchinference.operator")
 class ScheduleController:
     """Reconciles the schedules whose keys are in the work queue."""
 
-    api: KubeApi
+    api: KubeClient
     config: Config
     telemetry: Telemetry = field(default_factory=Telemetry)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Implements KubeApi with requests to an API server."""
+"""The requests of the operator to the API server."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from kubernetes.aio.client import ApiClient
 
 from batchinference.rendering import (
     NAME_LABEL,
-    POD_TEMPLATE,
     RAY_API_VERSION,
     RAY_CLUSTER,
     RAY_JOB,
     RELEASED,
-    Backstop,
+    KubeRayDeadlines,
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
@@ -27,25 +26,23 @@ from batchinference_operator.kube.api import (
     MAX_RUNS,
     PAGE,
     POD,
-    Invalid,
     Unreachable,
 )
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
+    RateLimiter,
     is_error,
     is_gone,
-    message_of,
     open_stream,
     raise_for,
     read_lines,
     send_recorded,
+    with_retries,
 )
 from batchinference_operator.kube.json_reader import read_json
-from batchinference_operator.kube.rate_limiter import RateLimiter
-from batchinference_operator.kube.retry import with_retries
 from batchinference_operator.status.event_messages import (
-    Occurrence,
+    EventSummary,
     is_relevant,
     last_warning,
     quota_message,
@@ -75,7 +72,6 @@ _COLLECTIONS = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
     EVENT: ("/apis/events.k8s.io/v1", "events"),
-    POD_TEMPLATE: ("/api/v1", "podtemplates"),
     "Secret": ("/api/v1", "secrets"),
     RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
     RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
@@ -85,7 +81,9 @@ _COLLECTIONS = {
 
 
 class KubeClient:
-    """Sends the requests of KubeApi to an API server.
+    """Sends requests to an API server. Tests use another implementation.
+
+    Each method raises Unreachable if the server does not respond or returns a transient error.
 
     It sends and receives plain dicts, because the client's models are several times as
     expensive.
@@ -117,6 +115,10 @@ class KubeClient:
         return status, answer
 
     async def create(self, body: Object) -> Object | None:
+        """Create an object and return it as stored. Raises Refused.
+
+        Returns None if an object of that name already exists, which is not an error.
+        """
         answer: Object
         # an older KubeRay must return an error for an unknown field instead of dropping it
         path = f"{path_of(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
@@ -127,16 +129,8 @@ class KubeClient:
         raise_for(status, answer)
         return answer
 
-    async def dry_run(self, field: str, body: Object) -> None:
-        path = path_of(body["kind"], body["metadata"]["namespace"])
-        query = "dryRun=All&fieldValidation=Strict"
-        status, answer = await self._request("POST", f"{path}?{query}", body)
-        # 400 means an unknown field or a value of another type
-        if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
-            raise Invalid(message_of(answer), field)
-        raise_for(status, answer)
-
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
+        """Yield every object of a kind in a namespace, or in all namespaces if it is empty."""
         return self._list(
             path_of(kind, namespace), _label_parameter(_LABEL_SELECTORS.get(kind, ""))
         )
@@ -199,9 +193,11 @@ class KubeClient:
             raise Unreachable(str(problem) or "no answer") from problem
 
     async def get_ray_job(self, namespace: str, name: str) -> Object | None:
+        """Return the current state of a RayJob (a live read); None if it is gone."""
         return await self.get_object(RAY_JOB, namespace, name)
 
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return the current state of an object (a live read); None if it is gone."""
         if not is_name(name):  # such as a text in an annotation of a user
             return None
         return await self._object("GET", path_of(kind, namespace, name))
@@ -216,16 +212,21 @@ class KubeClient:
         return answer
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
+        """Return why a pod's containers do not start, or why a RayCluster has no pods.
+
+        This is the message of the last Event about it; empty if the Event is not a warning.
+        """
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
         selector, of_pod = f"fieldSelector={quote(about)}", kind == POD
         events = self._list(path_of("Event", namespace), selector, MAX_EVENTS)
         return last_warning([
-            Occurrence.of(event, of_pod=of_pod)
+            EventSummary.of(event, of_pod=of_pod)
             async for event in events
             if is_relevant(event, of_pod=of_pod)
         ])  # fmt: skip
 
     async def queued_reason(self, namespace: str, ray_job: RayJobView) -> str:
+        """Return Kueue's message on why a RayJob is queued; empty if there is none."""
         label = _label_parameter(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
         path = f"{path_of(WORKLOAD, namespace)}?limit={PAGE}&{label}"
         status, answer = await self._request("GET", path)
@@ -236,6 +237,7 @@ class KubeClient:
         return next((message for message in found if message), "")
 
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
+        """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
         # before the patch, which marks the RayJob as released: after that, nothing is retried
         await self._delete_cluster(namespace, ray_job)
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
@@ -243,6 +245,10 @@ class KubeClient:
         await self._object("PATCH", path, patch, MERGE_PATCH)
 
     async def remove_workers(self, namespace: str, ray_job: RayJobView) -> None:
+        """Let KubeRay delete the workers of a RayJob's cluster, and keep the head.
+
+        A missing cluster is not an error. Raises Conflict and Refused.
+        """
         cluster = await self._own_cluster(namespace, ray_job)
         groups = (cluster or {}).get("spec", {}).get("workerGroupSpecs") or []
         without_pods = [{**group, **_NO_REPLICAS} for group in groups]
@@ -254,10 +260,20 @@ class KubeClient:
         path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
         await self._object("PATCH", path, {"metadata": read, "spec": spec}, MERGE_PATCH)
 
-    async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
+    async def set_backstop(
+        self, namespace: str, ray_job: RayJobView, backstop: KubeRayDeadlines
+    ) -> None:
+        """Set the backstop deadlines after which KubeRay ends a RayJob.
+
+        A missing RayJob is not an error. Raises Conflict and Refused.
+        """
         await self._patch(namespace, ray_job, {"spec": backstop.fields})
 
     async def release_pods(self, namespace: str, ray_job: RayJobView, now: str) -> None:
+        """Change an annotation of a RayJob, so that Kueue looks at its gated pods.
+
+        A missing RayJob is not an error. Raises Conflict and Refused.
+        """
         await self._patch(namespace, ray_job, {"metadata": {"annotations": {RELEASED: now}}})
 
     async def _patch(self, namespace: str, ray_job: RayJobView, patch: Object) -> None:
@@ -266,6 +282,10 @@ class KubeClient:
         await self._object("PATCH", path, {**patch, "metadata": metadata}, MERGE_PATCH)
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
+        """Delete a RayJob and its cluster. Missing objects are not an error.
+
+        An object with the same name and another uid is not deleted.
+        """
         await self._delete(path_of(RAY_JOB, namespace, ray_job.name), ray_job.uid)
         # KubeRay's finalizer may block the deletion of the RayJob
         await self._delete_cluster(namespace, ray_job)
@@ -290,6 +310,7 @@ class KubeClient:
         return cluster if owner_uid(cluster, RAY_JOB) == ray_job.uid else None
 
     async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        """Delete a BatchInference if it still has this resource version. Raises Refused."""
         await self._delete(path_of(KIND, namespace, name), uid, resourceVersion=resource_version)
 
     async def _delete(self, path: str, uid: str, **preconditions: str) -> None:
@@ -300,23 +321,38 @@ class KubeClient:
             raise_for(status, answer)
 
     async def get_schedule(self, namespace: str, name: str) -> Object | None:
+        """Return the current state of a BatchInferenceSchedule; None if it is gone."""
         return await self.get_object(SCHEDULE_KIND, namespace, name)
 
     def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
+        """Yield the BatchInferences with a schedule's label in the order of names (a live read).
+
+        Their number is limited.
+        """
         path, label = path_of(KIND, namespace), _label_parameter(f"{SCHEDULE_LABEL}={schedule}")
         return self._list(path, label, MAX_RUNS)
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
+        """Delete a BatchInference, even if it has changed. A missing object is not an error."""
         await self._delete(path_of(KIND, namespace, name), uid)
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status, *, kind: str = KIND
     ) -> Object | None:
+        """Apply a merge patch to the status of an object, and return the stored object.
+
+        Returns None if the object is gone. Raises Conflict, and Invalid if the
+        CustomResourceDefinition rejects a value.
+        """
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
         path = path_of(kind, namespace, name, "status")
         return await self._object("PATCH", path, body, MERGE_PATCH)
 
     async def post_event(self, body: Object) -> bool:
+        """Post an Event, or increase the count of the existing Event of that name.
+
+        Returns whether the Event already existed. Raises Refused.
+        """
         namespace = body["metadata"]["namespace"]
         status, answer = await self._request("POST", path_of(EVENT, namespace), body)
         if not is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):

@@ -1,9 +1,14 @@
-"""Sends requests to the API server and interprets the responses."""
+"""Sends requests to the API server, with retries and a rate limit, and interprets the responses.
+
+All requests are idempotent: an object that already exists or is already gone is not an error.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -23,7 +28,58 @@ from batchinference_operator.kube.api import (
     Unreachable,
 )
 from batchinference_operator.kube.json_reader import read_json
-from batchinference_operator.kube.retry import TRANSIENT, retry_after_seconds
+
+QPS = 500.0
+BURST = 1000
+
+
+class RateLimiter:
+    """A token bucket of size `burst` that gains `qps` tokens per second.
+
+    Callers get tokens in order. The only state is the time of the next token. All methods must be
+    called in one event loop.
+    """
+
+    def __init__(self, qps: float = QPS, burst: int = BURST) -> None:
+        self._interval = 1 / qps
+        self._burst_seconds = burst / qps
+        self._next_token_at = float("-inf")
+
+    async def wait(self) -> None:
+        """Wait for a token and take it."""
+        now = asyncio.get_running_loop().time()
+        self._next_token_at = max(self._next_token_at, now - self._burst_seconds) + self._interval
+        if self._next_token_at > now:
+            await asyncio.sleep(self._next_token_at - now)
+
+    def pause(self, seconds: float) -> None:
+        """Give no token for some seconds, as the server requested by Retry-After."""
+        now = asyncio.get_running_loop().time()
+        self._next_token_at = max(self._next_token_at, now + seconds)
+
+
+RETRY_DELAYS = (0.2, 0.8)
+"""Seconds before each retry of a request. After the last retry, the work queue retries the job."""
+MAX_RETRY_AFTER_SECONDS = 30.0
+TRANSIENT = {429, 500, 502, 503, 504}
+"""Status codes of transient errors."""
+
+
+async def with_retries(send: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:
+    """Send a request with retries. Return the status and the answer of the last try."""
+    for pause in RETRY_DELAYS:
+        with contextlib.suppress(Unreachable):
+            status, answer = await send()
+            if status not in TRANSIENT:
+                return status, answer
+        await asyncio.sleep(pause)
+    return await send()
+
+
+def retry_after_seconds(retry_after: str) -> float:
+    """Return the value of a Retry-After header in seconds, at most MAX_RETRY_AFTER_SECONDS."""
+    return min(float(retry_after), MAX_RETRY_AFTER_SECONDS) if retry_after.isdecimal() else 0.0
+
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from batchinference.rendering import RAY_JOB
 from batchinference.spec.arguments import MAX_DEPTH
 from batchinference.spec.job import KIND
-from batchinference_operator.reconcile.job_view import LEFT_OUT
+from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from batchinference_operator.status.ray_job import Object
 
 MAX_BYTES = 128 << 10
@@ -62,7 +62,7 @@ def read(text: bytes) -> Any:
 def _object(scanner: _Scanner) -> Object:
     """Return the object, list or watch event at the position of the scanner."""
     found: Object = {}
-    left_out: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     for key in scanner.members():
         if key == "items" and scanner.next == b"[":
             found[key] = [_object(scanner) for _ in scanner.elements()]
@@ -70,11 +70,11 @@ def _object(scanner: _Scanner) -> Object:
             found[key] = _object(scanner)
         elif _is_limited(found.get("kind"), key) and scanner.next == b"{":
             most = MAX_RAY_JOB_BYTES if found.get("kind") == RAY_JOB else MAX_BYTES
-            found[key] = _section(scanner, key, left_out, most)
+            found[key] = _section(scanner, key, skipped, most)
         else:
             found[key] = from_json(scanner.text[scanner.skip()])
-    if left_out:
-        found[LEFT_OUT] = left_out
+    if skipped:
+        found[SKIPPED_FIELDS] = skipped
     return found
 
 
@@ -87,7 +87,7 @@ def _is_limited(kind: Any, section: str) -> bool:
     return section in _SECTIONS and not (kind == KIND and section == "status")
 
 
-def _section(scanner: _Scanner, name: str, left_out: dict[str, str], limit: int) -> Object:
+def _section(scanner: _Scanner, name: str, skipped: dict[str, str], limit: int) -> Object:
     """Return the metadata, the spec or the status at the position of the scanner."""
     fields = {key: scanner.skip() for key in scanner.members()}
     fields.pop("managedFields", None)  # not needed, and as large as the spec
@@ -96,12 +96,12 @@ def _section(scanner: _Scanner, name: str, left_out: dict[str, str], limit: int)
     found = {}
     for key, extent in fields.items():
         if extent.stop - extent.start > most:
-            left_out[name] = _too_large(name, size, limit)
+            skipped[name] = _too_large(name, size, limit)
             continue
         try:
             found[key] = from_json(scanner.text[extent])
         except ValueError as problem:
-            left_out.setdefault(name, _too_deep(f"{name}.{key}", problem))
+            skipped.setdefault(name, _too_deep(f"{name}.{key}", problem))
     return found
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter
@@ -11,12 +13,54 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.warnings import WarningName
-from batchinference_operator.reconcile.job_summary import JobSummary
-from batchinference_operator.status.attempts import newly_ended
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.status.attempts import last_attempt, newly_ended
+from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.timestamps import seconds_since
+
+_NOT_WAITING = {*PROCESSING_PHASES, Phase.SUSPENDED}
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """The namespace and the phase of a job, and why it waits."""
+
+    namespace: str
+    phase: str
+    gpus: int = 0
+    """GPUs that its pods have now."""
+    waiting_since: str = ""
+    """Start of the wait of an unfinished job; empty if it processes rows or is suspended."""
+    reason: str = ""
+    """The reason why it waits, as in its condition Ready; empty if it does not wait."""
+
+    @classmethod
+    def of(cls, job: JobView) -> JobSummary:
+        namespace = sys.intern(job.namespace)
+        if job.finished:
+            complete = is_condition_true(job.status, "Complete")
+            return cls(namespace, Phase.SUCCEEDED if complete else Phase.FAILED)
+        phase = str(job.status.get("phase", Phase.PENDING))
+        gpus = int(job.status.get("devices", 0))
+        if phase in _NOT_WAITING:
+            return cls(namespace, phase, gpus)
+        ready = find_condition(job.status, "Ready") or {}
+        reason = sys.intern(str(ready.get("reason", phase)))
+        return cls(namespace, phase, gpus, _waiting_since(job), reason)
+
+
+def _waiting_since(job: JobView) -> str:
+    """Return when the job was created, was resumed, or ended its last attempt: the latest time.
+
+    All timestamps have the same format, so they can be compared as strings.
+    """
+    resumed = (find_condition(job.status, "Suspended") or {}).get("lastTransitionTime", "")
+    ended = (last_attempt(job.status) or {}).get("completionTime", "")
+    return max(job.created_at, str(resumed), str(ended))
+
 
 OTHER = "_other"
 """The label value for all values beyond the limit. No namespace can have this name."""
@@ -64,9 +108,9 @@ class JobMetrics(Collector):
             "failed, by cause.",
             *("outcome", "cause"),
         )
-        self._attempt_gpu_seconds = self._counter(
-            "batchinference_attempt_gpu_seconds",
-            "GPU seconds of attempts that ended, by outcome and cause.",
+        self._attempt_device_seconds = self._counter(
+            "batchinference_attempt_device_seconds",
+            "Device seconds of attempts that ended, by outcome and cause.",
             *("outcome", "cause"),
         )
         self._rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
@@ -78,8 +122,8 @@ class JobMetrics(Collector):
             "Rows and files that a job has left out, cut or changed, by the name of the warning.",
             "name",
         )
-        self._gpu_seconds = self._counter(
-            "batchinference_gpu_seconds", "GPU seconds that jobs have used."
+        self._device_seconds = self._counter(
+            "batchinference_device_seconds", "Device seconds that jobs have used."
         )
         self._cpu_seconds = self._counter(
             "batchinference_cpu_seconds", "CPU seconds that jobs have used."
@@ -99,7 +143,7 @@ class JobMetrics(Collector):
         for counter, path in (
             (self._rows, ("progress", "rows")),
             (self._failed_rows, ("counts", "failed")),
-            (self._gpu_seconds, ("gpuSeconds",)),
+            (self._device_seconds, ("deviceSeconds",)),
             (self._cpu_seconds, ("cpuSeconds",)),
         ):
             counter.labels(label).inc(
@@ -111,7 +155,9 @@ class JobMetrics(Collector):
         for attempt in newly_ended(before, after):
             outcome = attempt["outcome"], attempt.get("cause", "")
             self._attempts.labels(label, *outcome).inc()
-            self._attempt_gpu_seconds.labels(label, *outcome).inc(attempt.get("gpuSeconds", 0))
+            self._attempt_device_seconds.labels(label, *outcome).inc(
+                attempt.get("deviceSeconds", 0)
+            )
 
     def _label(self, namespace: str) -> str:
         """Return the label value of a namespace, and create its counters with the value 0.
@@ -121,13 +167,13 @@ class JobMetrics(Collector):
         known = len(self._namespaces.values)
         label = self._namespaces.value(namespace)
         if len(self._namespaces.values) > known:
-            for counter in (self._rows, self._failed_rows, self._gpu_seconds, self._cpu_seconds):
+            for counter in (self._rows, self._failed_rows, self._device_seconds, self._cpu_seconds):
                 counter.labels(label)
             for name in WarningName:
                 self._warnings.labels(label, name.value)
             for outcome in _OUTCOMES:
                 self._attempts.labels(label, *outcome)
-                self._attempt_gpu_seconds.labels(label, *outcome)
+                self._attempt_device_seconds.labels(label, *outcome)
         return label
 
     def collect(self) -> Iterable[Metric]:
@@ -158,8 +204,8 @@ class JobMetrics(Collector):
         )
         yield _gauge(
             "batchinference_longest_wait_seconds",
-            "Time for which the oldest of these jobs has been waiting, since it was created, was "
-            "resumed, or ended its last attempt.",
+            "Seconds that the longest-waiting job of `batchinference_waiting_jobs` has waited "
+            "since it was created, resumed, or ended an attempt.",
             ("namespace",),
             {
                 (label,): max(0.0, seconds_since(oldest[label], now)) if label in oldest else 0
@@ -167,7 +213,7 @@ class JobMetrics(Collector):
             },
         )
         yield _gauge(
-            "batchinference_gpus",
+            "batchinference_devices",
             "GPUs that the pods of jobs have now.",
             ("namespace",),
             {(label,): gpus[label] for label in labels},

@@ -14,8 +14,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from batchinference_operator.observability.job_metrics import MAX_NAMESPACES, JobMetrics
-from batchinference_operator.reconcile.job_summary import JobSummary
+from batchinference_operator.observability.job_metrics import MAX_NAMESPACES, JobMetrics, JobSummary
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _RESOURCE_PATH = re.compile(
@@ -34,7 +33,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.queue_depth = Gauge(
-            "batchinference_queue_depth", "Jobs that wait for a reconcile.", registry=self.registry
+            "batchinference_queue_depth", "Keys in the work queue of jobs.", registry=self.registry
         )
         self.reconcile_seconds = Histogram(
             "batchinference_reconcile_seconds",
@@ -52,7 +51,8 @@ class Metrics:
             self.reconcile_errors.labels(kind)  # Prometheus sees no increase in a new series
         self.api_requests = self._counter(
             "batchinference_api_requests",
-            "Requests to the API server by status code; none if there was no answer.",
+            "Requests to the API server by verb, resource and status code. The code is `none` if "
+            "the server did not answer.",
             *("verb", "resource", "code"),
         )
         self.api_request_seconds = Histogram(

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry
+from batchinference_operator.reconcile.config import Concurrency
+from batchinference_operator.reconcile.job_view import JobKey, QueueEntry
 
 Position = tuple[int, str, str, str]
 """The sort key of a waiting job: descending priority, creation time, namespace, name."""
 
-ROUNDED_FROM = 10
+ROUND_FROM_POSITION = 10
 """The number of jobs ahead is rounded in the status from this number on."""
 
 
@@ -43,13 +43,11 @@ class AdmissionDecision:
         A high position is rounded, because each change of the message causes a status write.
         """
         if self.ahead == 0:
-            return f"it is the next to start: {self.why}"
-        if self.ahead == 1:
-            return f"1 job is ahead: {self.why}"
-        if self.ahead < ROUNDED_FROM:
-            return f"{self.ahead} jobs are ahead: {self.why}"
+            return f"next to start; {self.why}"
+        if self.ahead < ROUND_FROM_POSITION:
+            return f"{self.ahead} job{'s' * (self.ahead > 1)} ahead; {self.why}"
         unit = 10 ** (len(str(self.ahead)) - 1)
-        return f"at least {self.ahead // unit * unit} jobs are ahead: {self.why}"
+        return f"at least {self.ahead // unit * unit} jobs ahead; {self.why}"
 
 
 @dataclass
@@ -168,19 +166,19 @@ class AdmissionQueue:
         room = self.limits.capacity(len(self._running))
         namespace_room = self._namespace_capacity(key[0])
         if key not in self._positions:
-            why = "the pods of its last attempt still exist"
+            why = "waiting until the pods of the last attempt are gone"
             return AdmissionDecision(0, admitted=False, why=why)
         position = self._positions[key]
         before = self._jobs_ahead(key[0], position)
         if before[key[0]] >= namespace_room:
             limit = self.limits.per_namespace
-            why = f"in namespace {key[0]} only {limit} may run at a time"
+            why = f"the limit of namespace {key[0]} is {limit} (concurrency.maxRunningPerNamespace)"
             return AdmissionDecision(before[key[0]], admitted=False, why=why)
         ahead = sum(
             min(count, namespace_room if name == key[0] else self._namespace_capacity(name))
             for name, count in before.items()
         )
-        why = f"only {self.limits.total} may run at a time"
+        why = f"the limit of {self.limits.total} running jobs is reached (concurrency.maxRunning)"
         return AdmissionDecision(sum(before.values()), admitted=ahead < room, why=why)
 
     def _jobs_ahead(self, namespace: str, position: Position) -> dict[str, int]:

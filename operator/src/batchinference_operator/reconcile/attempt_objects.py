@@ -10,21 +10,19 @@ from batchinference.rendering import (
     Names,
     Owner,
     attempt_objects,
-    effective,
-    patched_pods,
     token_secret,
     with_memory,
+    with_platform_defaults,
 )
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.problems import Problem, raise_for_problems
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS, memory_of_next_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_prices
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.out_of_memory import memory_of_next_attempt
-from batchinference_operator.reconcile.owned import last_names
+from batchinference_operator.reconcile.ray_jobs_of_job import names_of_last_attempt
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import add_attempt, is_running, remove_attempt
 from batchinference_operator.status.conditions import Summary
@@ -37,18 +35,15 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
 
     The RayJob is created last, because it mounts the ConfigMap.
     """
-    if job.unread:
-        return Actions(status=invalid_spec(job, job.unread, now), requeue_after=0)
+    if job.skipped_reason:
+        return Actions(status=invalid_spec(job, job.skipped_reason, now), requeue_after=0)
     try:
-        complete = complete_job(job, config)
+        complete = parse_with_defaults(job, config)
         owner = Owner(job.name, job.uid)
-        objects = attempt_objects(complete, names, owner, job.generation)
+        patches = config.defaults.patches
+        objects = attempt_objects(complete, names, owner, job.generation, patches)
         add_prices(objects[1], config.prices, job.status)
-        return Actions(
-            create=objects,
-            dry_run=tuple(patched_pods(complete, names)),
-            requeue_after=POLL_SECONDS,
-        )
+        return Actions(create=objects, requeue_after=POLL_SECONDS)
     except SpecError as error:
         message = "; ".join(str(error).splitlines())
         return Actions(status=invalid_spec(job, message, now), requeue_after=0)
@@ -71,7 +66,7 @@ def planning_status(job: JobView, names: Names, now: datetime) -> Status:
     return job.with_status(add_attempt(job.status, names)).build_status(update, now)
 
 
-def complete_job(job: JobView, config: Config) -> BatchInference:
+def parse_with_defaults(job: JobView, config: Config) -> BatchInference:
     """Return the parsed job with complete cluster settings.
 
     Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
@@ -83,8 +78,11 @@ def complete_job(job: JobView, config: Config) -> BatchInference:
         )
         raise SpecError([Problem("metadata.namespace", message)])
     parsed = parse(job.document)
-    raise_for_problems(config.policy.check(parsed.spec.cluster))
-    complete = effective(parsed, config.defaults)
+    policy = config.policy
+    raise_for_problems(
+        [*policy.check(parsed.spec.cluster), *policy.check_priority(parsed.spec.priority)]
+    )
+    complete = with_platform_defaults(parsed, config.defaults)
     memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
     return with_memory(complete, memory)
 
@@ -93,4 +91,4 @@ def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Obje
     """Return the Secret with the token. Its owner is the RayJob, which must exist first."""
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
     token = config.token(job, owner.name)
-    return token_secret(job.namespace, last_names(job), token, reference)
+    return token_secret(job.namespace, names_of_last_attempt(job), token, reference)

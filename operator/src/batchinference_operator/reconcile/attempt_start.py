@@ -1,37 +1,146 @@
-"""Starts the first attempt of a job and each retry."""
+"""Starts the first attempt of a job and each retry, adopts its RayJob, and says why it waits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS, fail_if_expired
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
+from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
+from batchinference_operator.reconcile.attempt_end import (
+    POLL_SECONDS,
+    backoff_left,
+    fail_if_expired,
+)
 from batchinference_operator.reconcile.attempt_objects import create_actions, planning_status
-from batchinference_operator.reconcile.backoff import backoff_left
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
-from batchinference_operator.reconcile.owned import (
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
+from batchinference_operator.reconcile.ray_jobs_of_job import (
+    live_ray_jobs,
     next_names,
-    owned_live,
     ray_job_names,
     stuck_in_deletion,
 )
-from batchinference_operator.reconcile.pending import (
-    has_create_error,
-    wait_for_admission,
-    wait_for_name,
-)
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time, may_commit
-from batchinference_operator.status.attempts import attempt_number, last_attempt
+from batchinference_operator.status.attempts import (
+    add_attempt,
+    attempt_number,
+    is_running,
+    last_attempt,
+    remove_attempt,
+)
 from batchinference_operator.status.conditions import Summary, find_condition
-from batchinference_operator.status.job_status import StatusUpdate, with_observed_generation
+from batchinference_operator.status.job_status import Status, StatusUpdate, with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.timestamps import seconds_since
+from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+
+ADMISSION_PENDING = "AdmissionPending"
+API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
+"""Separates a create error from the position in the admission queue in a message."""
+_CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNAVAILABLE)
+UNREACHABLE_SECONDS = 60.0
+"""Seconds of unavailability after which the status reports it. Most outages are shorter."""
+CREATE_RETRY_SECONDS = 60.0
+"""Seconds after which an admitted job whose RayJob could not be created is queued again."""
+SHORT_QUEUE_SECONDS = 30.0
+LONG_QUEUE_SECONDS = 300.0
+"""Seconds between updates of a waiting job's position, with fewer than ROUND_FROM_POSITION jobs
+ahead and with more. They do not delay the start, because the admission queue wakes the job."""
+
+
+def status_after_create_error(
+    job: JobView, error: str, unreachable_seconds: float | None, now: datetime
+) -> Status | None:
+    """Return the status that reports why the objects of an attempt could not be created.
+
+    `unreachable_seconds` is the time for which the API server has been unreachable; None if it
+    rejected an object. The result is None if this time is less than UNREACHABLE_SECONDS.
+    """
+    if unreachable_seconds is None:
+        summary = Summary(Cause.REFUSED.value, f"{error}{_kueue_hint(job, error)}")
+    elif unreachable_seconds >= UNREACHABLE_SECONDS:
+        message = f"the API server could not create the job's objects: {error}"
+        summary = Summary(API_SERVER_UNAVAILABLE, message)
+    else:
+        return None
+    job = job.with_status(add_suspended_time(job, now))
+    return _pending_status(job, summary, now)
+
+
+def has_create_error(job: JobView) -> bool:
+    """Return whether the status reports that the objects of the attempt cannot be created."""
+    ready = find_condition(job.status, "Ready") or {}
+    return ready.get("reason") in _CREATE_ERRORS
+
+
+def _kueue_hint(job: JobView, message: str) -> str:
+    """Return how to fix a rejection of an autoscaler by Kueue; empty for other rejections.
+
+    Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
+    is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
+    """
+    if "kueue" not in message or "autoscaling" not in message:
+        return ""
+    if not (job.spec.get("cluster") or {}).get("queueName"):
+        return ". Kueue manages jobs without a queue: set spec.cluster.queueName to a LocalQueue"
+    return (
+        ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
+        "spec.cluster.workers.min and max to the same number"
+    )
+
+
+def requeue_for_admission(job: JobView, now: datetime) -> JobView:
+    """Return the job without the attempt whose RayJob could not be created.
+
+    The job requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start first.
+    """
+    at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
+    return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
+
+
+def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
+    """Return the actions while another RayJob has the name of the job's RayJob."""
+    if ray_job.owner_uid is not None:
+        message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
+    else:
+        message = f"a RayJob named {ray_job.name} exists and is not this job's: delete it"
+    status = _pending_status(job, Summary("NameTaken", message), now)
+    return Actions(status=status, requeue_after=POLL_SECONDS)
+
+
+def wait_for_admission(
+    job: JobView,
+    names: Names,
+    spec: MutableSpec,
+    config: Config,
+    admission: AdmissionDecision,
+    now: datetime,
+) -> Actions:
+    """Return the actions of a job that waits in the admission queue.
+
+    A job with an invalid spec fails instead of waiting.
+    """
+    ready = find_condition(job.status, "Ready") or {}
+    same_spec = job.status.get("observedGeneration") == job.generation
+    checked = same_spec and ready.get("reason") == ADMISSION_PENDING
+    planned = Actions() if checked else create_actions(job, names, config, now)
+    if not (checked or planned.create):
+        return planned
+    status = _pending_status(job, Summary(ADMISSION_PENDING, admission.message), now)
+    refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUND_FROM_POSITION else LONG_QUEUE_SECONDS
+    deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
+    requeue_after = min([refresh, *deadlines])
+    return Actions(status=status, requeue_after=requeue_after)
+
+
+def _pending_status(job: JobView, summary: Summary, now: datetime) -> Status:
+    update = StatusUpdate(Phase.PENDING, summary)
+    return job.build_status(update, now)
+
 
 POD_TERMINATION_SECONDS = 60.0
 """Maximum seconds for which the next attempt waits for pods of the previous one."""
@@ -64,7 +173,7 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
     of_attempt = (last_attempt(job.status) or {}).get("cause") == Cause.INVALID_SPEC.value
     if not (invalid and changed) or of_attempt:
         return None
-    summary = Summary("Pending", "the spec was changed; planning the next attempt again")
+    summary = Summary("Pending", "the spec has changed; checking it again")
     status = job.build_status(StatusUpdate(Phase.PENDING, summary), now)
     return Actions(status=status, requeue_after=0)
 
@@ -115,7 +224,7 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
     node does not report their state.
     """
     names = ray_job_names(observed.job, attempt_number(observed.job.status))
-    ended = [ray_job for ray_job in owned_live(observed) if ray_job.name in names]
+    ended = [ray_job for ray_job in live_ray_jobs(observed) if ray_job.name in names]
     live = tuple(ray_job for ray_job in ended if not ray_job.ended)
     retained = tuple(one for one in ended if one.ended and one.cluster_retained)
     running = [one for one in observed.ray_jobs.values() if one.name in names and not one.ended]
@@ -138,3 +247,21 @@ def _pods_terminating(observed: Observed, now: datetime) -> bool:
     if ended_at is None or seconds_since(ended_at, now) >= POD_TERMINATION_SECONDS:
         return False
     return any(pod.ended is None for pod in observed.pods)
+
+
+def find_unadopted(observed: Observed) -> RayJobView | None:
+    """Return the RayJob of the next attempt if it exists but is not in the status yet."""
+    job = observed.job
+    ray_job = observed.ray_jobs.get(next_names(job).ray_job)
+    created = ray_job is not None and ray_job.owner_uid == job.uid and not ray_job.deleting
+    return ray_job if created and not is_running(job.status) else None
+
+
+def adopt(job: JobView, now: datetime) -> JobView:
+    """Return the job with the attempt whose RayJob already exists."""
+    job = replace(job, status=add_suspended_time(job, now))
+    names = next_names(job)
+    # an older operator wrote such a status
+    if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):
+        return replace(job, status=add_attempt(job.status, names))
+    return replace(job, status=planning_status(job, names, now))

@@ -5,16 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference.rendering import Backstop
+from batchinference.rendering import KubeRayDeadlines
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.attempt_end import (
     POLL_SECONDS,
-    complete_job,
+    end_as_complete,
     fail_attempt,
     fail_if_expired,
+    memory_of_next_attempt,
+    record_out_of_memory,
 )
 from batchinference_operator.reconcile.attempt_objects import create_actions, render_token_secret
+from batchinference_operator.reconcile.attempt_start import (
+    CREATE_RETRY_SECONDS,
+    has_create_error,
+    requeue_for_admission,
+    wait_for_name,
+)
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import (
     Deadline,
@@ -22,7 +30,6 @@ from batchinference_operator.reconcile.deadlines import (
     backstop_of,
     job_deadlines,
 )
-from batchinference_operator.reconcile.driver_heads import record_driver_head
 from batchinference_operator.reconcile.driver_report import (
     awaits_report,
     driver_problem,
@@ -31,21 +38,10 @@ from batchinference_operator.reconcile.driver_report import (
     without_old_report,
 )
 from batchinference_operator.reconcile.gpu_usage import current_gpus
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.kueue import needs_release, track_admission
-from batchinference_operator.reconcile.lost_pods import unrecoverable_cause
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
-from batchinference_operator.reconcile.out_of_memory import (
-    memory_of_next_attempt,
-    record_out_of_memory,
-)
-from batchinference_operator.reconcile.owned import attempt_ray_job, last_names
-from batchinference_operator.reconcile.pending import (
-    CREATE_RETRY_SECONDS,
-    has_create_error,
-    requeue_for_admission,
-    wait_for_name,
-)
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
+from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
+from batchinference_operator.reconcile.lost_pods import record_driver_head, unrecoverable_cause
+from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job, names_of_last_attempt
 from batchinference_operator.reconcile.requeue import (
     KUBERAY_SECONDS,
     kuberay_silent_seconds,
@@ -53,14 +49,20 @@ from batchinference_operator.reconcile.requeue import (
     without_pods_seconds,
 )
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.status.attempts import is_running, last_attempt, record_ray_job
+from batchinference_operator.status.attempts import (
+    is_running,
+    last_attempt,
+    own_progress,
+    record_ray_job,
+    record_rows,
+    without_decrease,
+)
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.crashes import describe_crashes
 from batchinference_operator.status.failure_cause import failure_cause
 from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.phase import derive_phase
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.row_progress import own_progress, record_rows, without_decrease
 from batchinference_operator.status.timestamps import to_rfc3339
 
 
@@ -101,7 +103,7 @@ def _without_ray_job(
 
     A user has deleted the RayJob, it has not been created yet, or another RayJob has its name.
     """
-    names = last_names(job)
+    names = names_of_last_attempt(job)
     if "startTime" in (last_attempt(job.status) or {}):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
         return fail_attempt(job, spec, Cause.RAY_JOB_DELETED, message, now)
@@ -120,12 +122,13 @@ def _derive_status(
     observed: Observed, ray_job: RayJobView, spec: MutableSpec, now: datetime
 ) -> Actions:
     """Return the actions that write the status derived from the observation, or end the attempt."""
-    observed = track_admission(observed, ray_job, now)
+    observed = track_kueue_admission(observed, ray_job, now)
     job, report = observed.job, observed.report
     if ray_job.ended and awaits_report(observed, ray_job, now):
         return _wait_for_report(job, ray_job, now)
-    late = not driver_starting(ray_job, now)
-    status = record_rows(job.status, report, to_rfc3339(now), late=late)
+    status = record_rows(
+        job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
+    )
     job = job.with_status(record_driver_head(status, observed, ray_job))
     phase, summary = derive_phase(
         ray_job,
@@ -138,7 +141,7 @@ def _derive_status(
     phase, summary = _with_details(observed, ray_job, phase, summary, now)
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
-        return complete_job(job, update, now)
+        return end_as_complete(job, update, now)
     failure = (
         failure_cause(ray_job, report, observed.disruptions)
         if summary.failed
@@ -218,7 +221,7 @@ def _enforce_deadlines(
 
 def _backstop_change(
     job: JobView, spec: MutableSpec, ray_job: RayJobView | None
-) -> tuple[RayJobView, Backstop] | None:
+) -> tuple[RayJobView, KubeRayDeadlines] | None:
     """Return the new backstop deadlines of the RayJob; None if its spec already has them."""
     if ray_job is None or ray_job.deleting:
         return None

@@ -1,4 +1,4 @@
-"""The settings of the operator that reconcile needs."""
+"""The settings of the operator that reconcile needs, and its limits of running jobs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,40 @@ import hmac
 from dataclasses import dataclass, field
 
 from batchinference.rendering.policy import PlatformPolicy
-from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.ray_job import RayJobView
+
+UNLIMITED = 2**31
+"""A capacity that is never reached."""
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """The maximum numbers of concurrently running jobs; None means unlimited."""
+
+    total: int | None = None
+    per_namespace: int | None = None
+
+    @property
+    def limited(self) -> bool:
+        return self.total is not None or self.per_namespace is not None
+
+    def capacity(self, running: int) -> int:
+        """Return how many more jobs may run in total; negative if the limit was lowered."""
+        return UNLIMITED if self.total is None else min(self.total, UNLIMITED) - running
+
+    def namespace_capacity(self, running: int) -> int:
+        """Return how many more jobs may run in a namespace with this number of running jobs."""
+        return UNLIMITED if self.per_namespace is None else max(0, self.per_namespace - running)
 
 
 @dataclass(frozen=True)
 class Config:
     """The platform's defaults, policy and prices, the token keys, and the concurrency limits."""
 
-    defaults: Cluster
+    defaults: PlatformDefaults
     token_key: bytes
     concurrency: Concurrency = field(default_factory=Concurrency)
     previous_token_key: bytes = b""

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering.patches import templates_of
-from batchinference.rendering.pod_resources import running_containers
+from batchinference.rendering.objects import running_containers, templates_of
 from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
+from batchinference.text import decimal_text
 from batchinference_operator.status.attempts import Attempt, last_attempt
 from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.pods import requested_cpus
@@ -28,12 +28,12 @@ class Prices(BaseModel):
     currency: Annotated[str, Field(pattern="^([A-Z]{3})?$")] = ""
     """ISO 4217 code; without it, the status has no cost."""
     cpu_hour: Price = 0.0
-    gpu_hour: Price = 0.0
+    device_hour: Price = 0.0
 
     def of(self, usage: Status | Attempt) -> float:
         """Return the cost of the usage of a job or of an attempt."""
-        cpus, gpus = usage.get("cpuSeconds", 0), usage.get("gpuSeconds", 0)
-        return float(cpus * self.cpu_hour + gpus * self.gpu_hour) / 3600
+        cpus, gpus = usage.get("cpuSeconds", 0), usage.get("deviceSeconds", 0)
+        return float(cpus * self.cpu_hour + gpus * self.device_hour) / 3600
 
 
 def add_cost(status: Status, prices: Prices) -> Status:
@@ -41,10 +41,10 @@ def add_cost(status: Status, prices: Prices) -> Status:
     if not prices.currency:
         return without(status, "cost")
     amount = prices.of(status)
-    cost = {"amount": round(amount, 4), "currency": prices.currency}
+    cost = {"amount": decimal_text(amount), "currency": prices.currency}
     remaining = _remaining_cost(status, prices)
     if remaining is not None:
-        cost["forecast"] = round(amount + remaining, 4)
+        cost["forecast"] = decimal_text(amount + remaining)
     return {**status, "cost": cost}
 
 
@@ -79,10 +79,10 @@ def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
 
 
 def _usage_per_hour(cluster: Object) -> Iterator[tuple[str, Status]]:
-    """Yield each group of a RayCluster, and the CPU and GPU seconds of one of its pods per hour."""
+    """Yield each group of a RayCluster, and the usage of one of its pods per hour."""
     for group, _, template in templates_of(cluster):
         containers = running_containers(template["spec"])
         if group == HEAD_GROUP and "autoscalerOptions" in cluster:
             containers.append(cluster["autoscalerOptions"])  # KubeRay adds this container
         gpus = gpus_of(template["metadata"]["labels"])
-        yield group, {"cpuSeconds": 3600 * requested_cpus(containers), "gpuSeconds": 3600 * gpus}
+        yield group, {"cpuSeconds": 3600 * requested_cpus(containers), "deviceSeconds": 3600 * gpus}

@@ -1,4 +1,4 @@
-"""Computes the deadlines of jobs and attempts, and the limit on GPU hours."""
+"""Computes the deadlines of jobs and attempts, and the limit on device hours."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 
-from batchinference.rendering import Backstop
+from batchinference.rendering import KubeRayDeadlines
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.times import time_of
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
@@ -36,10 +35,12 @@ def job_deadlines(
         elapsed = seconds_since(job.created_at, now) - job.status.get("suspendedSeconds", 0)
         message = f"the job has not ended within deadlines.total {limit}"
         yield Deadline(seconds_of(limit) - elapsed, Cause.DEADLINE_EXCEEDED, message)
-    hours = spec.limits.gpu_hours
+    hours = spec.limits.device_hours
     if hours is not None:
-        left = hours * 3600 - job.status.get("gpuSeconds", 0)
-        message = f"the job has used the {hours:g} GPU hours that cluster.limits.gpuHours allows"
+        left = hours * 3600 - job.status.get("deviceSeconds", 0)
+        message = (
+            f"the job has used the {hours:g} device hours that cluster.limits.deviceHours allows"
+        )
         remaining = left if left <= 0 else max(1.0, left / gpus) if gpus else inf
         yield Deadline(remaining, Cause.LIMIT_EXCEEDED, f"{message}; the written output is kept")
 
@@ -70,7 +71,7 @@ def attempt_deadlines(
         yield Deadline(seconds_of(limits.stall) - seconds_since(last, now), Cause.STALLED, message)
 
 
-def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> Backstop:
+def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeRayDeadlines:
     """Return the deadlines after which KubeRay must end the RayJob of the running attempt."""
     attempt, queued = last_attempt(job.status) or {}, bool(ray_job.queue)
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
@@ -78,4 +79,4 @@ def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> Backsto
     # after the first row, gated pods are additional pods of an elastic job
     admitted_for_good = not queued or "progressTime" in job.status
     counting = admitted_for_good and "queuedTime" not in attempt
-    return Backstop.of(spec.deadlines, queued=queued, counting=counting, waited=waited)
+    return KubeRayDeadlines.of(spec.deadlines, queued=queued, counting=counting, waited=waited)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.owned import running_ray_job
+from batchinference_operator.reconcile.ray_jobs_of_job import running_ray_job
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.phase import DRIVER
 from batchinference_operator.status.ray_job import RayJobView

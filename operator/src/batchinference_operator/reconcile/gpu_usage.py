@@ -1,4 +1,4 @@
-"""Measures the GPU seconds and CPU seconds of a job.
+"""Measures the device seconds and CPU seconds of a job.
 
 Each reconcile of a running attempt adds the usage since the previous reconcile, so deleted pods are
 included. Pods that start and end while the operator is down are not counted, and neither is usage
@@ -20,9 +20,9 @@ from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 def add_usage(observed: Observed, now: datetime) -> Status:
     """Return the status with the current GPUs and the usage of the job and the running attempt."""
-    status = without(observed.job.status, "gpus")
+    status = without(observed.job.status, "devices")
     if gpus_now := current_gpus(observed):
-        status["gpus"] = gpus_now
+        status["devices"] = gpus_now
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
     *before, last = status["attempts"]
@@ -30,7 +30,7 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     since = unix_seconds(status["usageTime"]) if "usageTime" in status else start
     gpus = _usage_seconds([(_gpus(pod, plan), pod) for pod in pods], since, until)
     used = {
-        "gpuSeconds": min(gpus, _max_gpu_seconds(plan, last, since, until)),
+        "deviceSeconds": min(gpus, _max_device_seconds(plan, last, since, until)),
         "cpuSeconds": _usage_seconds([(pod.cpus, pod) for pod in pods], since, until),
     }
     if not any(used.values()):
@@ -69,8 +69,10 @@ def _gpus(pod: PodView, plan: RayJobView | None) -> int:
     return min(pod.gpus, plan.max_gpus_per_pod) if plan is not None and known else pod.gpus
 
 
-def _max_gpu_seconds(plan: RayJobView | None, attempt: Attempt, since: float, until: float) -> int:
-    """Return the GPU seconds of an interval if all planned workers run."""
+def _max_device_seconds(
+    plan: RayJobView | None, attempt: Attempt, since: float, until: float
+) -> int:
+    """Return the device seconds of an interval if all planned workers run."""
     if plan is None or plan.max_gpus is None:
         return MAX_ROWS
     start = unix_seconds(attempt.get("startTime") or plan.created_at) if plan.created_at else since

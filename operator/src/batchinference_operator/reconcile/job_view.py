@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
+from pydantic import ValidationError
+
+from batchinference.rendering import NAME_LABEL
+from batchinference.spec.base import SpecModel
+from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import CONTROLLER_NAME, KIND, OPERATOR_FIELDS
+from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
+from batchinference.spec.limits import Limits, lower_limits
+from batchinference.spec.phases import Phase
+from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import to_rfc3339
 
-LEFT_OUT = "leftOut"
+SKIPPED_FIELDS = "skippedFields"
 """Key in an object that maps each section with skipped fields to the reason."""
 
 
@@ -30,13 +39,13 @@ class JobView:
     status: Status
     created_at: str = ""
     deleting: bool = False
-    unread: str = ""
+    skipped_reason: str = ""
     """Why fields of the spec were skipped; else empty. Then `spec` has only OPERATOR_FIELDS."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
         metadata, spec = body["metadata"], body.get("spec", {})
-        if unread := body.get(LEFT_OUT, {}).get("spec", ""):
+        if skipped_reason := body.get(SKIPPED_FIELDS, {}).get("spec", ""):
             spec = {name: spec[name] for name in OPERATOR_FIELDS if name in spec}
         return cls(
             namespace=metadata["namespace"],
@@ -48,7 +57,7 @@ class JobView:
             status=body.get("status", {}),
             created_at=metadata.get("creationTimestamp", ""),
             deleting="deletionTimestamp" in metadata,
-            unread=unread,
+            skipped_reason=skipped_reason,
         )
 
     @property
@@ -84,8 +93,110 @@ class JobView:
     def document(self) -> dict[str, Any]:
         """The resource in the form that the parser of the spec expects."""
         return {
-            "apiVersion": "batchinference.dev/v1alpha1",
+            "apiVersion": "batchinference.dev/v1beta1",
             "kind": "BatchInference",
             "metadata": {"name": self.name, "namespace": self.namespace},
             "spec": self.spec,
         }
+
+
+Model = TypeVar("Model", bound=SpecModel)
+
+
+@dataclass(frozen=True)
+class MutableSpec:
+    suspend: bool
+    retry: Retry
+    deadlines: Deadlines
+    ttl: Ttl
+    limits: Limits
+
+    @classmethod
+    def of(cls, spec: dict[str, Any], platform: Limits) -> MutableSpec:
+        return cls(
+            suspend=spec.get("suspend") is True,
+            retry=_parse_section(Retry, spec.get("retry")),
+            deadlines=_parse_section(Deadlines, spec.get("deadlines")),
+            ttl=_parse_section(Ttl, spec.get("ttl")),
+            limits=lower_limits(
+                _parse_section(Limits, (spec.get("cluster") or {}).get("limits")), platform
+            ),
+        )
+
+
+def _parse_section(model: type[Model], given: Any) -> Model:
+    """Return a section of the spec without its invalid fields.
+
+    The API server should have rejected an invalid field. It must not end a running job.
+    """
+    if not isinstance(given, dict):
+        return model()
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        invalid = {problem["loc"][0] for problem in error.errors()}
+        return model.model_validate({k: v for k, v in given.items() if k not in invalid})
+
+
+JobKey = tuple[str, str]
+"""Namespace and name of a BatchInference."""
+
+
+@dataclass(frozen=True)
+class QueueEntry:
+    """Whether a job runs or waits for admission, and its priority.
+
+    A job that neither runs nor waits has ended, is suspended, is being deleted or waits in Kueue.
+    """
+
+    resource_version: str
+    """The resourceVersion of the job when it was observed."""
+    priority: int = 0
+    created_at: str = ""
+    running: bool = False
+    """Whether it has or may have pods."""
+    waiting: bool = False
+    queued: bool = False
+    """Whether Kueue admits its next attempt. The running one goes by the label of its RayJob."""
+
+
+def local_queue_of(job: JobView, platform: Cluster) -> str | None:
+    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
+    queue = (job.spec.get("cluster") or {}).get("queueName")
+    return queue if isinstance(queue, str) else platform.queue_name
+
+
+def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
+    """Return the entry of a job."""
+    if job.finished or not job.managed:
+        return QueueEntry(job.resource_version)
+    stopping = job.deleting or job.spec.get("suspend") is True
+    running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    queued = local_queue_of(job, platform) is not None
+    waiting = not (running or stopping or queued)
+    return QueueEntry(
+        job.resource_version,
+        int(job.spec.get("priority", 0)),
+        job.created_at,
+        running,
+        waiting,
+        queued=queued,
+    )
+
+
+def key_of(body: Object) -> JobKey:
+    """Return the key of a BatchInference."""
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def identity(key: JobKey, name: str, uid: str = "") -> Object:
+    """Return an object of a job with only its identity: namespace, name, uid and label."""
+    namespace, job = key
+    labels = {NAME_LABEL: job}
+    return {"metadata": {"namespace": namespace, "name": name, "uid": uid, "labels": labels}}
+
+
+def parent_of(body: Object) -> JobKey:
+    """Return the key of the job in an object's label."""
+    metadata = body["metadata"]
+    return metadata["namespace"], metadata["labels"][NAME_LABEL]

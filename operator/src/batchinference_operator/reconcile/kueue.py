@@ -53,7 +53,7 @@ def needs_release(observed: Observed, ray_job: RayJobView, now: datetime) -> boo
     return asked >= RELEASE_SECONDS and any(pod.created <= oldest for pod in gated)
 
 
-def track_admission(observed: Observed, ray_job: RayJobView, now: datetime) -> Observed:
+def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime) -> Observed:
     """Return the observation with the time at which the attempt was queued or admitted."""
     job, report = observed.job, observed.report
     if not ray_job.suspended:

@@ -10,15 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference_operator.reconcile.adoption import adopt, find_unadopted
-from batchinference_operator.reconcile.attempt_start import retry_corrected_spec, start_attempt
+from batchinference_operator.reconcile.attempt_start import (
+    adopt,
+    find_unadopted,
+    retry_corrected_spec,
+    start_attempt,
+)
 from batchinference_operator.reconcile.attempt_sync import sync_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.gpu_usage import add_usage
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
-from batchinference_operator.reconcile.owned import superseded
+from batchinference_operator.reconcile.job_view import MutableSpec
+from batchinference_operator.reconcile.ray_jobs_of_job import ray_jobs_of_earlier_attempts
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.reconcile.ttl_after_finished import enforce_ttl
@@ -53,5 +57,5 @@ def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime
         return suspend(observed, now)
     if is_running(observed.job.status):
         actions = sync_attempt(observed, spec, config, now)
-        return replace(actions, delete_ray_jobs=superseded(observed))
+        return replace(actions, delete_ray_jobs=ray_jobs_of_earlier_attempts(observed))
     return start_attempt(observed, spec, config, now)

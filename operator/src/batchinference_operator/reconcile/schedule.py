@@ -10,21 +10,102 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, ClassVar, Self
 
 from batchinference.rendering import Names, Owner
-from batchinference.spec import SpecError
+from batchinference.spec import API_VERSION, Problem, SpecError
 from batchinference.spec.causes import Cause
-from batchinference.spec.schedule import BatchInferenceSchedule
+from batchinference.spec.durations import seconds_of
+from batchinference.spec.job import SCHEDULE_KIND
+from batchinference.spec.schedule import BatchInferenceSchedule, parse_schedule
 from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.schedule_view import Run, ScheduleView
-from batchinference_operator.status.conditions import Summary, conditions_of, find_condition
+from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS, JobView
+from batchinference_operator.status.conditions import (
+    Summary,
+    conditions_of,
+    find_condition,
+    is_condition_true,
+)
 from batchinference_operator.status.events import Event
 from batchinference_operator.status.job_status import Status, without
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job import Object, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
+
+
+@dataclass(frozen=True)
+class ScheduleView:
+    """A BatchInferenceSchedule as stored in the API server."""
+
+    kind: ClassVar[str] = SCHEDULE_KIND
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    created_at: str
+    spec: dict[str, Any]
+    status: Status
+    deleting: bool
+    skipped_reason: str
+    """Why fields of the spec were skipped; else empty."""
+
+    @classmethod
+    def of(cls, body: Object) -> Self:
+        metadata = body["metadata"]
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata["generation"],
+            resource_version=metadata["resourceVersion"],
+            created_at=metadata["creationTimestamp"],
+            spec=body.get("spec", {}),
+            status=body.get("status", {}),
+            deleting="deletionTimestamp" in metadata,
+            skipped_reason=body.get(SKIPPED_FIELDS, {}).get("spec", ""),
+        )
+
+    def owns(self, body: Object) -> bool:
+        """Return whether the schedule created a BatchInference."""
+        return owner_uid(body, SCHEDULE_KIND) == self.uid
+
+    def parse(self) -> BatchInferenceSchedule:
+        """Return the parsed schedule. Raises SpecError."""
+        if self.skipped_reason:
+            raise SpecError([Problem("", self.skipped_reason)])
+        metadata = {"name": self.name, "namespace": self.namespace}
+        document = {"apiVersion": API_VERSION, "kind": self.kind, "metadata": metadata}
+        return parse_schedule({**document, "spec": self.spec})
+
+
+@dataclass(frozen=True)
+class Run:
+    """A BatchInference that the schedule created."""
+
+    name: str
+    uid: str
+    complete: bool
+    failed: bool
+    ended_at: str
+
+    @classmethod
+    def of(cls, body: Object) -> Self:
+        job = JobView.of(body)
+        return cls(
+            name=job.name,
+            uid=job.uid,
+            complete=is_condition_true(job.status, "Complete"),
+            failed=is_condition_true(job.status, "Failed"),
+            ended_at=job.status.get("completionTime", ""),
+        )
+
+    @property
+    def active(self) -> bool:
+        """Whether the run is not finished."""
+        return not (self.complete or self.failed)
+
 
 RESYNC_SECONDS = 600.0
 """Maximum requeue interval of a schedule, in case the clock changes or a watch misses an event."""
@@ -196,9 +277,9 @@ def _why_missed(
     observed: ObservedSchedule, parsed: BatchInferenceSchedule, name: str, late: float
 ) -> str:
     """Return why the last due time can no longer run; empty if it can."""
-    deadline = parsed.spec.starting_deadline_seconds
-    if deadline is not None and late > deadline:
-        return f"{late:.0f} s late, with startingDeadlineSeconds {deadline}"
+    deadline = parsed.spec.starting_deadline
+    if deadline is not None and late > seconds_of(deadline):
+        return f"{late:.0f} s late, with startingDeadline {deadline}"
     return f"another BatchInference is named {name}" if observed.taken == name else ""
 
 

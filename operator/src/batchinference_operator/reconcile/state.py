@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchinference.rendering import Backstop
+from batchinference.rendering import KubeRayDeadlines
 from batchinference.spec.report import Report
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
@@ -46,7 +46,7 @@ class Observed:
     """Why the driver did not answer the last poll."""
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
-    drivers: int = 0
+    driver_count: int = 0
     """The number of drivers of all jobs that the operator polls."""
 
     @property
@@ -72,7 +72,7 @@ class Observed:
 class Actions:
     """The actions of a reconcile.
 
-    Their order is: stop drivers, delete RayJobs, dry run, admit, create objects, release
+    Their order is: stop drivers, delete RayJobs, admit, create objects, release
     the clusters of finished RayJobs or remove their workers, change the backstop deadlines of a
     RayJob, release its gated pods, delete the job, write the status, requeue after `requeue_after`
     seconds.
@@ -82,9 +82,6 @@ class Actions:
     """RayJobs whose drivers must commit the work in progress and exit."""
     delete_ray_jobs: tuple[RayJobView, ...] = ()
     """RayJobs that must not continue, or whose TTL has expired."""
-    dry_run: tuple[tuple[tuple[str, Object], ...], ...] = ()
-    """For each object, pairs of a field of the spec and a version of the object. The API server
-    must accept the last version of each object before anything is created."""
     create: tuple[Object, ...] = ()
     release_clusters: tuple[RayJobView, ...] = ()
     """Ended RayJobs whose clusters are no longer needed."""
@@ -92,7 +89,7 @@ class Actions:
     """RayJobs without a driver, of whose clusters only the head is kept."""
     delete_job: bool = False
     """Whether to delete the BatchInference, whose TTL has expired."""
-    update_backstop: tuple[RayJobView, Backstop] | None = None
+    update_backstop: tuple[RayJobView, KubeRayDeadlines] | None = None
     """The RayJob of the running attempt and its new backstop deadlines, if they have changed."""
     release_pods: RayJobView | None = None
     """The RayJob of the running attempt if Kueue must look at its gated pods."""

@@ -7,7 +7,11 @@ from datetime import datetime
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.owned import holds_resources, owned_live, stuck_in_deletion
+from batchinference_operator.reconcile.ray_jobs_of_job import (
+    holds_resources,
+    live_ray_jobs,
+    stuck_in_deletion,
+)
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
@@ -26,7 +30,7 @@ def suspend(observed: Observed, now: datetime) -> Actions:
 
     The status records the suspension first, so that the deletion does not count as a failure.
     """
-    job, ours = observed.job, owned_live(observed)
+    job, ours = observed.job, live_ray_jobs(observed)
     live = tuple(ray_job for ray_job in ours if not ray_job.ended)
     release = tuple(ray_job for ray_job in ours if ray_job.ended and ray_job.cluster_retained)
     if is_running(job.status):
@@ -34,7 +38,9 @@ def suspend(observed: Observed, now: datetime) -> Actions:
         return Actions(status=status, requeue_after=0)
     if holds_resources(observed):
         return _stop_all(observed, live, release, now)
-    summary = Summary("Suspended", "suspend is set; set it to false to continue", suspended=True)
+    summary = Summary(
+        "Suspended", "suspended by spec.suspend; set it to false to resume", suspended=True
+    )
     update = StatusUpdate(Phase.SUSPENDED, summary)
     status = job.build_status(update, now)
     return Actions(release_clusters=release, status=status)

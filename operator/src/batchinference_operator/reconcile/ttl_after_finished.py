@@ -9,9 +9,12 @@ from batchinference.rendering import KEEP_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.mutable_spec import MutableSpec
-from batchinference_operator.reconcile.owned import owned, owned_live, stuck_in_deletion
+from batchinference_operator.reconcile.job_view import JobView, MutableSpec
+from batchinference_operator.reconcile.ray_jobs_of_job import (
+    live_ray_jobs,
+    owned,
+    stuck_in_deletion,
+)
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
@@ -37,7 +40,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
         waits.append(kept - since)
     if remove or any(not ray_job.ended for ray_job in owned(observed)):
         waits.append(END_SECONDS)  # a watch may miss their deletion
-    for ray_job in owned_live(observed):
+    for ray_job in live_ray_jobs(observed):
         grace = _grace_seconds(observed, ray_job, spec.ttl)
         if (left := _retention_seconds(ray_job, spec.ttl, grace) - since) <= 0:
             remove.append(ray_job)
@@ -49,7 +52,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
             else:
                 waits.append(left)
     requeue_after = min(waits, default=inf)
-    stop = [one for one in owned_live(observed) if one.driver_running and one not in remove]
+    stop = [one for one in live_ray_jobs(observed) if one.driver_running and one not in remove]
     return Actions(
         stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
         delete_ray_jobs=tuple(remove),
@@ -64,7 +67,7 @@ def _with_idle_workers(observed: Observed, ends: list[RayJobView]) -> tuple[RayJ
     """Return the ended RayJobs whose workers remain, except for those in `ends`, whose clusters are
     deleted. If workers of another RayJob were removed, KubeRay would find its cluster complete, and
     start its driver."""
-    kept = (one for one in owned_live(observed) if one.ended and one not in ends)
+    kept = (one for one in live_ray_jobs(observed) if one.ended and one not in ends)
     return tuple(one for one in kept if _has_workers(observed, one))
 
 
@@ -106,7 +109,7 @@ def _ended_by_operator(job: JobView) -> bool:
 def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
     """Return whether the cluster of a job that the operator ended is kept for debugging.
 
-    The cluster of a job that has exceeded its GPU hours is never kept.
+    The cluster of a job that has exceeded its device hours is never kept.
     """
     over = (find_condition(job.status, "Failed") or {}).get("reason") == Cause.LIMIT_EXCEEDED
     return _ended_by_operator(job) and not over and seconds_of(ttl.cluster) > 0

@@ -22,7 +22,7 @@ _START_FAILURES = {
 _IMAGE_FAILURES = ("Failed to pull image", "Error: ErrImagePull", "Error: ImagePullBackOff")
 
 
-class Occurrence(NamedTuple):
+class EventSummary(NamedTuple):
     """When an Event was last seen, whether it is a relevant warning, and its message."""
 
     last_seen: str
@@ -34,7 +34,7 @@ class Occurrence(NamedTuple):
         return cls(_last_seen(event), _is_warning(event, of_pod=of_pod), _message_of(event))
 
 
-def last_warning(found: Iterable[Occurrence]) -> str:
+def last_warning(found: Iterable[EventSummary]) -> str:
     """Return the message of the last Event if it is a warning, else an empty string.
 
     A normal Event after a warning means that the problem is resolved.

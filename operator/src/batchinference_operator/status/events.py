@@ -111,7 +111,7 @@ def _blocked(before: Status, after: Status) -> Iterator[Event]:
 
 def _suspended_or_resumed(before: Status, after: Status) -> Iterator[Event]:
     if is_condition_true(after, "Suspended") and not is_condition_true(before, "Suspended"):
-        yield Event("Suspended", "Suspend", "suspended: the job holds no resources of the cluster")
+        yield Event("Suspended", "Suspend", "suspended; all pods are gone")
     elif is_condition_true(before, "Suspended") and not is_condition_true(after, "Suspended"):
         yield Event("Resumed", "Resume", "suspend is false again: the job continues")
 

@@ -16,7 +16,7 @@ from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 
 _NO_QUEUE = (
-    "Kueue manages jobs without a queue: set spec.cluster.queue to a LocalQueue, and set "
+    "Kueue manages jobs without a queue: set spec.cluster.queueName to a LocalQueue, and set "
     "spec.suspend to true and then to false"
 )
 DRIVER = "/driver"
@@ -93,14 +93,14 @@ def _makes_progress(phase: Phase, report: Report | None) -> bool:
 
 def _gated_message(ray_job: RayJobView, pod: PodView, messages: Mapping[str, str]) -> str:
     why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
-    return f"pod {pod.name} waits to be admitted by Kueue{why}"
+    return f"waiting for Kueue to admit pod {pod.name}{why}"
 
 
 def _queued_message(ray_job: RayJobView, messages: Mapping[str, str]) -> str:
-    where = f" from queue {ray_job.queue}" if ray_job.queue else ""
+    where = f" in LocalQueue {ray_job.queue}" if ray_job.queue else ""
     why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
     fix = "" if ray_job.queue else f". {_NO_QUEUE}"
-    return f"RayJob {ray_job.name} waits to be admitted by Kueue{where}{why}{fix}"
+    return f"waiting for Kueue to admit RayJob {ray_job.name}{where}{why}{fix}"
 
 
 def _pod_problems(
@@ -125,7 +125,7 @@ def _driver_phase(
     if report is None and (before in PROCESSING_PHASES or problem):
         phase = Phase(before) if before in PROCESSING_PHASES else Phase.STARTING
         why = problem or "its report is no longer available"
-        return phase, Summary("DriverSilent", f"the driver does not report its progress: {why}")
+        return phase, Summary("DriverSilent", f"no progress report: {why}")
     if report is None:
         return Phase.STARTING, Summary("Starting", "waiting for the driver's first report")
     if report.state == JobState.PREPARING:

@@ -13,13 +13,13 @@ from typing import Any, Self, TypeGuard
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import (
+    DEVICES_LABEL,
     GENERATION,
-    GPUS_LABEL,
     QUEUE_LABEL,
     RELEASED,
-    Backstop,
+    KubeRayDeadlines,
 )
-from batchinference.rendering.patches import RAY_CONTAINER
+from batchinference.rendering.names import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
 from batchinference.spec.times import time_of
@@ -107,7 +107,7 @@ def _is_suspended(status: Object) -> bool:
 
 def gpus_of(labels: dict[str, str]) -> int:
     """Return the GPUs in the labels of a pod; 0 if the value, which users may set, is invalid."""
-    return _parse_number(labels.get(GPUS_LABEL)) or 0
+    return _parse_number(labels.get(DEVICES_LABEL)) or 0
 
 
 def _parse_number(text: str | None) -> int | None:
@@ -162,7 +162,7 @@ class RayJobView:
     """Its LocalQueue; empty if Kueue does not manage it."""
     released_at: str
     """When Kueue was last asked to look at its gated pods; empty if it was not."""
-    backstop: Backstop
+    backstop: KubeRayDeadlines
     """The deadlines after which KubeRay ends it."""
     generation: int | None
     """The generation of the BatchInference from which it was created; None if unknown."""
@@ -202,7 +202,7 @@ class RayJobView:
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
             released_at=_valid_time(body["metadata"].get("annotations") or {}, RELEASED),
-            backstop=Backstop.in_spec(spec),
+            backstop=KubeRayDeadlines.in_spec(spec),
             suspend=bool(spec.get("suspend")) or _is_suspended(status),
             generation=_parse_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
             memory=tuple(_group_memory(spec)) if owner_uid(body, "BatchInference") else (),

@@ -88,20 +88,41 @@ class EngineGenerateError(Exception):
     """An unexpected error of a request, which is its cause."""
 
 
+class Renderer:
+    """Tokenizes prompts."""
+
+    default_cmpl_tok_params = SimpleNamespace(with_kwargs=dict)
+
+    def __init__(self, model: str, revision: str | None) -> None:
+        from transformers import AutoTokenizer
+
+        self.tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
+
+    def render_cmpl(self, prompts: list[Any], options: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the tokens of prompts."""
+        return [{**one, "prompt_token_ids": self._tokens(one, options)} for one in prompts]
+
+    def _tokens(self, prompt: Any, options: dict[str, Any]) -> list[int]:
+        tokens: list[int] = self.tokenizer(prompt["prompt"], **options)["input_ids"]
+        if len(tokens) > MOST_TOKENS:
+            raise VLLMValidationError(
+                f"This model's maximum context length is {MOST_TOKENS} tokens. However, you "
+                f"requested 0 output tokens and your prompt contains at least {len(tokens)} input "
+                "tokens"
+            )
+        return tokens
+
+
 @dataclass
 class AsyncLLMEngine:
     arguments: AsyncEngineArgs
     model_config: Any = None
-    _tokenizer: Any = field(init=False)
+    renderer: Renderer = field(init=False)
 
     def __post_init__(self) -> None:
-        from transformers import AutoTokenizer
-
         if (share := self.arguments.gpu_memory_utilization) > 1:
             raise ValueError(f"GPU memory utilization must be less than 1.0. Got {share}.")
-        self._tokenizer = AutoTokenizer.from_pretrained(
-            self.arguments.model, revision=self.arguments.revision
-        )
+        self.renderer = Renderer(self.arguments.model, self.arguments.revision)
 
     @classmethod
     def from_engine_args(cls, arguments: AsyncEngineArgs, usage_context: str) -> AsyncLLMEngine:
@@ -156,14 +177,9 @@ class AsyncLLMEngine:
 
     def _checked(self, prompt: Any, options: dict[str, Any]) -> str:
         """Return the text of a prompt after the tokenizer. Some texts make the engine fail."""
-        tokens = self._tokenizer(prompt["prompt"], **options)["input_ids"]
-        if len(tokens) > MOST_TOKENS:
-            raise VLLMValidationError(
-                f"This model's maximum context length is {MOST_TOKENS} tokens. However, you "
-                f"requested 0 output tokens and your prompt contains at least {len(tokens)} input "
-                "tokens"
-            )
-        text: str = self._tokenizer.decode(tokens)
+        if "prompt_token_ids" not in prompt:
+            (prompt,) = self.renderer.render_cmpl([prompt], options)
+        text: str = self.renderer.tokenizer.decode(prompt["prompt_token_ids"])
         if "refuse" in text or text == "fail":
             raise VLLMValidationError("The decoder prompt is too odd")
         if "lost once" in text and not (mark := Path(self.arguments.model, "lost")).exists():

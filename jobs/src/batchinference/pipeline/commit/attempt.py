@@ -226,7 +226,7 @@ class Attempt:
         with table_errors_as_bad_output():
             if write.mode == "error" and table.holds_rows():
                 raise table_has_rows(write)
-            fence = Fence(self.lease.mark, self.lease.series_mark, self.check_lease)
+            fence = Fence(self.lease.commit_id, self.lease.series_id, self.check_lease)
             table.register(rows, fence)
 
     def check_lease(self) -> None:

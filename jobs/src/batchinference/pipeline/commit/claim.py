@@ -111,7 +111,7 @@ def discard_replaced(layout: Layout) -> None:
         layout.replacement.state.delete_directory()
 
 
-def publish(layout: Layout, job: str = "") -> None:
+def swap_in_replacement(layout: Layout, job: str = "") -> None:
     """Put the complete replacement of an output in its place. An interrupted call can be repeated.
 
     Raises BadOutput if another run is writing to the output."""

@@ -56,8 +56,8 @@ class RowFiles(Protocol):
         """Return the batch with warnings about values that the output cannot hold."""
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return the batch with the rows that cannot be encoded as failed rows; `batch` itself if
-        all of its rows can be encoded now. `error` is the error that `data` raised."""
+        """Return the batch with the rows that cannot be encoded as failed rows. `error` is the
+        error that `data` raised. It is raised again if no row is its cause."""
 
     def errors(self, failed: pa.Table) -> tuple[str, Content]:
         """Return the file of failed rows: the end of the name, and the content."""
@@ -82,7 +82,7 @@ class Committer:
         leaves orphan files only if its process dies or loses the storage before they are removed.
         """
         with _removed_on_error() as written:
-            write_time = StepTime(WRITE_STEP, of_thread=True)
+            write_time = StepTime(WRITE_STEP)
             with write_time.measured(lambda: len(batch.ids)):
                 batch = self.files.with_warnings(batch)
                 entries = list(self._entries(batch, task, written))
@@ -95,20 +95,16 @@ class Committer:
         (self.attempt.place / manifest.new_name()).write(content)
 
     def _entries(
-        self, batch: RowBatch, task: int, written: list[Location], *, is_retry: bool = False
+        self, batch: RowBatch, task: int, written: list[Location]
     ) -> Iterator[ManifestEntry]:
-        """Yield the entries of a batch. A batch that cannot be encoded, although each of its rows
-        can be, is retried once: memory may have run out."""
+        """Yield the entries of a batch. Rows that cannot be encoded become failed rows."""
         for group in commit_groups(batch):
             try:
                 with _removed_on_error() as new_files:
                     entry = self._entry(group, task, new_files)
             except UnwritableValue as error:
                 remaining = self.files.without_unwritable(group, error)
-                unchanged = remaining is group
-                if is_retry and unchanged:
-                    raise
-                yield from self._entries(remaining, task, written, is_retry=unchanged)
+                yield from self._entries(remaining, task, written)
             else:
                 written += new_files
                 yield entry

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
 from typing import Any
 
 from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.code_hashes import changed_code
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, is_resource, name_of
-from batchinference.pipeline.commit.output_reader import OutputReader
+from batchinference.pipeline.commit.lease import Lease, is_resource, lease_in, name_of
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.spec_changes import changed_spec
 from batchinference.pipeline.commit.table_commit import (
@@ -23,7 +24,7 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import base_name, remnant_of
+from batchinference.pipeline.storage.location import Location, base_name, remnant_of
 from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.write import Write, WriteTable
 
@@ -33,64 +34,63 @@ RETRY = "batchinference retry-errors FILE"
 
 @dataclass(frozen=True)
 class TableState:
-    """The state of the table of an output that is not complete. `committed` is true if the attempt
-    of the lease has committed its rows, and `series_committed` if another attempt of its series
-    has. `has_rows` is only read if the mode allows no existing rows."""
+    """The state of the table of an output that is not complete."""
 
     committed: bool = False
+    """Whether the attempt of the lease has committed its rows."""
     series_committed: bool = False
+    """Whether another attempt of its series has."""
     has_rows: bool = False
+    """Only read if the mode allows no existing rows."""
 
 
 @dataclass(frozen=True)
 class OutputState:
-    """What is stored at an output. `lease` is the lease of the last run that wrote to it, if any,
-    and `complete` is true if that run has completed it. `failed_rows` is only read for a retry or
-    if the code has changed, and `foreign_files` only if there is no lease. `base_complete` says
-    whether the output that this one adds to is complete with the same work; None if it holds other
-    work or no work.
-    `unfinished_append` says whether an append of the same work is unfinished; it is only read in
-    the mode `error`, if the output itself is not of this work. `replaced_by`
-    is the lease of a complete replacement that has not replaced the output yet. `added` says
-    whether rows were added to the output; it is only read for overwrite. `added_by` is another job
-    that has added rows, if any; it is only read with `own_only`. `changed_code` describes how the
-    code or the models have changed since the output was begun; empty if they have not.
-    `changed_spec` describes how the spec differs from that of other work at the output. `committed`
-    says whether rows of the unfinished output count; it is only read if the code has changed."""
+    """What is stored at an output."""
 
     layout: Layout
     lease: Lease | None = None
+    """The lease of the last run that wrote to it, if any."""
     complete: bool = False
+    """Whether that run has completed it."""
     failed_rows: bool = False
+    """Only read for a retry or if the code has changed."""
     foreign_files: bool = False
-    base_complete: bool | None = None
-    unfinished_append: bool = False
+    """Only read if there is no lease."""
     replaced_by: Lease | None = None
+    """The lease of a complete replacement that has not replaced the output yet."""
     added: bool = False
+    """Whether rows were added to the output; only read for overwrite."""
     added_by: str = ""
+    """Another job that has added rows, if any; only read with `own_only`."""
     changed_code: str = ""
+    """How the code or the models have changed since the output was begun; empty if not."""
     changed_spec: str = ""
+    """How the spec differs from that of other work at the output."""
     committed: bool = True
+    """Whether rows of the unfinished output count; only read if the code has changed."""
     table: TableState | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a job requests of its output. Without `resume`, commits of an unfinished run are not
-    used. With `retry` and `resume`, failed rows are processed again. `job` identifies the
-    job among others that want the output, and `work` its work as plain data. `code` are the hashes
-    of its code and models. With
-    `continues`, the run has put the complete replacement of an interrupted run in place. With
-    `own_only`, the mode overwrite replaces only output of this job."""
+    """What a job requests of its output."""
 
     write: Write
     resume: bool = True
+    """Whether commits of an unfinished run are used."""
     retry: bool = False
+    """Whether failed rows are processed again; not without `resume`."""
     job: str = ""
+    """The identity of the job, which distinguishes it from others that want the output."""
     code: Mapping[str, str] = field(default_factory=dict)
+    """The hashes of its code and models."""
     work: Mapping[str, Any] = field(default_factory=dict)
+    """Its work as plain data."""
     continues: bool = False
+    """Whether the run has put the complete replacement of an interrupted run in place."""
     own_only: bool = False
+    """Whether the mode overwrite replaces only output of this job."""
 
     def owns(self, lease: Lease, key: str) -> bool:
         """Return whether a lease is of this job: of the work with this key, or of a job with the
@@ -100,50 +100,27 @@ class Request:
         return lease.key == key or (is_named and name_of(lease.job) == name)
 
 
-@dataclass(frozen=True)
-class Start:
-    """Start over: claim the output, and delete what earlier runs have left in it. `series` is the
-    series of attempts to continue; empty for a new one."""
+class Action(Enum):
+    """What a job does about its output."""
 
-    series: str = ""
+    START = "claim the output, and delete what earlier runs have left in it"
+    START_AGAIN = "start, and continue the series of attempts"
+    REPLACE = "write a replacement; the output keeps its rows until this is complete"
+    FINISH_REPLACEMENT = "put a complete replacement, whose driver died, in place; decide again"
+    RESUME = "process the missing rows"
+    RETRY_FAILED = "process the missing rows, and the failed rows again"
+    ALREADY_COMPLETE = "do nothing"
+    FINISH_TABLE_COMMIT = "complete an output whose driver died after the commit of its table"
 
+    @property
+    def starts(self) -> bool:
+        """Whether no committed row is used."""
+        return self in (Action.START, Action.START_AGAIN)
 
-@dataclass(frozen=True)
-class Replace:
-    """Write a replacement of the output, which keeps its rows until the replacement is complete."""
-
-
-@dataclass(frozen=True)
-class FinishReplacement:
-    """Put a complete replacement, whose driver died, in the place of the output. Then decide
-    again."""
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Process the missing rows."""
-
-
-@dataclass(frozen=True)
-class RetryFailed:
-    """Process the missing rows, and the failed rows again."""
-
-
-@dataclass(frozen=True)
-class AlreadyComplete:
-    """Do nothing, because the output in this layout is complete."""
-
-    layout: Layout
-
-
-@dataclass(frozen=True)
-class FinishTableCommit:
-    """Complete an output whose driver died after the commit of its table. Then look again."""
-
-
-Action = (
-    Start | Replace | FinishReplacement | Resume | RetryFailed | AlreadyComplete | FinishTableCommit
-)
+    @property
+    def begins(self) -> bool:
+        """Whether an attempt begins."""
+        return self.starts or self in (Action.RESUME, Action.RETRY_FAILED)
 
 
 def decide(state: OutputState, request: Request) -> Action:
@@ -154,42 +131,24 @@ def decide(state: OutputState, request: Request) -> Action:
     where = f"spec.write.path: '{layout.output.uri}'"
     if (replacement := state.replaced_by) is not None:
         if replacement.key == layout.key and layout.state == layout.whole.state:
-            return FinishReplacement()
+            return Action.FINISH_REPLACEMENT
         raise BadOutput(
             f"{where}: {replacement.job} was interrupted while it replaced the output. Run that "
             "job again to finish this, or choose another path"
         )
-    if state.base_complete:
-        return AlreadyComplete(layout.whole)
-    _check_begun_in_another_mode(state, where)
-    action: Action = Start()
+    action = Action.START
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
-        action = _check_code(state, state.lease, request, action)
+        action = _check_code(state, request, action)
     elif state.lease is not None and not _may_replace(state, state.lease, request):
         raise BadOutput(f"{where}: {_describe_other_work(state, state.lease, request)}")
-    if isinstance(action, Start):
+    if action.starts:
         _check_start(state, request)
-    if isinstance(action, Start | Resume | RetryFailed):
+    if action.begins:
         _check_rows_of_others(state, request)
     keeps = state.complete or (state.lease is None and state.added)
     replaces = write.mode == "overwrite" and keeps and state.table is None
-    return Replace() if replaces and isinstance(action, Start) else action
-
-
-def _check_begun_in_another_mode(state: OutputState, where: str) -> None:
-    """Raise BadOutput if the same work is unfinished in another layout. Its rows would exist
-    twice."""
-    if state.base_complete is not None:
-        begun, fix = "without append", "the mode with which it was begun"
-    elif state.unfinished_append:
-        begun, fix = "with append", "append"
-    else:
-        return
-    raise BadOutput(
-        f"{where} holds unfinished output of the same work, which was begun {begun}. Set "
-        f"write.mode to {fix} to finish it"
-    )
+    return Action.REPLACE if replaces and action.starts else action
 
 
 def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Action:
@@ -197,35 +156,39 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     overwrite, table = request.write.mode == "overwrite", state.table
     if state.complete:
         if request.retry and request.resume and table is None and lease.begun:
-            return RetryFailed() if state.failed_rows else AlreadyComplete(state.layout)
+            return Action.RETRY_FAILED if state.failed_rows else Action.ALREADY_COMPLETE
         continues = request.continues and request.resume and not state.changed_code
         by_this_run = continues or (lease.job == request.job and is_resource(request.job))
-        return Start() if overwrite and not by_this_run else AlreadyComplete(state.layout)
+        return Action.START if overwrite and not by_this_run else Action.ALREADY_COMPLETE
     if table is not None and table.committed:
-        return FinishTableCommit()
+        return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
         if overwrite:
-            return Start()
+            return Action.START
         raise BadOutput(
             f"the table of write.path '{state.layout.output.uri}' has the rows of a delayed "
             "attempt that committed after a later attempt had started, so its failed rows are "
             "unknown. Set write.mode to overwrite, or remove its rows and write.path"
         )
     if lease.begun and request.resume:
-        return RetryFailed() if request.retry else Resume()
-    return Start(lease.series)
+        return Action.RETRY_FAILED if request.retry else Action.RESUME
+    return Action.START_AGAIN
 
 
-def _check_code(state: OutputState, lease: Lease, request: Request, action: Action) -> Action:
-    """Return the action, unless it would combine rows of changed code. Return Start if no rows are
+def _check_code(state: OutputState, request: Request, action: Action) -> Action:
+    """Return the action, unless it would combine rows of changed code. Starts again if no rows are
     committed.
 
     Raises BadOutput if rows of the earlier code are committed."""
     # users fix the code before they retry failed rows
-    if not state.changed_code or request.retry or not isinstance(action, Resume | AlreadyComplete):
+    if (
+        not state.changed_code
+        or request.retry
+        or action not in (Action.RESUME, Action.ALREADY_COMPLETE)
+    ):
         return action
-    if isinstance(action, Resume) and not state.committed:
-        return Start(lease.series)
+    if action is Action.RESUME and not state.committed:
+        return Action.START_AGAIN
     raise BadOutput(f"{state.changed_code}. {_remedy_of_changed_code(state, request)}")
 
 
@@ -303,6 +266,45 @@ def _check_rows_of_others(state: OutputState, request: Request) -> None:
         raise table_has_rows(write)
 
 
+class OutputReader:
+    """What was found at the outputs of one work. It is as old as its first use: the write of a
+    lease compares the lease again, and whatever else may have changed needs another reader."""
+
+    def __init__(self) -> None:
+        self._lease, self._marker = cache(lease_in), cache(Location.read_if_exists)
+        self._directories = cache(Location.directories)
+
+    def lease(self, layout: Layout) -> Lease | None:
+        """Return the lease of an output. Raises BadOutput if it is damaged."""
+        return self._lease(layout.job)
+
+    def has_marker(self, layout: Layout) -> bool:
+        """Return whether any run has written the completion marker of an output."""
+        return self._marker(layout.success) is not None
+
+    def has_ended(self, layout: Layout) -> bool:
+        """Return whether the run that has the lease of an output has completed it."""
+        lease = self.lease(layout)
+        return lease is not None and lease.is_marker(self._marker(layout.success))
+
+    def is_of_work(self, layout: Layout) -> bool:
+        """Return whether the lease of an output is of the work of this layout."""
+        lease = self.lease(layout)
+        return lease is not None and lease.key == layout.key
+
+    def is_complete(self, layout: Layout) -> bool:
+        """Return whether the work of this layout is complete, with its output at this layout."""
+        return self.is_of_work(layout) and self.has_ended(layout)
+
+    def appended(self, layout: Layout) -> list[Layout]:
+        """Return the layouts of everything that was added to an output."""
+        return layout.appended(self._directories(layout.state))
+
+    def additions(self, layout: Layout) -> list[Layout]:
+        """Return the layouts of the additions to the output of this work that have begun."""
+        return layout.additions(self._directories(layout.whole.state))
+
+
 def load_state(
     layout: Layout,
     request: Request,
@@ -321,8 +323,6 @@ def load_state(
             return OutputState(layout, lease, changed_code=changed, committed=committed)
         if reader.has_ended(layout.replacement):
             return OutputState(layout, replaced_by=reader.lease(layout.replacement))
-        if layout.whole.state != layout.state and reader.is_of_work(layout.whole):
-            return OutputState(layout, base_complete=reader.has_ended(layout.whole))
         return _load_output(layout, request, table, reader)
 
 
@@ -343,7 +343,6 @@ def _load_output(
         foreign_files=table is None
         and lease is None
         and _has_foreign_files(layout, request.write.mode, reader),
-        unfinished_append=_has_unfinished_append(layout, request, reader),
         added=request.write.mode == "overwrite" and bool(reader.appended(layout)),
         added_by=_added_by(layout, request, reader),
         changed_code=changed,
@@ -382,13 +381,13 @@ def _load_table(
     same_work = lease if lease is not None and lease.key == layout.key else None
     if complete and same_work is not None:
         return TableState()
-    if same_work is not None and table.commits(same_work.mark):
+    if same_work is not None and table.commits(same_work.commit_id):
         return TableState(committed=True)
     # the output of other work is refused without reading the table, unless it may be replaced
     refuses_rows = request.write.mode == "error" and same_work == lease
     reads_rows = refuses_rows or request.own_only
     return TableState(
-        series_committed=same_work is not None and table.commits(same_work.series_mark) > 0,
+        series_committed=same_work is not None and table.commits(same_work.series_id) > 0,
         has_rows=reads_rows and table.holds_rows(),
     )
 
@@ -407,16 +406,6 @@ def _added_by(layout: Layout, request: Request, reader: OutputReader) -> str:
         if lease is not None and not request.owns(lease, key):
             return lease.job
     return ""
-
-
-def _has_unfinished_append(layout: Layout, request: Request, reader: OutputReader) -> bool:
-    """Return whether an append of this work to the output of other work is unfinished."""
-    if reader.is_of_work(layout) or request.write.mode != "error":
-        return False
-    return any(
-        reader.is_of_work(added) and not reader.has_ended(added)
-        for added in reader.own_appends(layout)
-    )
 
 
 def _has_foreign_files(layout: Layout, mode: str, reader: OutputReader) -> bool:

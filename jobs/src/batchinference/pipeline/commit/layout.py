@@ -3,7 +3,7 @@
     part-KEY-*.parquet             the output, with write.partitionBy in directories
     _SUCCESS                       the output is complete: only report.html and the log follow it
     _batchinference/
-      job.json                     the lease: which run holds the output
+      job.json                     the lease: which run holds the output (.job.json.lock: its lock)
       spec.json                    the spec of the job, without secrets
       report.json                  the report of the job
       report.html                  the report as a web page, written if possible
@@ -120,16 +120,24 @@ class Layout:
         storage = spec.write.storage
         key, output = work_key(spec), Location(spec.write.path, storage)
         state = output / STATE_DIRECTORY
-        if spec.write.mode == "append":
-            state = state / f"{_APPENDED}{key[:8]}"
         errors = Location(spec.errors.path, storage) if spec.errors.path else state / "errors"
-        return cls(key, output, state, errors, isinstance(spec.write, WriteTable))
+        whole = cls(key, output, state, errors, isinstance(spec.write, WriteTable))
+        return whole.first_append if spec.write.mode == "append" else whole
+
+    def _in(self, state: Location) -> Layout:
+        """Return the layout with another directory of the state."""
+        inside = self.errors == self.state / "errors"
+        return replace(self, state=state, errors=state / "errors" if inside else self.errors)
 
     @property
     def whole(self) -> Layout:
         """The layout of the output that this one adds to; this layout if it is not an addition."""
-        state = self.output / STATE_DIRECTORY
-        return self if state == self.state else replace(self, state=state, errors=state / "errors")
+        return self._in(self.output / STATE_DIRECTORY)
+
+    @property
+    def first_append(self) -> Layout:
+        """The layout of the rows that this work appends to what is in the output."""
+        return self._in(self.output / STATE_DIRECTORY / f"{_APPENDED}{self.key[:8]}")
 
     def appended(self, directories: Sequence[Location] | None = None) -> list[Layout]:
         """Return the layouts of everything that was added to this output. `directories` are those
@@ -141,25 +149,12 @@ class Layout:
             if base_name(state.path).startswith(_APPENDED)
         ]
 
-    def own_appends(self, directories: Sequence[Location]) -> list[Layout]:
-        """Return the layouts of what this work has appended to this output, of the directories in
-        its state."""
-        prefix = f"{_APPENDED}{self.key[:8]}"
-        return [
-            self.addition(added.addition_number) if added.addition_number else added
-            for added in self.appended(directories)
-            if base_name(added.state.path).startswith(prefix)
-        ]
-
     def addition(self, number: int) -> Layout:
         """Return the layout of addition `number`. An addition holds the rows of input files that
         arrive later, and is written by a separate run."""
         key = addition_key(self.key, number)
         state = self.whole.state / f"{_APPENDED}{self.key[:8]}-{number:04d}"
-        inside = self.errors == self.state / "errors"
-        return replace(
-            self, key=key, state=state, errors=state / "errors" if inside else self.errors
-        )
+        return replace(self._in(state), key=key)
 
     @property
     def addition_number(self) -> int:

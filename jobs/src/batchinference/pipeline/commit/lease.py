@@ -69,12 +69,12 @@ class Lease:
         return cls(layout.key, attempt, run, begun, job, errors, series, this_process())
 
     @property
-    def mark(self) -> str:
-        """The mark that identifies this attempt in the commit of a table."""
+    def commit_id(self) -> str:
+        """The mark of this attempt in the commit of a table."""
         return f"{self.key}-{self.attempt}-{self.run}"
 
     @property
-    def series_mark(self) -> str:
+    def series_id(self) -> str:
         """The mark of the series in the commit of a table. A table accepts one commit per
         series."""
         return f"{self.key}-{self.series}"

@@ -207,7 +207,6 @@ class _NoteFields:
     rows_per_second: _Amount = 0
     rows: Natural = 0
     seconds: _Amount = 0
-    cpu_seconds: _Amount = 0
     compute_seconds: _Amount = 0
     wait_seconds: _Amount = 0
     blocked_seconds: _Amount = 0

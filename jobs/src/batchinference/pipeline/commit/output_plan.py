@@ -1,42 +1,159 @@
-"""Looks at the output of a job, decides what the job does about it, and begins its first attempt.
+"""Chooses the outputs of a job, decides what the job does about each, and begins its first attempt.
 
-A replacement whose driver died at its very end is finished when it is looked at."""
+An addition of new input files is a separate output inside the output of the work. It has its own
+input snapshot, which lists only the new files, its own attempts and its own completion marker. A
+replacement whose driver died at its very end is finished when it is looked at."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
+from batchinference.pipeline.commit.claim import Claim, discard_replaced, swap_in_replacement
 from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.commit.decision import (
     Action,
-    AlreadyComplete,
-    FinishReplacement,
+    OutputReader,
     OutputState,
-    Replace,
     Request,
-    Resume,
-    RetryFailed,
-    Start,
     decide,
+    has_failed_rows,
     load_state,
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, ensure_not_running
+from batchinference.pipeline.commit.lease import Lease, ensure_not_running, name_of
 from batchinference.pipeline.commit.manifest import digest
-from batchinference.pipeline.commit.output_reader import OutputReader
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles
 from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.read import ReadFiles
 from batchinference.spec.secrets import without_secrets
+
+
+@dataclass(frozen=True)
+class OutputTarget:
+    """An output that a run of a job writes, at `layout`. `others` are the other outputs of the same
+    work. `complete` are the outputs of the work that are already complete. `reader` has found
+    them."""
+
+    layout: Layout
+    others: tuple[Layout, ...] = ()
+    complete: tuple[Layout, ...] = ()
+    reader: OutputReader = field(default_factory=OutputReader, compare=False, repr=False)
+
+    @property
+    def processed(self) -> list[Location]:
+        """The input snapshots of the other outputs, whose files are processed already. Empty if
+        this output is complete, because it then has its own input snapshot."""
+        others = () if self.layout in self.complete else self.others
+        return [layout.input for layout in others if layout.input.exists()]
+
+    @property
+    def earlier(self) -> list[Location]:
+        """The input snapshots of the outputs to which this one is an addition."""
+        number = self.layout.addition_number
+        earlier = [layout for layout in self.others if layout.addition_number < number]
+        return [layout.input for layout in earlier if layout.input.exists()]
+
+    def previous_versions(self, job: str) -> list[Layout]:
+        """Return the outputs that a job has appended to the same path with a different spec. `job`
+        is the identity of the job."""
+        current = {self.layout.key, *(layout.key for layout in self.others)}
+        whole = self.layout.whole
+        return [
+            output
+            for output in (whole, *self.reader.appended(whole))
+            if (lease := self.reader.lease(output)) is not None
+            and lease.key not in current
+            and name_of(lease.job) == name_of(job)
+            and output.input.exists()
+        ]
+
+
+def plan_outputs(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTarget]:
+    """Yield the outputs that a run of a job writes, one after the other. `layout` is that of the
+    job. Each one is determined after the previous ones are complete. Most runs have one output. If
+    failed rows are retried, the outputs are the first output and the additions that have failed
+    rows, followed by the addition for new files.
+
+    Raises BadOutput if the state of the existing outputs cannot be determined."""
+    if not isinstance(spec.read, ReadFiles) or spec.write.mode == "overwrite":
+        reader = OutputReader()
+        with storage_errors_as_bad_output(spec.write):
+            first = _first_output(spec, layout, reader)
+        yield OutputTarget(first, reader=reader)
+        return
+    retried = 0
+    for target in _targets_with_failed_rows(spec, layout) if spec.errors.retry_failed_rows else ():
+        retried += 1
+        yield target
+    if not retried or _adds_new_files(spec):
+        with storage_errors_as_bad_output(spec.write):
+            target = _next_target(spec, layout, OutputReader())
+        yield target
+
+
+def _adds_new_files(spec: BatchInferenceSpec) -> bool:
+    # a job with a limit is complete once it has its rows, and reads no new files
+    limited = isinstance(spec.read, ReadFiles) and spec.read.options.limit is not None
+    return spec.write.mode == "append" and not limited
+
+
+def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: OutputReader) -> Layout:
+    """Return the output to which additions are made: the output of the work, in whichever mode it
+    was begun."""
+    places: tuple[Layout, ...] = (layout,)
+    if spec.write.mode != "overwrite":
+        places = (layout, layout.whole, layout.first_append)
+    return next(filter(reader.is_of_work, places), layout)
+
+
+def _was_complete(reader: OutputReader, layout: Layout) -> bool:
+    """Return whether an output is complete, or was complete before a retry of its failed rows that
+    has not finished."""
+    return reader.is_of_work(layout) and (reader.has_marker(layout) or layout.end.exists())
+
+
+def _targets_with_failed_rows(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTarget]:
+    reader = OutputReader()
+    with storage_errors_as_bad_output(spec.write):
+        first = _first_output(spec, layout, reader)
+        outputs = (first, *reader.additions(layout))
+    for output in outputs:
+        with storage_errors_as_bad_output(spec.write):
+            complete = reader.is_complete(output)
+            retried = has_failed_rows(output) if complete else _was_complete(reader, output)
+            target = _target(layout, output, first, reader) if retried else None
+        if target is not None:
+            yield target
+            reader = OutputReader()  # the run has changed the output
+
+
+def _next_target(spec: BatchInferenceSpec, layout: Layout, reader: OutputReader) -> OutputTarget:
+    """Return the unfinished or the next addition if new files are to be added; otherwise the first
+    output."""
+    first = _first_output(spec, layout, reader)
+    target = _target(layout, first, first, reader)
+    unfinished = [output for output in target.others if output not in target.complete]
+    # without resume, an unfinished addition starts over, and no new addition is started
+    if not (first in target.complete and _adds_new_files(spec) and (spec.resume or unfinished)):
+        return target
+    chosen = next(iter(unfinished), layout.addition(len(target.others) + 1))
+    return _target(layout, chosen, first, reader)
+
+
+def _target(layout: Layout, chosen: Layout, first: Layout, reader: OutputReader) -> OutputTarget:
+    outputs = (first, *reader.additions(layout))
+    complete = tuple(output for output in outputs if reader.is_complete(output))
+    others = tuple(output for output in outputs if output != chosen)
+    return OutputTarget(chosen, others, complete, reader)
 
 
 @dataclass(frozen=True)
@@ -59,12 +176,12 @@ class OutputPlan:
         retried = layout.end.exists() and Snapshot.read(layout.end, layout.key).attempt
         if layout.success.exists() or (lease is not None and retried and retried < lease.attempt):
             raise BadInput(
-                f"errors.retry: read.format '{source}' cannot read only the failed rows, "
+                f"errors.retryFailedRows: read.format '{source}' cannot read only the failed rows, "
                 "because it is unknown whether the source has changed. The output was not changed. "
-                "Remove errors.retry, or process all rows again with write.mode: overwrite"
+                "Remove errors.retryFailedRows, or process all rows again with write.mode: "
+                "overwrite"
             )
-        start_over = Start(lease.series if lease is not None else "")
-        return replace(self, action=start_over, start=None, files=None)
+        return replace(self, action=Action.START_AGAIN, start=None, files=None)
 
 
 def look_at_output(
@@ -77,9 +194,9 @@ def look_at_output(
     reader, ended = target.reader, set[Lease | None]()
     while True:
         state, action = _decide(target.layout, request, table, reader)
-        if isinstance(action, AlreadyComplete) and table is not None:
+        if action is Action.ALREADY_COMPLETE and table is not None:
             _delete_staged(state)
-        if not isinstance(action, Start | Resume | RetryFailed):
+        if not action.begins:
             return OutputPlan(state, action)
         with storage_errors_as_bad_output(request.write):
             if not _has_waited(state, request, reader, ended):
@@ -93,10 +210,10 @@ def _with_rows(
     """Return what a job does about its output, with the rows that count if it uses them."""
     if state.changed_code:  # read again: an earlier run may have committed its first rows
         decide(load_state(state.layout, request, table), request)
-    if isinstance(action, Start) or state.lease is None:
+    if action.starts or state.lease is None:
         return OutputPlan(state, action)
     start, files = Attempt(state.layout, state.lease).load_committed_files()
-    if isinstance(action, RetryFailed):
+    if action is Action.RETRY_FAILED:
         start = without_failed(start, state.layout.errors)
     return OutputPlan(state, action, start, files)
 
@@ -119,10 +236,10 @@ def _decide(
     state = load_state(layout, request, table, reader)
     action = decide(state, request)
     with storage_errors_as_bad_output(request.write):
-        if isinstance(action, FinishReplacement):
-            publish(layout, request.job)
+        if action is Action.FINISH_REPLACEMENT:
+            swap_in_replacement(layout, request.job)
             request = replace(request, continues=True)
-        elif isinstance(action, Replace):
+        elif action is Action.REPLACE:
             discard_replaced(layout)
             layout = layout.replacement
         else:
@@ -160,14 +277,14 @@ def begin_attempt(
     layout, lease, start = plan.state.layout, plan.state.lease, plan.start
     starts_over = start is None or lease is None
     if start is None or lease is None:
-        series = plan.action.series if isinstance(plan.action, Start) else ""
+        series = lease.series if lease is not None and plan.action is Action.START_AGAIN else ""
         overwrite = request.write.mode == "overwrite"
         lease = Claim(layout, lease, overwrite, request.job, series).put()
         content = serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
     # users fix the code before they retry failed rows
-    if starts_over or isinstance(plan.action, RetryFailed) or not layout.code.exists():
+    if starts_over or plan.action is Action.RETRY_FAILED or not layout.code.exists():
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
     return Attempt.begin(layout, lease, start, request.job, plan.files), start

@@ -39,20 +39,20 @@ class Fence:
     driver takes over. A table accepts one commit with the mark of a series. `check` raises
     BadOutput if another attempt has begun."""
 
-    mark: str
+    commit_id: str
     series: str
     check: Callable[[], None]
 
     @property
     def marks(self) -> dict[str, str]:
         """The marks as properties of a commit."""
-        return {MARK: self.mark, SERIES: self.series}
+        return {MARK: self.commit_id, SERIES: self.series}
 
     def is_passed(self, commits: Callable[[str], int]) -> bool:
         """Return whether this commit was made and only the response was lost. `commits` counts the
         commits with a mark in the version of the table that the commit is based on. Raises
         BadOutput if another attempt has committed."""
-        if commits(self.mark):
+        if commits(self.commit_id):
             return True
         if commits(self.series):
             raise BadOutput("an attempt that began later has put the rows into the table already")

@@ -144,22 +144,16 @@ class BatchRows:
             return self.next
         return max(self._unit, min(WINDOW_BATCHES * self.next, WINDOW_ROWS))
 
-    def cut(self, window: RowBatch) -> Iterator[RowBatch]:
-        """Yield the rows of a window in batches. `record_batch` may change their size."""
-        rest: RowBatch | None = window
-        while rest is not None:
-            batch, rest = rest.cut(self.next)
-            yield batch
-
-    def cut_prepared(self, prepared: RowBatch) -> Iterator[tuple[RowBatch, int]]:
-        """Yield batches of rows that steps have produced, each with its number of input rows, which
-        is about `next`. All rows of an input row are in the same batch, with its errors."""
-        rows, inputs = max(1, len(prepared.ids)), len(prepared.source)
+    def cut(self, window: RowBatch) -> Iterator[tuple[RowBatch, int]]:
+        """Yield the rows of a window in batches, each with its number of input rows, which is about
+        `next`. All rows of an input row are in the same batch, with its errors. `record_batch` may
+        change the size."""
+        rows, inputs = max(1, len(window.ids)), len(window.source)
         units = max(1, inputs) * self._unit
-        simple = prepared.has_unique_ids and not prepared.errors.num_rows
-        simple = simple and prepared.shares is None
+        simple = window.has_unique_ids and not window.errors.num_rows
+        simple = simple and window.shares is None
         cut = RowBatch.cut if simple else RowBatch.cut_between_inputs
-        rest: RowBatch | None = prepared
+        rest: RowBatch | None = window
         while rest is not None:
             wanted = math.ceil(self.next * rows / units) * self._unit
             batch, rest = cut(rest, wanted)

@@ -19,7 +19,6 @@ from batchinference.pipeline.execution.task_notes import peak_memory, retry_note
 from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
-from batchinference.pipeline.storage.memory_limit import retry_without_limit
 
 SIZED_FILE_BYTES = 4 * FILE_BYTES
 """A task commits as soon as it has so many bytes, although it has fewer than `rowsPerFile` rows."""
@@ -97,8 +96,7 @@ class ChunkCommits:
         own = (*self._notes(), *peak_memory(run).notes(WRITE_STEP), *retry_notes(WRITE_STEP))
         chunk = replace(chunk, notes=(*chunk.notes, *own))
         put = partial(self._committer.put, chunk, self._task, self._number)
-        # a repeated commit writes files of other names
-        self._pending_commit = self._pool.submit(retry_without_limit, put)
+        self._pending_commit = self._pool.submit(put)
         self._number += 1
         self._start_chunk()
 

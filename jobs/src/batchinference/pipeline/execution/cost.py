@@ -9,6 +9,7 @@ from batchinference.pipeline.ray_compat import NodeLifetime, node_lifetimes
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import RunCost
+from batchinference.text import decimal_text
 
 
 def cost_so_far(prices: PodPrices | None) -> RunCost | None:
@@ -28,4 +29,6 @@ def cost_of(prices: PodPrices, nodes: Iterable[NodeLifetime], now: float) -> Run
         prices.per_hour.get(node.labels.get(GROUP_LABEL, ""), 0.0) * node.seconds(now) / 3600
         for node in nodes
     )
-    return RunCost(amount=round(amount, 4), before=prices.before, currency=prices.currency)
+    return RunCost(
+        amount=decimal_text(amount), before=decimal_text(prices.before), currency=prices.currency
+    )

@@ -200,7 +200,7 @@ class Executor:
         reads_run_steps: bool,
     ) -> DatasetExecution:
         prepared = self._prepared
-        block_rows = windows and max(1, math.ceil(windows.rows / blocks))
+        block_rows = max(1, math.ceil(windows.rows / blocks)) if windows else None
         if blocks == len(tasks):
             block_rows = MAX_BLOCK_ROWS
         rows_written = WriteRows(self._committer, self._rows_per_write, self._rules)

@@ -92,10 +92,9 @@ class OutputFiles:
         return batch.with_warnings(warning_table(WRITE_STEP, batch.ids, warnings))
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return the batch with the rows that cannot be encoded as failed rows of the step `write`;
-        `batch` itself if all of its rows can be encoded now.
+        """Return the batch with the rows that cannot be encoded as failed rows of the step `write`.
 
-        Raises JobFailure if no failed rows are allowed."""
+        Raises JobFailure if no failed rows are allowed, and `error` if no row is its cause."""
         if not isinstance(self.writer, ValueWriter):
             raise error
         errors: dict[int, Exception] = {}
@@ -103,7 +102,9 @@ class OutputFiles:
         for (_, rows), places in zip(split, indexes, strict=True):
             found = self.writer.unwritable(rows)
             errors |= {int(places[row]): failure for row, failure in found.items()}
-        return self._without(batch, errors) if errors else batch
+        if not errors:
+            raise error
+        return self._without(batch, errors)
 
     def _without(self, batch: RowBatch, errors: Mapping[int, Exception]) -> RowBatch:
         """Return the batch with the rows that have an error, by row index, as failed rows."""

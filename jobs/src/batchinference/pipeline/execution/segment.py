@@ -52,21 +52,7 @@ WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
 """A window that takes longer, because the steps are slower than expected, is yielded in parts."""
 
 
-_RunBatch = Callable[[RowBatch, Event], Iterator[RowBatch]]
 _Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]
-
-
-@dataclass(frozen=True)
-class PreparedRows:
-    """Rows for the first model, and the duration of the steps before it in seconds."""
-
-    rows: RowBatch
-    seconds: float
-
-    def seconds_of(self, batch: RowBatch) -> float:
-        """Return the part of the seconds for a batch of these rows; all if it has no rows."""
-        share = len(batch.ids) / len(self.rows.ids) if len(batch.ids) else 1.0
-        return self.seconds * share
 
 
 @dataclass(frozen=True)
@@ -81,8 +67,6 @@ class Segment:
     """The largest batch size of a step; 0 if no step has one."""
     texts: tuple[str, ...] = ()
     """The columns that the first model reads."""
-    before: int = 0
-    """The number of stages before the stage of the first model."""
     has_stages: bool = True
     concurrent: bool = False
     """Whether several threads of the process run the segment, each with its own measurements. They
@@ -102,11 +86,9 @@ class Segment:
         steps = [step for stage in stages for step in stage.steps]
         sizes = (BatchSize.of(step).size for step in steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
-        models = (number for number, stage in enumerate(stages) if stage.model)
         texts = stages[0].texts if stages else ()
         pickled = pickle.dumps((list(stages), errors))
-        before = next(models, 0)
-        return cls(pickled, run_id, largest, texts, before, bool(stages), isolation=isolation)
+        return cls(pickled, run_id, largest, texts, bool(stages), isolation=isolation)
 
     @classmethod
     def of_job(
@@ -231,67 +213,35 @@ class Segment:
         texts of a batch have similar lengths and need little padding. The results are in input
         order. If a window is yielded in parts, only the rows of each part are in input order."""
         rows = BatchRows(self.batch_rows)
-        batches = read if self.before else self._detect_texts(read, rows)
 
         def wanted() -> int:
             return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
 
-        for window in resized(batches, wanted, self._window_bytes):
+        size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
+        for window in resized(self._detect_texts(read, rows), wanted, size):
             self.load()  # loading is not timed as part of a batch
-            for prepared in self._prepared(window, rows, stopping):
-                for results in self._computed(self._run_from_model, prepared, rows, stopping):
-                    yield results.in_order_of(window.ids)
+            for results in self._computed(window, rows, stopping):
+                yield results.in_order_of(window.ids)
 
     def _of_blocks(self, batches: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of blocks. A block is a window: it was made with the right size."""
         self.load()
         rows = _batch_rows_of_process(self.pickled, self.batch_rows)
         for batch in batches:
-            prepared = PreparedRows(batch, 0.0)
             with _COMPUTING.shared() if self.concurrent else nullcontext():
-                for results in self._computed(self._run_all, prepared, rows, stopping):
+                for results in self._computed(batch, rows, stopping):
                     yield results.in_order_of(batch.ids)
 
-    @property
-    def _window_bytes(self) -> int:
-        return MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
-
-    def _prepared(
-        self, window: RowBatch, rows: BatchRows, stopping: Event
-    ) -> Iterator[PreparedRows]:
-        """Run the steps before the first model over the rows of a window, and yield the results.
-        They are yielded in parts if there are no texts to sort, if they are large, if the steps
-        take longer than WINDOW_SECONDS, or if `stopping` is set."""
-        if not self.before:
-            yield PreparedRows(window, 0.0)
-            return
-        done: list[RowBatch] = []
-        since = time.monotonic()
-        batches = (self._run_before_model(batch, stopping) for batch in rows.cut(window))
-        results = UntilError(itertools.chain.from_iterable(batches))
-        for result in self._detect_texts(iter(results), rows):
-            done.append(result)
-            seconds = time.monotonic() - since
-            is_large = sum(batch.nbytes for batch in done) >= self._window_bytes
-            if is_large or seconds >= WINDOW_SECONDS or stopping.is_set() or not rows.have_texts:
-                yield PreparedRows(merged(done), seconds)
-                done, since = [], time.monotonic()
-        if done:
-            yield PreparedRows(merged(done), time.monotonic() - since)
-        results.check()
-
-    def _computed(
-        self, run: _RunBatch, prepared: PreparedRows, rows: BatchRows, stopping: Event
-    ) -> Iterator[RowBatch]:
-        """Yield the results of `run`. Once `stopping` is set, rows that would take more than
-        STOP_SECONDS are left out."""
-        ordered = longest_first(prepared.rows, self.texts)
+    def _computed(self, window: RowBatch, rows: BatchRows, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of a window, whose longest texts are computed first. Once `stopping` is
+        set, rows that would take more than STOP_SECONDS are left out."""
+        ordered = longest_first(window, self.texts)
         left = len(ordered.ids)
         done, size = list[RowBatch](), 0
-        since = time.monotonic() - prepared.seconds
-        for batch, inputs in rows.cut_prepared(ordered):
+        since = time.monotonic()
+        for batch, inputs in rows.cut(ordered):
             began, waited = time.monotonic(), 0.0
-            results = UntilError(run(batch, stopping))
+            results = UntilError(self._run_all(batch, stopping))
             for result in results:
                 done.append(result)
                 size += result.nbytes
@@ -305,7 +255,7 @@ class Segment:
                 results.check()
             now = time.monotonic()
             seconds, left = now - began - waited, left - len(batch.ids)
-            rows.record_batch(inputs, seconds + prepared.seconds_of(batch))
+            rows.record_batch(inputs, seconds)
             if stopping.is_set() or now - since >= WINDOW_SECONDS:
                 yield from [merged(done)] if done else []
                 done, size, since = [], 0, now
@@ -322,15 +272,10 @@ class Segment:
 
     def _run_all(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of all stages."""
-        return _run_stages(self.load(), batch, stopping)
-
-    def _run_before_model(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of the stages before the stage of the first model."""
-        return _run_stages(self.load()[: self.before], batch, stopping)
-
-    def _run_from_model(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of the stage of the first model and the stages after it."""
-        return _run_stages(self.load()[self.before :], batch, stopping)
+        batches = iter([batch])
+        for stage in self.load():
+            batches = itertools.chain.from_iterable(map(partial(stage, stopping=stopping), batches))
+        return batches
 
 
 class UntilError:
@@ -351,15 +296,6 @@ class UntilError:
         """Raise the error, if any."""
         if self.error is not None:
             raise self.error
-
-
-def _run_stages(
-    stages: Sequence[StageRunner], batch: RowBatch, stopping: Event
-) -> Iterator[RowBatch]:
-    batches = iter([batch])
-    for stage in stages:
-        batches = itertools.chain.from_iterable(map(partial(stage, stopping=stopping), batches))
-    return batches
 
 
 class LoadedStages:

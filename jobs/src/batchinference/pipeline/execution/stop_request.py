@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import uniform
@@ -38,12 +38,6 @@ class StopRequest:
     def is_sent(self) -> bool:
         return has_flag(self._name)
 
-    def is_seen(self) -> bool:
-        """Return whether the request was sent; False if another thread is within `memory_limit`."""
-        with suppress(MemoryError):
-            return self.is_sent()
-        return False
-
     @contextmanager
     def watched(self) -> Iterator[Event]:
         """Yield an event that is set soon after the request was sent. If the block does not end
@@ -58,7 +52,7 @@ class StopRequest:
 
     def _watch(self, requested: Event, ended: Event) -> None:
         while not ended.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-            if self.is_seen():
+            if self.is_sent():
                 requested.set()
                 if not ended.wait(DRAIN_SECONDS):
                     forget_notes()
@@ -76,5 +70,5 @@ class StopWatch:
 
     def _watch(self, stop: StopRequest) -> None:
         while not self.requested.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-            if stop.is_seen():
+            if stop.is_sent():
                 self.requested.set()

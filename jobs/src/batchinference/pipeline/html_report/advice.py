@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import preparation_of
-from batchinference.spec.durations import duration_text
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.report import JobState, Report, StepTimes
+from batchinference.spec.report import JobState, Report
 from batchinference.spec.steps import TUNABLE, Step
 from batchinference.text import counted
 
@@ -27,8 +26,6 @@ FED = 0.2
 ACTIVE = 0.5
 """Minimum computing time of a pool that limits the job, as a share of the running time. In shorter
 jobs, loading models and waiting for nodes take the rest."""
-IDLE = 0.3
-"""Maximum CPU seconds per second of a step that waits for something other than CPUs."""
 MEASURED = 0.5
 """Minimum share of the rows with measured times. A short job measures only few rows."""
 LEAST_SECONDS = 1.0
@@ -98,13 +95,13 @@ class Load:
     writers: int
     parts: dict[str, float]
     """CPU seconds that reading and each step in tasks have taken."""
-    writing: StepTimes | None
+    writing: float
+    """The seconds of all writers."""
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds that reading, steps in tasks and writing have taken."""
-        writing = self.writing.cpu_seconds if self.writing else 0.0
-        return _rounded(sum(self.parts.values()) + writing)
+        """CPU seconds that reading and steps in tasks have taken."""
+        return _rounded(sum(self.parts.values()))
 
     @property
     def cpu_share(self) -> float:
@@ -114,8 +111,7 @@ class Load:
     @property
     def writer_share(self) -> float:
         """The share of the time in which the writers were busy."""
-        written = self.writing.seconds if self.writing else 0.0
-        return written / (self.writers * self.seconds)
+        return self.writing / (self.writers * self.seconds)
 
 
 @dataclass(frozen=True)
@@ -146,30 +142,10 @@ class Pool:
         """The GPUs of one replica."""
         return self.step.resources.gpu if self.step.resources else 0
 
-    @property
-    def most(self) -> int:
-        """The maximum number of replicas."""
-        return self.step.replicas.max if self.step.replicas else 1
-
-    def cpus_for_each_gpu(self, load: Load) -> float:
-        """Return the CPUs that one GPU needs so that it never waits."""
-        return load.cpu_seconds / (self.busy * self.gpus)
-
-    def fed_replicas(self, load: Load) -> int:
-        """Return the number of replicas that the CPUs can feed so that they never wait."""
-        return math.floor(load.cpus / (self.cpus_for_each_gpu(load) * self.gpus) + 1e-9)
-
     def missing_cpus(self, load: Load) -> int:
         """Return the number of CPUs to add for each GPU so that it never waits."""
-        return math.ceil(self.cpus_for_each_gpu(load) * self.wait_share - 1e-9)
-
-    def needed_replicas(self) -> int | None:
-        """Return the number of replicas that do the same work without waiting. None if their number
-        was not constant."""
-        replicas = self.step.replicas
-        if replicas is None or replicas.min != replicas.max:
-            return None
-        return math.ceil(self.most * self.busy_share - 1e-9)
+        needed = load.cpu_seconds / (self.busy * self.gpus)
+        return math.ceil(needed * self.wait_share - 1e-9)
 
 
 def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
@@ -183,8 +159,7 @@ def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
     pool = _pool(pools[0], report) if pools else None
     if pools and pool is None:
         return None
-    stated = [*_of_pool(pool, load)] if pool else [*_of_tasks(load)]
-    return " ".join([*stated, *_of_reading(load, report, spec)]) if stated else None
+    return " ".join(_of_pool(pool, load) if pool else _of_tasks(load)) or None
 
 
 def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
@@ -209,9 +184,9 @@ def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
     measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)
     if not (measured and capacity and seconds > 0 and capacity.cpus > 0 and capacity.writers > 0):
         return None
-    parts = dict(_parts(report, spec))
     writing = report.steps.get(WRITE_STEP)
-    return Load(seconds, capacity.cpus, capacity.writers, parts, writing)
+    written = writing.seconds if writing else 0.0
+    return Load(seconds, capacity.cpus, capacity.writers, dict(_parts(report, spec)), written)
 
 
 def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, float]]:
@@ -259,70 +234,36 @@ def _pool(step: Step, report: Report) -> Pool | None:
 
 def _of_pool(pool: Pool, load: Load) -> Iterator[str]:
     if pool.wait_share >= STARVED and load.cpu_share >= BUSY and pool.gpus:
-        yield from _starved_by_cpus(pool, load)
+        yield (
+            f"The CPUs limit: the GPU waits {_percent(pool.wait_share)} of the time in the step "
+            f"'{pool.step.name}'. Add {counted(pool.missing_cpus(load), 'CPU', ',')} per GPU."
+        )
+        yield _largest_part(load)
     elif 1 - pool.busy_share >= STARVED and load.writer_share >= BUSY:
         yield from _limited_by_writing(load)
     elif 1 - pool.busy_share <= FED and pool.busy >= ACTIVE * load.seconds:
-        yield from _limited_by_replicas(pool, load)
-
-
-def _starved_by_cpus(pool: Pool, load: Load) -> Iterator[str]:
-    cpus, fewer = pool.missing_cpus(load), pool.needed_replicas()
-    yield (
-        f"The CPUs limit: the GPU waits {_percent(pool.wait_share)} of the time in the step "
-        f"'{pool.step.name}'. Add {_count(cpus, 'CPU')} per GPU."
-    )
-    if fewer is not None and fewer < pool.most:
-        yield f"Or decrease replicas from {pool.most} to {fewer}: these compute as many rows."
-    yield _largest_part(load)
-
-
-def _limited_by_replicas(pool: Pool, load: Load) -> Iterator[str]:
-    subject = "GPUs" if pool.gpus else "replicas"
-    yield (
-        f"The {subject} limit: they compute {_percent(pool.busy_share)} of the time in the "
-        f"step '{pool.step.name}'. {_more_replicas(pool, load)}"
-    )
-
-
-def _more_replicas(pool: Pool, load: Load) -> str:
-    """Return how to run more replicas, and how many CPUs they need."""
-    if not pool.gpus:
-        change = "Increase replicas.max" if pool.step.replicas else "Add CPUs"
-        return f"{change}: each replica needs {_count(_cpus(pool.step), 'CPU')}."
-    if not load.cpu_seconds:
-        return "Increase replicas.max."
-    if (fed := pool.fed_replicas(load)) > pool.most:
-        return (
-            f"Increase replicas.max from {pool.most} to {fed}: {_count(load.cpus, 'CPU')} can "
-            f"feed {fed} replicas."
+        subject = "GPUs" if pool.gpus else "replicas"
+        change = "Increase replicas.max" if pool.gpus or pool.step.replicas else "Add CPUs"
+        yield (
+            f"The {subject} limit: they compute {_percent(pool.busy_share)} of the time in the "
+            f"step '{pool.step.name}'. {change}."
         )
-    cpus = math.ceil(pool.cpus_for_each_gpu(load))
-    return f"Increase replicas.max, and add {_count(cpus, 'CPU')} for each additional GPU."
 
 
 def _of_tasks(load: Load) -> Iterator[str]:
     if load.writer_share >= BUSY and load.writer_share > load.cpu_share:
         yield from _limited_by_writing(load)
     elif load.cpu_share >= BUSY:
-        rest = (1 - load.cpu_share / 2) * load.seconds
-        yield (
-            f"The CPUs limit: {_percent(load.cpu_share)} of their time is taken. With "
-            f"{2 * load.cpus:g} CPUs instead of {load.cpus:g}, the job would run for about "
-            f"{duration_text(round(rest))} instead of {duration_text(load.seconds)}."
-        )
+        yield f"The CPUs limit: {_percent(load.cpu_share)} of their time is taken. Add CPUs."
         yield _largest_part(load)
 
 
 def _limited_by_writing(load: Load) -> Iterator[str]:
     busy = min(1.0, load.writer_share) * load.writers
     yield (
-        f"Writing limits: {busy:.1f} of at most {_count(load.writers, 'file')} are written at the "
-        f"same time. Add {load.cpus:g} CPUs to write twice as many."
+        f"Writing limits: {busy:.1f} of at most {counted(load.writers, 'file', ',')} are written "
+        "at the same time. Add CPUs to write more of them."
     )
-    if load.writing and load.writing.cpu_seconds <= IDLE * load.writing.seconds:
-        waits = 1 - load.writing.cpu_seconds / load.writing.seconds
-        yield f"Writing waits for the storage {_percent(waits)} of its time."
 
 
 def _largest_part(load: Load) -> str:
@@ -332,26 +273,9 @@ def _largest_part(load: Load) -> str:
     return f"{subject} {_percent(load.parts[name] / load.cpu_seconds)} of this time."
 
 
-def _of_reading(load: Load, report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
-    """Yield what makes reading faster, if it takes most of the CPU time."""
-    read = report.steps[READ_STEP]
-    if load.cpu_share < BUSY or load.parts[READ_STEP] < load.cpu_seconds / 2:
-        return
-    if read.cpu_seconds <= IDLE * read.seconds:
-        waits = 1 - read.cpu_seconds / read.seconds
-        yield f"Reading waits for data {_percent(waits)} of its time."
-    elif spec.read.SPEEDUP:
-        yield spec.read.SPEEDUP
-
-
 def _rounded(seconds: float) -> float:
     return round(seconds, 6)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _count(number: float, unit: str) -> str:
-    is_whole = number == int(number)
-    return counted(int(number) if is_whole else number, unit, "," if is_whole else "g")

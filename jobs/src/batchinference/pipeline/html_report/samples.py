@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.media.images import is_pixels, open_image
 from batchinference.pipeline.media.pixels import in_mode
-from batchinference.pipeline.output.preview import rows_of_file
+from batchinference.pipeline.output.contents import rows_of_file
 from batchinference.pipeline.output.tables import table_for
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 
@@ -64,10 +64,7 @@ def _rows_of_files(
         place = layout.output / file.name
         if file.bytes > MAX_FILE and not write.READ_IN_PARTS:
             continue  # it would be read completely
-        elif write.FILE_PER_ROW:
-            yield {"image": place.read()}
-        else:
-            yield from rows_of_file(place, write)
+        yield from rows_of_file(place, write)
 
 
 def cell(name: str, value: Any) -> Cell:

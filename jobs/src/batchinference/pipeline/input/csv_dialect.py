@@ -39,9 +39,9 @@ class Dialect:
         return self.delimiter + b"\r\n"
 
 
-def named_delimiter(text: bytes | bytearray, begin: int, end: int) -> bytes:
-    """Return the delimiter that a line such as `sep=;` at `begin` names; empty if there is none."""
-    found = _DELIMITER_LINE.match(text, begin, end)
+def named_delimiter(text: bytes) -> bytes:
+    """Return the delimiter that a first line such as `sep=;` names; empty if there is none."""
+    found = _DELIMITER_LINE.match(text)
     return bytes(found[1]) if found else b""
 
 

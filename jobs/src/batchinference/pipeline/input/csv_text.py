@@ -1,20 +1,24 @@
 """Divides CSV text into blocks of whole records.
 
 To a parser, a quote that is not closed begins a value that extends to the next quote, or to the end
-of the file. So a parser gets only blocks in which each quote is closed. A damaged record is
-replaced by a marker line with too many fields, which the parser rejects in its place.
+of the file. So a parser gets only blocks in which each quote is closed. A line with a damaged quote
+is replaced by a marker line with too many fields, which the parser rejects in its place. A quote is
+damaged if it is not closed, or if text follows the quote that closes it.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from io import BufferedIOBase
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pac
 
 from batchinference.pipeline.input.csv_dialect import (
     Dialect,
@@ -22,35 +26,163 @@ from batchinference.pipeline.input.csv_dialect import (
     named_delimiter,
     without_escapes,
 )
-from batchinference.pipeline.input.csv_structure import (
-    SHOWN_BYTES,
-    Damage,
-    Fault,
-    Structure,
-    header_pattern,
-    last_record_end,
-)
+from batchinference.text import counted
 
 BLOCK_BYTES = 1 << 21
-FULL_BYTES = 1 << 21
-"""Bytes of a row that is too long in which the end of a damaged value is searched."""
-FAULTY_BYTES = 1 << 12
-"""Bytes that are examined after a fault; twice as many after each block without one."""
-RAISE = "Raise read.options.max_row_bytes, or shorten the row"
-NEXT_BYTES = 1 << 16
-"""Bytes after damaged text in which a quote shows whether they are inside of a value."""
+RECORDS_AT_ONCE = 64
+SHOWN_BYTES, HINT_BYTES = 80, 1 << 16
+RAISE = "Raise read.options.maxRowBytes, or shorten the row"
 MARKER = "\0removed"
 """The beginning of a line that stands for a damaged record or a comment."""
-_LINE_END = re.compile(rb"\r\n|\r|\n")
+LINE_END = re.compile(rb"\r\n|\r|\n")
+_SHORT_VALUES = "If no value has line ends, set read.options.newlinesInValues: false"
+
+
+class Damage(NamedTuple):
+    """Consecutive rows that cannot be read, and why."""
+
+    problem: str
+    rows: int = 1
+
+
+class Fault(NamedTuple):
+    """A problem with a line, and what to do about it."""
+
+    problem: str
+    line: bytes
+    fix: str
+
+    def damage(self, lines: int, size: int) -> Damage:
+        """Return the damage if the fault affects so many lines and bytes."""
+        extent = f"{counted(lines, 'line')}, {size} bytes"
+        shown = self.line[:SHOWN_BYTES].decode(errors="replace").rstrip("\r\n")
+        return Damage(f"{self.problem} ({extent} cannot be read): {shown}. {self.fix}", lines)
 
 
 class Block(NamedTuple):
-    """Whole records, and what each of its marker lines stands for: damage, or a comment (None).
-
-    The content is valid until the next block is read."""
+    """Whole records, and what each of its marker lines stands for: damage, or a comment (None)."""
 
     content: bytes | memoryview
     removed: list[Damage | None]
+
+
+class _Records(NamedTuple):
+    """The first records of a text: where they end, what of them is removed (start, end and damage,
+    which is None for a comment), and why it is unknown where the next record begins."""
+
+    stop: int
+    removed: list[tuple[int, int, Damage | None]]
+    fault: Fault | None = None
+
+
+class _Patterns(NamedTuple):
+    """Match a record up to its line end, several of them, a record that may go on after the end of
+    the text, the fields before the damage of a record, and a value in quotes."""
+
+    record: re.Pattern[bytes]
+    records: re.Pattern[bytes]
+    part: re.Pattern[bytes]
+    fields: re.Pattern[bytes]
+    quoted: re.Pattern[bytes]
+    comment: re.Pattern[bytes]
+
+
+@lru_cache
+def _patterns(dialect: Dialect) -> _Patterns:
+    # only loops without alternatives are possessive: those with some fail in Python before 3.11.5
+    quote, delimiter = re.escape(dialect.quote), re.escape(dialect.delimiter)
+    comment = re.escape(dialect.comment)
+    field = opened = quoted = rb"[^%b]*+" % re.escape(dialect.boundaries)
+    if quote:
+        inside = rb"[^%b%b]*+" % (quote, b"" if dialect.newlines_in_values else b"\r\n")
+        opened = rb"%b%b(?:%b%b%b)*+" % (quote, inside, quote, quote, inside)
+        quoted = opened + quote
+        spaces = rb"[%b]*+" % b" \t".replace(dialect.delimiter, b"")
+        field = rb"(?:%b%b|(?!%b)%b)" % (quoted, spaces, quote, field)
+    fields = rb"(?:%b%b)*" % (field, delimiter)
+    no_comment = rb"(?!%b)" % comment if comment else b""
+    record = rb"%b%b%b(?:\r\n|\r|\n)" % (no_comment, fields, field)
+    return _Patterns(
+        re.compile(record),
+        re.compile(rb"(?:%b){0,%d}" % (record, RECORDS_AT_ONCE)),
+        re.compile(rb"%b(?:%b|%b)\Z" % (fields, opened, field)),
+        re.compile(fields),
+        re.compile(quoted),
+        re.compile(rb"(?<![^\r\n])" + comment),
+    )
+
+
+def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: bool) -> _Records:
+    """Return the first records of a text that begins with a record; only `one` if it is long. The
+    text is without escapes. `ended` says whether no text follows."""
+    if not one and (stop := _regular_end(text, dialect, ended=ended)):
+        return _Records(stop, [])
+    size, at = len(text), 0
+    text += b"\n" if ended else b""
+    removed: list[tuple[int, int, Damage | None]] = []
+    patterns = _patterns(dialect)
+    while at < len(text):
+        found = (patterns.record if one else patterns.records).match(text, at)
+        if found and found.end() > at:
+            at = found.end()
+            if one:
+                break
+            continue
+        comment = dialect.comment and text.startswith(dialect.comment, at)
+        if not (ended or comment) and patterns.part.match(text, at):
+            break
+        fields = patterns.fields.match(text, at)
+        line_end = LINE_END.search(text, fields.end() if fields and not comment else at)
+        if not line_end or (not ended and line_end.end() == size and text.endswith(b"\r")):
+            break  # more of the line, or of its end, may follow
+        begin, at = at, min(line_end.end(), size)
+        fault = None if comment else _fault(text, begin, at, dialect)
+        if fault and columns == 1 and _may_continue(text[begin:at], dialect):
+            return _Records(begin, removed, fault._replace(fix=f"{_SHORT_VALUES}. {fault.fix}"))
+        removed.append((begin, at, fault and fault.damage(1, at - begin)))
+        if one:
+            break
+    return _Records(min(at, size), removed)
+
+
+def _may_continue(line: bytes, dialect: Dialect) -> bool:
+    """Return whether the lines after one with a damaged quote may be the text of a value. In files
+    of several columns, such lines have too few fields, so they are no rows."""
+    return dialect.newlines_in_values and line.count(dialect.quote) % 2 == 1
+
+
+def _fault(text: bytes, begin: int, stop: int, dialect: Dialect) -> Fault:
+    line = text[begin:stop]
+    fields = _patterns(dialect).fields.match(line)
+    closed = fields and _patterns(dialect).quoted.match(line, fields.end())
+    problem = "text follows a quote that closes a value" if closed else "a quote is not closed"
+    fix = 'If quotes are part of the values, double them, or set read.options.quote: ""'
+    if not dialect.escape and b"\\" + dialect.quote in line:
+        fix = 'If backslashes escape quotes, set read.options.escape: "\\\\"'
+    return Fault(problem, line, fix)
+
+
+def _regular_end(text: bytes, dialect: Dialect, *, ended: bool) -> int | None:
+    """Return the end of the last record, of which there may be none; None if the text has comments,
+    or quotes that are not where they should be. This is faster than the patterns."""
+    if dialect.comment and _patterns(dialect).comment.search(text):
+        return None
+    if not dialect.quote or dialect.quote not in text:
+        return len(text) if ended else max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+    half = not ended and text.endswith(dialect.quote)  # of a doubled quote
+    values = np.frombuffer(text, np.uint8, len(text) - half)
+    quotes = np.flatnonzero(values == dialect.quote[0])
+    closing = quotes[1::2] + 1
+    after = values[closing[closing < len(values)]]
+    if after.tobytes().strip(dialect.boundaries + dialect.quote):
+        return None
+    line_ends = np.flatnonzero((values == ord("\n")) | (values == ord("\r")))
+    outside = line_ends[np.searchsorted(quotes, line_ends) % 2 == 0]
+    if not dialect.newlines_in_values and len(outside) < len(line_ends):
+        return None
+    if ended:
+        return None if len(quotes) % 2 else len(text)
+    return int(outside[-1]) + 1 if len(outside) else 0
 
 
 class CsvText:
@@ -61,22 +193,19 @@ class CsvText:
         self.skipped_lines = 0
         """The number of lines that `begin` has left out: those to skip, and comments."""
         self._source, self._row_bytes = source, row_bytes
-        self._store = bytearray(2 * BLOCK_BYTES)
-        self._begin = self._end = self._moved = 0
-        self._ended = False
+        self._text, self._begin, self._ended = b"", 0, False
 
     @property
-    def position(self) -> int:
-        """The number of bytes before the unread text."""
-        return self._moved + self._begin
+    def beginning(self) -> bytes:
+        """The first bytes of the text that has not been read."""
+        return self._unread(HINT_BYTES)
 
     def begin(self, skip_lines: int, *, chosen: bool) -> None:
         """Remove a byte order mark, a line such as `sep=;`, the first lines, blank lines and
         comments. Raises ValueError if the line names another delimiter than the `chosen` one."""
         self._load(BLOCK_BYTES)
-        if self._store.startswith(codecs.BOM_UTF8, 0, self._end):
-            self._begin = len(codecs.BOM_UTF8)
-        named = named_delimiter(self._store, self._begin, self._end)
+        self._text = self._text.removeprefix(codecs.BOM_UTF8)
+        named = named_delimiter(self._text)
         if named and chosen and named != self.dialect.delimiter:
             raise ValueError(
                 f"read.options.delimiter: the first line names {named.decode()!r}. Remove the "
@@ -88,31 +217,32 @@ class CsvText:
         for _ in range(max(skip_lines, 1 if named else 0)):
             self._skip_line()
         ignored = b"\r\n" + self.dialect.comment
-        while self._load(BLOCK_BYTES) and self._store[self._begin] in ignored:
-            self.skipped_lines += self._store[self._begin] in self.dialect.comment
+        while self._load(BLOCK_BYTES) and self._text[self._begin] in ignored:
+            self.skipped_lines += self._text[self._begin] in self.dialect.comment
             self._skip_line()
 
     def header(self) -> bytes | Damage:
         """Remove the first record, and return it as the parser takes it; empty if there is none."""
         size = BLOCK_BYTES
-        while True:
+        while self._load(size):
             text = self._unread(size)
-            record = header_pattern(self.dialect).match(without_escapes(text, self.dialect))
-            stop = record.end() if record else 0
-            if stop < len(text) or self._ended or size >= self._row_bytes:
-                break
+            plain, ended = without_escapes(text, self.dialect), self._is_all(text)
+            records = _records(plain, self.dialect, 1, ended=ended, one=True)
+            if records.removed or records.fault:
+                line = LINE_END.split(text, maxsplit=1)[0]
+                return self.rest("the header has a quote that is not closed", line, "Close it")
+            if records.stop:
+                header = text[: records.stop].rstrip(b"\r\n")
+                self._begin += len(header)
+                return for_parser(header, self.dialect)
+            if size >= self._row_bytes:
+                return self.rest(self._too_long, text, RAISE)
             size *= 2
-        if stop < len(text) and text[stop] not in b"\r\n":
-            line = _LINE_END.split(text, maxsplit=1)[0]
-            return self.rest("the header has a quote that is not closed", line, "Close it")
-        if not self._is_all(len(text)) and stop == len(text):
-            return self.rest(self._too_long, text, RAISE)
-        self._begin += stop
-        return for_parser(text[:stop], self.dialect)
+        return b""
 
     def rest(self, problem: str, header: bytes, fix: str) -> Damage:
         """Remove all text, and return it as damage: the header has a problem."""
-        lines, size = self._drop(0)
+        lines, size = self._drop(whole=True)
         damage = Fault(problem, header, fix).damage(lines, size)
         return damage._replace(rows=max(1, lines - 1))
 
@@ -120,135 +250,193 @@ class CsvText:
         """Yield the remaining records. `columns` is the number of fields of a record."""
         size = BLOCK_BYTES
         while self._load(size):
-            structure, stop = self._records(columns, size)
-            if stop:
-                yield self._block(structure.removed if structure else [], stop, columns)
-                self._begin += stop
-            size = min(2 * size, BLOCK_BYTES)
-            if structure and structure.fault:
-                yield structure.fault.damage(*self._drop(columns))
-                # another fault may follow soon, and the text behind it would be read for nothing
-                size = min(FAULTY_BYTES, BLOCK_BYTES)
-
-    def _records(self, columns: int, size: int) -> tuple[Structure | None, int]:
-        """Return the size of the next records, in about `size` bytes, and, if they are irregular,
-        their structure."""
-        while True:
-            unread = min(self._load(size), size)
-            ended = self._is_all(unread)
-            begin: int = self._begin
-            text: bytes | bytearray = self._store
-            if self.dialect.escape:
-                begin, text = 0, without_escapes(self._unread(size), self.dialect)
-            stop = last_record_end(text, begin, begin + unread, self.dialect, ended=ended)
-            if stop is not None and stop > begin:
-                return None, stop - begin
-            for full in (False, True):
-                if unread >= self._row_bytes if full else stop is None:
-                    structure = self._structure(unread, columns, ended=ended, full=full)
-                    if structure.stop or structure.fault:
-                        return structure, structure.stop
-            size = min(2 * size, max(size, self._row_bytes))
-
-    def _structure(self, size: int, columns: int, *, ended: bool, full: bool) -> Structure:
-        """Return the structure of `size` bytes, or of the first ones if it does not depend on the
-        others. If the text is `full`, quotes after FULL_BYTES belong to a row that is too long."""
-        view = min(size, FULL_BYTES) if full else size
-        length = 0 if full and self._has_quote(view, size) else min(view, BLOCK_BYTES)
-        while True:
-            end, last = ended and length == size, length in (0, view)
-            structure = Structure(
-                self._unread(length), self.dialect, columns, ended=end, full=full and last
+            text = self._unread(size)
+            plain, ended = without_escapes(text, self.dialect), self._is_all(text)
+            stop, removed, fault = _records(
+                plain, self.dialect, columns, ended=ended, one=size > BLOCK_BYTES
             )
-            if last or structure.stop or structure.fault:
-                break
-            length = min(2 * length, view)
-        if full and not structure.stop and not structure.fault:
-            structure.fault = Fault(self._too_long, self._unread(SHOWN_BYTES), RAISE)
-        return structure
-
-    def _has_quote(self, start: int, stop: int) -> bool:
-        """Return whether there is a quote between two positions of the unread text."""
-        first, last = self._begin + start, self._begin + stop
-        return bool(self.dialect.quote) and self._store.find(self.dialect.quote, first, last) >= 0
+            if stop:
+                yield self._block(text[:stop] if removed else text, stop, removed, columns)
+                self._begin += stop
+            if fault:
+                yield fault.damage(*self._drop(whole=True))
+            elif not stop and size >= self._row_bytes:
+                fault = Fault(self._too_long, text, RAISE)
+                yield fault.damage(*self._drop(whole=False))
+            size = BLOCK_BYTES if stop or size >= self._row_bytes else 2 * size
 
     @property
     def _too_long(self) -> str:
-        return f"a row has more bytes than max_row_bytes ({self._row_bytes})"
+        return f"a row has more bytes than maxRowBytes ({self._row_bytes})"
 
     def _block(
-        self, removed: list[tuple[int, int, Damage | None]], size: int, columns: int
+        self, text: bytes, stop: int, removed: list[tuple[int, int, Damage | None]], columns: int
     ) -> Block:
         if not removed and not self.dialect.escape:
-            return Block(memoryview(self._store)[self._begin : self._begin + size], [])
-        text, done, parts = self._unread(size), 0, []
+            return Block(memoryview(text)[:stop], [])
+        done, parts = 0, []
         marker = MARKER.encode() + self.dialect.delimiter * columns + b"\n"
-        for start, stop, _ in removed:
+        for start, end, _ in removed:
             parts += [for_parser(text[done:start], self.dialect), marker]
-            done = stop
-        parts.append(for_parser(text[done:], self.dialect))
+            done = end
+        parts.append(for_parser(text[done:stop], self.dialect))
         return Block(b"".join(parts), [damage for _, _, damage in removed])
 
-    def _drop(self, columns: int) -> tuple[int, int]:
-        """Remove the text up to the first line end after an even number of quotes, or all text if
-        there are no columns. Return how many lines and bytes it has."""
+    def _drop(self, *, whole: bool) -> tuple[int, int]:
+        """Remove the text up to the first line end after an even number of quotes, or the `whole`
+        text. Return how many lines and bytes it has."""
         lines = size = quotes = 0
-        complete, window = True, min(FAULTY_BYTES, BLOCK_BYTES)
-        while self._load(window):
-            text = without_escapes(self._unread(window), self.dialect)
-            window = min(2 * window, BLOCK_BYTES)
-            if not self._is_all(len(text)):
+        complete, quote = True, self.dialect.quote
+        while self._load(BLOCK_BYTES):
+            text, at = without_escapes(self._unread(BLOCK_BYTES), self.dialect), 0
+            if not self._is_all(text):
                 text = text.removesuffix(b"\r") or text  # it may be half of a line end
-            values = np.frombuffer(text, np.uint8)
-            feeds = np.append(values[1:] == ord("\n"), False)
-            line_ends = np.flatnonzero((values == ord("\n")) | ((values == ord("\r")) & ~feeds))
-            marks = np.flatnonzero(values == (self.dialect.quote or b"\0")[0])
-            outside = line_ends[(np.searchsorted(marks, line_ends) + quotes) % 2 == 0]
-            ends = bool(columns and len(outside))
-            stop = int(outside[0]) + 1 if ends else len(text)
-            lines += int(np.searchsorted(line_ends, stop))
-            complete = text[stop - 1] in b"\r\n"
-            size, quotes, self._begin = size + stop, quotes + len(marks), self._begin + stop
-            if ends and (columns > 1 or self._is_outside()):
-                break
-            quotes = 1 if ends else quotes
+            for line_end in LINE_END.finditer(text):
+                quotes += text.count(quote, at, line_end.end()) if quote else 0
+                at, lines = line_end.end(), lines + 1
+                if not whole and quotes % 2 == 0:
+                    self._begin += at
+                    return lines, size + at
+            quotes += text.count(quote, at) if quote else 0
+            complete = at == len(text)
+            size, self._begin = size + len(text), self._begin + len(text)
         return lines + (not complete), size
-
-    def _is_outside(self) -> bool:
-        """Return whether the next quote opens a value at the beginning of a line. In text of one
-        column, each line is a row, also if it is a part of a value."""
-        self._load(NEXT_BYTES)
-        text = without_escapes(self._unread(NEXT_BYTES), self.dialect)
-        quote = text.find(self.dialect.quote)
-        return not self.dialect.quote or quote < 1 or text[quote - 1] in b"\r\n"
 
     def _load(self, size: int) -> int:
         """Load text until `size` bytes are unread or the text ends. Return how many are unread."""
-        unread = self._end - self._begin
-        if unread < size and not self._ended:
-            if self._begin + size > len(self._store):
-                store = bytearray(size) if size > len(self._store) else self._store
-                store[:unread] = self._store[self._begin : self._end]
-                self._moved += self._begin
-                self._store, self._begin, self._end = store, 0, unread
-            stop = self._begin + size
-            self._end += self._source.readinto(memoryview(self._store)[self._end : stop])
-            self._ended = self._end < stop
-        return self._end - self._begin
+        missing = size - (len(self._text) - self._begin)
+        if missing > 0 and not self._ended:
+            more = self._source.read(missing)
+            self._ended = len(more) < missing
+            self._text, self._begin = self._text[self._begin :] + more, 0
+        return len(self._text) - self._begin
 
-    def _is_all(self, size: int) -> bool:
-        """Return whether no text follows so many unread bytes."""
-        return self._ended and self._begin + size == self._end
+    def _is_all(self, text: bytes) -> bool:
+        """Return whether no text follows this unread text."""
+        return self._ended and self._begin + len(text) == len(self._text)
 
     def _unread(self, size: int) -> bytes:
-        """Return a copy of at most `size` unread bytes."""
-        return bytes(memoryview(self._store)[self._begin : min(self._begin + size, self._end)])
+        """Return at most `size` unread bytes."""
+        return self._text[self._begin : self._begin + size]
 
     def _skip_line(self) -> None:
         while self._load(BLOCK_BYTES):
-            line_end = _LINE_END.search(self._store, self._begin, self._end)
-            if line_end and (self._ended or line_end.end() < self._end):
+            line_end = LINE_END.search(self._text, self._begin)
+            if line_end and (self._ended or line_end.end() < len(self._text)):
                 self._begin = line_end.end()
                 return
             # the line may end in the text that follows, or this may be half of a CRLF
-            self._begin = line_end.start() if line_end else self._end
+            self._begin = line_end.start() if line_end else len(self._text)
+
+
+SHOWN_CHARACTERS = 200
+
+
+class Rejected(NamedTuple):
+    """A line that is no row: the number of rows before it, and its damage; None for a comment."""
+
+    row: int
+    damage: Damage | None
+
+
+class Rows(NamedTuple):
+    """The rows of a block as bytes, and the lines between them that are no rows."""
+
+    table: pa.Table
+    rejected: list[Rejected]
+
+
+def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
+    """Read the header, and return the column names. A column without a name gets one from its
+    position. `fix` says what to do if it is not in the encoding."""
+    header = text.header()
+    if isinstance(header, Damage) or not header:
+        return header or []
+    block = Block(header + b"\n", [])  # without a line end, pyarrow finds no line
+    columns = _parse(block, 0, text.dialect).table.num_columns
+    table = _parse(block, columns, text.dialect).table
+    try:
+        names = [column[0].as_py().decode() for column in table.columns]
+    except UnicodeDecodeError:
+        problem = f"the header is not valid in the encoding {encoding}"
+        return text.rest(problem, header, fix)
+    return [name or f"column_{number}" for number, name in enumerate(names, 1)]
+
+
+def parse_rows(block: Block, columns: int, dialect: Dialect) -> Rows:
+    """Return the rows of a block."""
+    try:
+        return _parse(block, columns, dialect)
+    except pa.ArrowInvalid:
+        # pyarrow cannot skip a line with a wrong number of fields that is not UTF-8. If it gets
+        # each byte as a character of Latin-1, all lines are UTF-8
+        latin = bytes(block.content).decode("latin-1").encode()
+        table, rejected = _parse(block._replace(content=latin), columns, dialect, latin=True)
+        original = [
+            pa.array(
+                [value.decode().encode("latin-1") for value in column.to_pylist()], pa.binary()
+            )
+            for column in table.columns
+        ]
+        return Rows(pa.table(original, table.column_names), rejected)
+
+
+def parse_sample(text: CsvText, columns: int) -> pa.Table:
+    """Return all rows of a text."""
+    blocks = (block for block in text.blocks(columns) if isinstance(block, Block))
+    empty = pa.table([pa.array([], pa.binary())] * columns, _names(columns))
+    return pa.concat_tables([empty, *(parse_rows(b, columns, text.dialect).table for b in blocks)])
+
+
+def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False) -> Rows:
+    """Return rows of so many columns, or of as many as the first line has if it is 0."""
+    removed, rejected = iter(block.removed), list[Rejected]()
+
+    def reject(row: pac.InvalidRow) -> str:
+        if row.text.startswith(MARKER):
+            damage = next(removed, None)
+        else:
+            damage = _ragged(row, dialect, latin=latin)
+        rejected.append(Rejected(row.number - 1 - len(rejected), damage))
+        return "skip"
+
+    reading = pac.ReadOptions(
+        column_names=_names(columns) or None,
+        autogenerate_column_names=not columns,
+        use_threads=False,
+        block_size=len(block.content) + 1,
+    )
+    content = pa.BufferReader(block.content)
+    table = pac.read_csv(content, reading, _parsing(dialect, reject), _as_bytes(columns))
+    return Rows(table, rejected)
+
+
+@lru_cache
+def _names(columns: int) -> list[str]:
+    return [f"f{number}" for number in range(columns)]
+
+
+@lru_cache
+def _as_bytes(columns: int) -> pac.ConvertOptions:
+    """Return the options for columns of bytes. In text columns, pyarrow would validate the encoding
+    of a whole block at once."""
+    return pac.ConvertOptions(column_types=dict.fromkeys(_names(columns), pa.binary()))
+
+
+def _parsing(dialect: Dialect, reject: Callable[[pac.InvalidRow], str]) -> pac.ParseOptions:
+    return pac.ParseOptions(
+        delimiter=dialect.delimiter.decode(),
+        quote_char=dialect.quote.decode() or False,
+        escape_char=dialect.escape.decode() or False,
+        invalid_row_handler=reject,
+    )
+
+
+def _ragged(row: pac.InvalidRow, dialect: Dialect, *, latin: bool) -> Damage:
+    delimiter, quote = dialect.delimiter.decode(), dialect.quote.decode()
+    text = row.text.encode("latin-1").decode(errors="replace") if latin else row.text
+    fields = f"line has {counted(row.actual_columns, 'field')} instead of {row.expected_columns}"
+    problem = f"{fields}: {text[:SHOWN_CHARACTERS]}"
+    if quote and f"{delimiter} {quote}" in text:
+        problem += ". A quote after a space is a part of the text: remove the space"
+    return Damage(problem)

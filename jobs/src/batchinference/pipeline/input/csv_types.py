@@ -82,20 +82,8 @@ class CsvTypes:
         return pa.table(columns, table.column_names), errors
 
     def _infer(self, column: pa.ChunkedArray) -> str:
-        texts = _without_missing(self._texts(_as_utf8(column))[0]).drop_null()
+        texts = _without_missing(self._texts(column)[0]).drop_null()
         return _inferred(texts, self.decimal) if len(texts) else "string"
-
-    def odd_text(self, column: pa.ChunkedArray) -> int | None:
-        """Return the row of the first text of a sampled column if most of its values are numbers;
-        None otherwise."""
-        rows = np.zeros(0, np.int64)
-        for part in (column.slice(0, FIRST_VALUES), column):
-            texts = _without_missing(self._texts(_as_utf8(part))[0])
-            numbers = _with_points(texts, "float64", self.decimal)
-            rows = np.flatnonzero(cast_texts(numbers, "float64")[1])
-            if 2 * len(rows) > len(texts) - texts.null_count:
-                return None
-        return int(rows[0]) if len(rows) else None
 
     def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
         """Return a column of bytes as text, and a mask of the values that are no text."""
@@ -166,21 +154,6 @@ def _with_nulls(column: pa.BinaryArray) -> pa.ChunkedArray:
 
 def _is_quick(kind: ColumnType) -> bool:
     return kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
-
-
-def _as_utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of bytes in which all values are texts: invalid bytes are replaced."""
-    try:
-        column.cast(pa.string())
-    except pa.ArrowInvalid:
-        values = column.to_pylist()
-        texts = [value if value == NULL else _repaired(value) for value in values]
-        return pa.chunked_array([pa.array(texts, pa.binary())])
-    return column
-
-
-def _repaired(value: bytes) -> bytes:
-    return value.decode(errors="replace").encode()
 
 
 def _without_missing(texts: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
-from batchinference.pipeline.commit.append import OutputTarget
-from batchinference.pipeline.commit.output_plan import OutputPlan
+from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
@@ -200,10 +199,6 @@ class FileInput:
         partitions = {key: arrow_type(kind) for key, kind in columns.types.items()}
         path = {columns.path_name: pa.string()} if columns.path_name else {}
         return {**self.rows.reader.types(), **partitions, **path}
-
-    def why_text(self, column: str) -> str:
-        """Return which value makes a column text; empty if that is unknown."""
-        return self.rows.reader.why_text(column)
 
     def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
         if self.frozen.rows is not None:

@@ -30,7 +30,7 @@ class Reason(StrEnum):
     """Why a file of a directory is not read. The value is its description for people."""
 
     EXTENSION = ""
-    """Its extension belongs to something else, or is not among `file_extensions`."""
+    """Its extension belongs to something else, or is not among `fileExtensions`."""
     CONTENT = "not of this format"
     """Its extension does not tell its format, and its content is not of the format of the job."""
     EMPTY = "empty"

@@ -6,12 +6,14 @@ time zone of a timestamp, and convert texts that look like timestamps.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -27,68 +29,151 @@ from batchinference.pipeline.column_types import (
     misfit,
 )
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.json_lines import NULL_ROW, begins_with_null, has_null
-from batchinference.pipeline.input.json_shapes import Shape, types_of
 from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.schema import is_list
-from batchinference.pipeline.storage.json import check_depth
 from batchinference.spec.column_types import ColumnType
 
+_INTEGERS = {"int64": range(-(2**63), 2**63), "uint64": range(2**64)}
+_EXACT = 2**53
+_SCALARS: dict[frozenset[type], ColumnType] = {
+    frozenset({str}): "string",
+    frozenset({bool}): "bool",
+    frozenset({float}): "float64",
+    frozenset({int, float}): "float64",
+}
+
+
+class SeveralShapes(Exception):
+    """The values of a column or field have no type in common."""
+
+
+@dataclasses.dataclass
+class Shape:
+    """The JSON types of the values of a column or field, without nulls.
+
+    An integer is `int64`, or `uint64` if it is larger. A column with fractions is `float64`, unless
+    it also has an integer that would be rounded. A column, or a field of a struct, whose values
+    have several shapes, such as texts and lists, has no type: it is read as text."""
+
+    kinds: set[type] = dataclasses.field(default_factory=set)
+    lowest: int = 0
+    highest: int = 0
+    inexact: bool = False
+    """Whether there is an integer that float64 cannot hold."""
+    elements: Shape | None = None
+    fields: dict[str, Shape] = dataclasses.field(default_factory=dict)
+
+    def add(self, values: list[Any]) -> None:
+        """Add values of this column."""
+        kinds = set(map(type, values))
+        self.kinds |= kinds - {NoneType}
+        if int in kinds:
+            self._add_integers([value for value in values if type(value) is int])
+        if list in kinds:
+            self.elements = self.elements or Shape()
+            lists = (value for value in values if type(value) is list)
+            self.elements.add([element for value in lists for element in value])
+        if dict in kinds:
+            for name, inner in _by_name(value for value in values if type(value) is dict).items():
+                self.fields.setdefault(name, Shape()).add(inner)
+
+    def _add_integers(self, integers: list[int]) -> None:
+        self.lowest = min(self.lowest, *integers)
+        self.highest = max(self.highest, *integers)
+        if self.highest > _EXACT or self.lowest < -_EXACT:
+            self.inexact = self.inexact or any(_is_inexact(value) for value in integers)
+
+    def merge(self, other: Shape) -> None:
+        """Add the values of another shape."""
+        self.kinds |= other.kinds
+        self.lowest = min(self.lowest, other.lowest)
+        self.highest = max(self.highest, other.highest)
+        self.inexact = self.inexact or other.inexact
+        if other.elements:
+            self.elements = self.elements or Shape()
+            self.elements.merge(other.elements)
+        for name, inner in other.fields.items():
+            self.fields.setdefault(name, Shape()).merge(inner)
+
+    def type(self, path: str, several: list[str]) -> ColumnType:
+        """Return the type of the values; `string` if all of them are null. A field of a struct
+        whose values have several shapes is a `string` too, and its path is added to `several`.
+        Raises SeveralShapes for the values themselves."""
+        kinds = frozenset(self.kinds)
+        if kinds == {dict}:
+            return self.struct(path, several)
+        if kinds == {list}:
+            return [self.elements.element_type() if self.elements else "string"]
+        if kinds == {int}:
+            return self._integer()
+        if kinds and (kinds not in _SCALARS or (int in kinds and self.inexact)):
+            raise SeveralShapes
+        return _SCALARS.get(kinds, "string")
+
+    def struct(self, path: str, several: list[str]) -> dict[str, ColumnType]:
+        """Return the types of the fields of structs or rows, as `type` does."""
+        types: dict[str, ColumnType] = {}
+        for name, inner in self.fields.items():
+            try:
+                types[name] = inner.type(f"{path}.{name}", several)
+            except SeveralShapes:
+                types[name] = "string"
+                several.append(f"{path}.{name}".removeprefix("."))
+        return types
+
+    def element_type(self) -> ColumnType:
+        """Return the type of the elements of a list. Raises SeveralShapes also for their fields:
+        the list is then text as a whole."""
+        several: list[str] = []
+        kind = self.type("", several)
+        if several:
+            raise SeveralShapes
+        return kind
+
+    def _integer(self) -> str:
+        limits = (self.lowest, self.highest)
+        for name, integers in _INTEGERS.items():
+            if all(limit in integers for limit in limits):
+                return name
+        raise SeveralShapes
+
+
+def _is_inexact(value: int) -> bool:
+    try:
+        return int(float(value)) != value
+    except OverflowError:
+        return True
+
+
+def _by_name(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.items():
+            values.setdefault(name, []).append(value)
+    return values
+
+
+def types_of(rows: Shape) -> tuple[dict[str, ColumnType], list[str]]:
+    """Return the types of the columns of some rows, and the columns and fields whose values have
+    several shapes: they are `string`."""
+    several: list[str] = []
+    return rows.struct("", several), several
+
+
 _LOGGER = logging.getLogger(__name__)
-MAX_FIELDS = 4000
-"""Maximum number of different fields in all rows of a file, including nested fields."""
-SLICE_BYTES = 1 << 19
-"""Approximate bytes of the rows that are parsed together; fewer if they could have too many
-fields."""
-_STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*)(?:"(\s*:)?)?', re.DOTALL)
-"""A JSON string, and the colon after it if the string is a field name."""
 _NOT_TEXT = re.compile("changed from string to|Number too big")
 """Matches errors of pyarrow about values that are quoted to be read as text."""
 _SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
 MAX_ATTEMPTS = 8
 """How often rows are parsed, each time with further fields as text."""
+NULL_ROW = "a row of the line is null, and must be an object"
+_NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
+_MAYBE_NULL = re.compile(rb"[}\n][ \t\r]*null\b")
+"""Matches what may be a row that is null, or the value null within a row or a text."""
+_SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
 """An integer that `float64` may not hold."""
-
-
-class TooManyFields(ValueError):
-    def __init__(self) -> None:
-        super().__init__(
-            f"the rows of the file have more than {MAX_FIELDS} different fields. Split the file, "
-            "or store fields with varying names as a list of names and values"
-        )
-
-
-class Fields:
-    """The fields of a file, without the fields that are known from other files."""
-
-    def __init__(self, known: pa.Schema, columns: Iterable[str] = ()) -> None:
-        """`columns` are also known, but not the fields nested in them."""
-        self._known = {path for field in known for path in _paths(field, "")}
-        self._known |= {f"/{name}" for name in columns}
-        self._seen: set[str] = set()
-
-    def add(self, schema: pa.Schema) -> None:
-        """Add the fields of a schema. Raises TooManyFields."""
-        self._add({path for field in schema for path in _paths(field, "")})
-
-    def add_columns(self, names: Iterable[str]) -> None:
-        """Add columns without their nested fields. Raises TooManyFields."""
-        self._add({f"/{name}" for name in names})
-
-    def _add(self, paths: set[str]) -> None:
-        seen = self._seen | (paths - self._known)
-        if len(seen) > MAX_FIELDS:
-            raise TooManyFields
-        self._seen = seen
-
-
-def _paths(field: pa.Field, above: str) -> Iterator[str]:
-    path = f"{above}/{field.name}"
-    yield path
-    for number in range(field.type.num_fields):
-        yield from _paths(field.type.field(number), path)
 
 
 class JsonRows:
@@ -124,16 +209,14 @@ class JsonRows:
         return JsonRows(*types, several_shapes=self._quotes_first)
 
     def parse(self, chunk: bytes) -> pa.Table:
-        """Return the rows of some lines. Raises ValueError for invalid or too deeply nested JSON,
-        for a value that does not fit its type, and for a row that is null, which pyarrow reads as
-        an object without fields."""
-        check_depth(chunk)
-        check_names(chunk)
+        """Return the rows of some lines. Raises ValueError for invalid JSON, for a value that does
+        not fit its type, and for a row that is null, which pyarrow reads as an object without
+        fields."""
         chunk.decode()  # pyarrow accepts invalid UTF-8
-        if begins_with_null(chunk):  # pyarrow crashes
+        if _NULL_FIRST.match(chunk):  # pyarrow crashes
             raise ValueError(NULL_ROW)
         table = self._table(chunk)
-        if all(column.null_count for column in table.columns) and has_null(chunk):
+        if all(column.null_count for column in table.columns) and _has_null(chunk):
             raise ValueError(NULL_ROW)
         _check_floats(chunk, table)
         for index, field in enumerate(table.schema):
@@ -190,8 +273,7 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
             "set read.options.types",
             ", ".join(several),
         )
-    sampled = dict(list(types.items())[:MAX_FIELDS])
-    return JsonRows(declared, sampled, several_shapes=bool(several))
+    return JsonRows(declared, types, several_shapes=bool(several))
 
 
 def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
@@ -203,21 +285,17 @@ def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
 
 
 def _shape_of(rows: bytes) -> Shape:
-    """Return the types of sampled rows; of none if they have too many fields. Invalid rows become
-    failed rows when they are read."""
-    if not _is_shallow(rows):
-        rows = b"\n".join(line for line in rows.splitlines() if _is_shallow(line))
-    documents = documents_in(rows.decode(errors="replace"))
+    """Return the types of sampled rows. Invalid rows become failed rows when they are read."""
     shape = Shape()
     surrogates = _SURROGATE.search(rows)
     shape.add(
         [
             row
-            for row in documents
+            for row in documents_in(rows.decode(errors="replace"))
             if isinstance(row, dict) and not (surrogates and _is_no_text(row))
         ]
     )
-    return shape if shape.count_fields() <= MAX_FIELDS else Shape()
+    return shape
 
 
 def _is_no_text(row: dict[str, Any]) -> bool:
@@ -229,12 +307,22 @@ def _is_no_text(row: dict[str, Any]) -> bool:
     return False
 
 
-def _is_shallow(rows: bytes) -> bool:
-    try:
-        check_depth(rows)
-    except ValueError:
+def _has_null(rows: bytes) -> bool:
+    """Return whether one of the rows is null, or may be null because some of several lines are
+    invalid."""
+    if b"null" not in rows or not _MAYBE_NULL.search(rows):
         return False
-    return True
+    text = rows.decode().strip()
+    decode, place = json.JSONDecoder(strict=False).raw_decode, 0
+    try:
+        while place < len(text):
+            row, end = decode(text, place)
+            if row is None:
+                return True
+            place = _SPACE.match(text, end).end()  # type: ignore[union-attr] # it always matches
+    except ValueError:
+        return "\n" in text
+    return False
 
 
 def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
@@ -242,15 +330,6 @@ def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
     # use one block, because a record must not span two blocks
     reading = paj.ReadOptions(block_size=len(chunk) + 1, use_threads=False)
     return paj.read_json(io.BytesIO(chunk), reading, options)
-
-
-def check_names(rows: bytes) -> None:
-    """Raise TooManyFields for a long row with more than MAX_FIELDS names, before it is parsed.
-
-    Shorter rows are checked after they are parsed."""
-    large = len(rows) > SLICE_BYTES and rows.count(b":") > MAX_FIELDS
-    if large and len({found[1] for found in _STRING.finditer(rows) if found[2]}) > MAX_FIELDS:
-        raise TooManyFields
 
 
 def _as_read(kind: ColumnType) -> ColumnType:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import islice
 
 import pyarrow as pa
@@ -16,16 +18,237 @@ from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_rule import FileRule
 from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, similar_names
-from batchinference.pipeline.input.path_files import PathFiles
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
-from batchinference.pipeline.storage.location import Location, is_hidden
+from batchinference.pipeline.storage.location import Location, base_name, is_hidden
 from batchinference.spec.addresses import scheme_of, unexpanded_variable
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
+
+# A directory of a table format also keeps the files of earlier versions, and deleted rows. Only its
+# metadata says which files and rows count, so its files must not be read as they are.
+
+_EXPORT = (
+    "Its files also hold deleted rows, so they are not read. Export a snapshot of the table as "
+    "Parquet files and read these, or name single files in read.paths to read them as they are"
+)
+_LANCE = "Set read.format to lance, and read.path to this directory"
+_METADATA = {
+    "_delta_log": ("Delta Lake", re.compile(r".*\.(json|parquet)"), _EXPORT),
+    "metadata": ("Iceberg", re.compile(r".*\.metadata\.json(\.gz)?"), _EXPORT),
+    ".hoodie": ("Hudi", re.compile(r"hoodie\.properties|.*\.(commit|deltacommit)"), _EXPORT),
+    "_versions": ("Lance", re.compile(r".*\.manifest"), _LANCE),
+}
+"""The directory with the metadata of each table format, and the names of its files."""
+
+
+@dataclass(frozen=True)
+class TableDirectory:
+    """The directory of a table, the name of its format, and how to read it."""
+
+    path: str
+    format: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"'{self.path}' is a table of the format {self.format}. {self.fix}"
+
+
+def tables_in(infos: Sequence[pafs.FileInfo], address: Location) -> Iterator[TableDirectory]:
+    """Yield the tables whose metadata is in a listing of files at `address`. If the listing has
+    only the directory of the metadata, its files are listed here."""
+    listed = {os.path.dirname(info.path) for info in infos}
+    for info in infos:
+        if info.type == pafs.FileType.File:
+            yield from _tables_of(info.path)
+        elif base_name(info.path) in _METADATA and info.path not in listed:
+            for file in address.at(info.path).files():
+                yield from _tables_of(file.path)
+
+
+def _tables_of(file: str) -> Iterator[TableDirectory]:
+    """Yield the table of a file if the file is metadata of a table."""
+    directory, name = os.path.split(file)
+    table, kind = os.path.split(directory)
+    if kind in _METADATA:
+        table_format, names, fix = _METADATA[kind]
+        if names.fullmatch(name):
+            yield TableDirectory(table, table_format, fix)
+
+
+def tables_above(directory: Location) -> Iterator[TableDirectory]:
+    """Yield the tables to which a directory of data files or of a partition belongs."""
+    path, name = os.path.split(directory.path)
+    while path and (name == "data" or "=" in name):
+        places = (pafs.FileInfo(f"{path}/{kind}", pafs.FileType.Directory) for kind in _METADATA)
+        with suppress(OSError):  # only the directory itself must be readable
+            yield from tables_in(list(places), directory)
+        path, name = os.path.split(path)
+
+
+SPECIAL = frozenset("*?[")
+"""The characters that make a path a glob."""
+_ANY_DEPTH = "**"
+
+
+@dataclass
+class Glob:
+    """The files and directories that a glob matches. `start` is the directory above the first
+    pattern, and `listed` is what was listed to find the matches."""
+
+    address: Location
+    listed: list[pafs.FileInfo] = field(default_factory=list, init=False)
+    start: Location = field(init=False)
+
+    def matches(self) -> list[pafs.FileInfo]:
+        """Return the files and directories that match, each of them once. A directory whose name
+        has brackets is taken literally. Raises OSError."""
+        parts = self.address.path.split("/")
+        start = next(n for n in range(len(parts)) if self._is_pattern(parts[: n + 1]))
+        self.start = self.address.at("/".join(parts[:start]) or "/")
+        return list(self._below(self.start, parts[start:]))
+
+    def _is_pattern(self, parts: Sequence[str]) -> bool:
+        """Return whether the last part of a path is a pattern, not the name of a directory."""
+        special = SPECIAL.intersection(parts[-1])
+        if special != {"["}:
+            return bool(special)
+        return not _is_directory(self.address.at("/".join(parts)).info())
+
+    def _below(self, directory: Location, parts: Sequence[str]) -> Iterator[pafs.FileInfo]:
+        part, *rest = parts
+        if part == _ANY_DEPTH:
+            yield from self._at_any_depth(directory, parts)
+            return
+        for info in self._content(directory):
+            if fnmatchcase(base_name(info.path), part):
+                if not rest:
+                    yield info
+                elif _is_directory(info):
+                    yield from self._below(directory.at(info.path), rest)
+
+    def _at_any_depth(self, directory: Location, parts: Sequence[str]) -> Iterator[pafs.FileInfo]:
+        for info in self._content(directory, recursive=True):
+            # the content of a directory that matches `**` matches, too
+            if not (parts[-1] == _ANY_DEPTH and _is_directory(info)):
+                names = directory.below(info.path).split("/")
+                if _fits(names, parts):
+                    yield info
+
+    def _content(self, directory: Location, *, recursive: bool = False) -> list[pafs.FileInfo]:
+        content = directory.content(recursive=recursive)
+        self.listed += content
+        return content
+
+
+def _is_directory(info: pafs.FileInfo) -> bool:
+    return bool(info.type == pafs.FileType.Directory)
+
+
+def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Return whether the names of a relative path match the parts of a pattern."""
+    if not parts:
+        return not names
+    part, *rest = parts
+    if part == _ANY_DEPTH:
+        return any(_fits(names[start:], rest) for start in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], part) and _fits(names[1:], rest)
+
+
+@dataclass
+class PathFiles:
+    """The files at `address`: `read` are those to read, and `ignored` has the reason of each file
+    that is not read, by path. `tables` are the tables to which files belong. `exists` is False if
+    there is nothing at the address, and it is no glob."""
+
+    address: Location
+    rule: FileRule
+    exists: bool = field(default=True, init=False)
+    start: Location | None = field(default=None, init=False)
+    """The directory above the first pattern of a glob."""
+    read: list[pafs.FileInfo] = field(default_factory=list, init=False)
+    ignored: dict[str, Reason] = field(default_factory=dict, init=False)
+    tables: list[TableDirectory] = field(default_factory=list, init=False)
+    _undecided: list[pafs.FileInfo] = field(default_factory=list, init=False)
+
+    @classmethod
+    def of(cls, address: Location, rule: FileRule) -> PathFiles:
+        """Return the files at an address. Raises OSError."""
+        files, info = cls(address, rule), address.info()
+        match info.type:
+            case pafs.FileType.NotFound if SPECIAL.intersection(address.path):
+                files._add_matches()
+            case pafs.FileType.NotFound:
+                files.exists = False
+            case pafs.FileType.Directory:
+                content = address.content(recursive=True)
+                files._add_tables(content, address)
+                files._add_below(address.path, content)
+            case pafs.FileType.File:
+                files.read.append(info)
+            case _:  # a named pipe would block forever
+                files.ignored[address.path] = Reason.SPECIAL
+        files._examine()
+        return files
+
+    def _add_matches(self) -> None:
+        glob = Glob(self.address)
+        for info in glob.matches():
+            visible = _visible_part(info.path, self.address.path)
+            if info.type == pafs.FileType.Directory:
+                content = self.address.at(info.path).content(recursive=True)
+                self._add_tables(content, self.address.at(info.path))
+                self._add_below(visible, content)
+            elif visible == info.path and info.type == pafs.FileType.File:
+                self.read.append(info)
+            else:
+                self._add_below(visible, [info])
+        self.start = glob.start
+        self._add_tables(glob.listed, glob.start)
+
+    def _add_below(self, directory: str, infos: Iterable[pafs.FileInfo]) -> None:
+        """Add the files of a directory, whose path decides which names below it are hidden."""
+        start = len(directory.rstrip("/")) + 1
+        for info in infos:
+            if info.type == pafs.FileType.Directory:
+                continue
+            decision = self.rule.decide(info, info.path[start:])
+            if decision == "read":
+                self.read.append(info)
+            elif decision == "examine":
+                self._undecided.append(info)
+            else:
+                self.ignored[info.path] = decision
+
+    def _add_tables(self, infos: list[pafs.FileInfo], directory: Location) -> None:
+        if self.rule.kind.READS_TABLES:
+            self.tables += [*tables_in(infos, directory), *tables_above(directory)]
+
+    def _examine(self) -> None:
+        """Decide by their content whether files are read."""
+        files = {self.address.at(info.path): info for info in self._undecided}
+        for file, decision in self.rule.examine(list(files)):
+            if decision == "read":
+                self.read.append(files[file])
+            else:
+                self.ignored[file.path] = decision
+
+
+def _visible_part(path: str, pattern: str) -> str:
+    """Return the path that matches a pattern up to a hidden part that the pattern does not match
+    explicitly. Patterns such as `.*` or `_part*` match hidden parts explicitly."""
+    parts = pattern.split("/")
+    fixed = next(number for number, part in enumerate(parts) if SPECIAL.intersection(part))
+    named = {part[:1] for part in parts[fixed:]}
+    names = path.split("/")
+    hidden = (
+        n for n in range(fixed, len(names)) if is_hidden(names[n]) and names[n][0] not in named
+    )
+    return "/".join(names[: next(hidden, len(names))])
+
 
 MAX_COMPARED_NAMES, SHOWN_ENDINGS, SHOWN_NAMES = 1000, 8, 5
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
@@ -114,7 +337,7 @@ def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
     if files.exists:
         raise BadInput(f"{label} {_describe_empty(files)}")
     fix = _near_name(files.address) or _other_path(files.address)
-    hint = ", or set read.options.ignore_missing_paths" if allow_empty else ""
+    hint = ", or set read.options.ignoreMissingPaths" if allow_empty else ""
     raise BadInput(f"{label} does not exist{fix}{hint}")
 
 
@@ -130,7 +353,7 @@ def _describe_empty(files: PathFiles) -> str:
     ignored = IgnoredFiles.of(files.ignored).text
     return (
         f"holds no {which if endings else 'files'}{f' ({ignored})' if ignored else ''}. Choose "
-        f"another path{', set read.format or read.options.file_extensions' if endings else ''}, or "
+        f"another path{', set read.format or read.options.fileExtensions' if endings else ''}, or "
         "set read.allowEmpty if it may be empty"
     )
 

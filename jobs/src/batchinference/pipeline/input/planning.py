@@ -153,15 +153,9 @@ def read_stats(
         address = frozen.address(file)
         return with_retries(lambda: _stats(reader, address, sizes[file.number]))
 
-    found: dict[int, FileStats | None] = {}
     with ThreadPoolExecutor(STATS_THREADS) as pool:
-        # retry once: the first error may be caused by other threads, for example if they used up
-        # the memory, and the column types are determined only from files with statistics
-        for _ in range(2):
-            left = [file for file in chosen if found.get(file.number) is None]
-            numbers = [file.number for file in left]
-            found |= dict(zip(numbers, pool.map(inspect, left), strict=True))
-    return {number: stats or FileStats(1) for number, stats in found.items()}
+        found = zip(chosen, pool.map(inspect, chosen), strict=True)
+        return {file.number: stats or FileStats(1) for file, stats in found}
 
 
 def _stats(reader: Reader, file: Location, size: int) -> FileStats | None:

@@ -52,7 +52,6 @@ from batchinference.pipeline.row_warnings import (
     warning_table,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
 
 Item = TypeVar("Item")
@@ -232,7 +231,7 @@ def _fetch(reader: WholeFileReader, root: Location, files: list[InputFile]) -> l
 
 def _content(reader: WholeFileReader, file: Location) -> bytes | BadRow:
     try:
-        return retry_without_limit(lambda: reader.fetch(file))
+        return reader.fetch(file)
     except (OSError, MemoryError) as error:
         if is_storage_error(error):
             raise JobFailure(f"{file.uri} cannot be read: {error}") from error

@@ -120,18 +120,6 @@ def is_tar(head: bytes) -> bool:
     return _unpacked(head)[257:262] == b"ustar"
 
 
-def is_tfrecords(head: bytes) -> bool:
-    """Return whether a file with these first bytes is a file of TFRecords."""
-    length = _unpacked(head)[:12]
-    if len(length) < 12:
-        return False
-    import google_crc32c  # only for this format
-
-    crc = google_crc32c.value(length[:8])
-    masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-    return bool(masked == int.from_bytes(length[8:], "little"))
-
-
 def _unpacked(head: bytes) -> bytes:
     if not head.startswith(b"\x1f\x8b"):
         return head

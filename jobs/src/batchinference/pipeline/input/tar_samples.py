@@ -16,23 +16,10 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
-from batchinference.pipeline.storage.arrow_files import MAX_COLUMNS
-
-MAX_HEADER_BYTES = 1 << 20
-"""Maximum bytes of a header that holds a name or attributes. tarfile reads it at once."""
-_HEADERS = {
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-}
-MAX_EMPTY_READS = 100
-"""Maximum number of reads past the end of an archive. tarfile keeps reading until it has skipped
-the size that a member claims, which may take years."""
-MAX_MEMBERS = 1 << 22
-"""Maximum number of members of an archive: their places take 64 MiB."""
 MEMORY_BYTES, BLOCK_BYTES = 24 << 20, 1 << 16
 """Maximum bytes of a compressed archive that is decompressed in memory, and bytes per read."""
 SMALL_BUFFER = 1 << 16
@@ -61,7 +48,7 @@ class Sample:
     repeated: str | None = None
     """The suffix of a member that occurs twice."""
     too_large: str | None = None
-    """The suffix of the member that exceeded the byte or member limit. `members` is empty then."""
+    """The suffix of the member that exceeded the byte limit. `members` is empty then."""
     size: int = 0
     """Total bytes of the members."""
     ignored: int = 0
@@ -92,25 +79,6 @@ class _TarInfo(tarfile.TarInfo):
         ) as error:
             raise tarfile.ReadError(f"a header is damaged: {error}") from error
 
-    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _HEADERS and self.size > MAX_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header has {self.size} bytes")
-        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
-
-
-class _LimitedArchive:
-    """An archive that allows only MAX_EMPTY_READS reads past its end."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source, self._empty = source, 0
-
-    def read(self, size: int) -> bytes:
-        content = self._source.read(size)
-        self._empty = 0 if content else self._empty + 1
-        if self._empty > MAX_EMPTY_READS:
-            raise tarfile.ReadError("the archive ends within a member")
-        return content
-
 
 class _BoundedFile:
     """A file that is never read past its end, which some object stores answer with an error."""
@@ -125,24 +93,21 @@ class _BoundedFile:
 
 
 def adjacent_samples(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
-    """Yield the samples of a decompressed archive that is read as a stream, with the members that
-    have one of these suffixes (all members if None). At most `most` bytes of a sample are read. If
-    other members are between those of a sample, it is yielded in parts.
+    """Yield the samples of an archive, with the members that have one of these suffixes (all
+    members if None). At most `most` bytes of a sample are read. `source` is an opened file, or a
+    decompressor. If other members are between those of a sample, it is yielded in parts.
 
     Raises tarfile.TarError, or an error of the decompressor, if the archive is damaged."""
-    limited = cast(BinaryIO, _LimitedArchive(source))
-    with _opened(limited, "r|") as archive:
+    with _opened(source) as archive:
         yield from _grouped(archive, _members(archive), suffixes, most)
 
 
 def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
-    """Yield the samples of an archive as `adjacent_samples` does, wherever their members are.
-    `source` is an opened file, or a decompressor, which decompresses the archive twice.
+    """Yield the samples of an archive as `adjacent_samples` does, wherever their members are. A
+    compressed archive is decompressed twice.
 
     Raises ValueError if members of a large compressed archive are not adjacent."""
-    is_file = isinstance(source, io.BufferedReader)
-    bounded = cast(BinaryIO, _BoundedFile(source)) if is_file else source
-    with _opened(bounded, "r:") as archive:
+    with _opened(source) as archive:
         offsets, damage = _offsets(archive)
         if (np.diff(offsets) < 0).any():
             if damage is not None:
@@ -151,9 +116,12 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Itera
         yield from _grouped(archive, _members_at(archive, offsets, damage), suffixes, most)
 
 
-def _opened(source: BinaryIO, mode: Literal["r|", "r:"]) -> _Archive:
+def _opened(source: BinaryIO) -> _Archive:
     """Open an archive. Archives that were written one after the other are read as one."""
-    return _Archive.open(fileobj=source, mode=mode, tarinfo=_TarInfo, ignore_zeros=True)
+    bounded = _BoundedFile(source) if isinstance(source, io.BufferedReader) else source
+    return _Archive.open(
+        fileobj=cast(BinaryIO, bounded), mode="r:", tarinfo=_TarInfo, ignore_zeros=True
+    )
 
 
 def in_memory(decompressor: BinaryIO, most: int) -> BinaryIO:
@@ -195,8 +163,6 @@ def _offsets(archive: _Archive) -> tuple[np.ndarray, Exception | None]:
         for member in _members(archive):
             if (name := _parsed(member)) is not None:
                 key = hash(name[0])
-            if len(keys) == MAX_MEMBERS:
-                raise ValueError(f"it has more than {MAX_MEMBERS} members. Divide the archive")
             keys.append(key)
             offsets.append(member.offset)
     except DAMAGE as error:
@@ -278,7 +244,7 @@ def _add(
     if suffix in sample.members:
         sample.repeated = suffix
         return
-    if sample.size + member.size > most or len(sample.members) >= MAX_COLUMNS:
+    if sample.size + member.size > most:
         sample.too_large = suffix
         sample.members.clear()
         sample.size = 0

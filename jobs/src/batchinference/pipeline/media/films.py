@@ -5,23 +5,75 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias, cast
 
 import av
+import numpy as np
 import pyarrow as pa
 from av.container import InputContainer
 from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
+from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
+from PIL import Image
 
 from batchinference.pipeline.media.cut_files import missing_end
-from batchinference.pipeline.media.frame_pixels import FrameConverter
-from batchinference.pipeline.media.frames import Frame, decoded
+from batchinference.pipeline.media.images import Frame, decoded
+from batchinference.pipeline.media.pixels import FrameTurn, in_mode, resized
 from batchinference.pipeline.media.recordings import open_video
 from batchinference.pipeline.row_warnings import collect_warnings, warn
+from batchinference.spec.media import FrameFields
 from batchinference.spec.read import VideoOptions
 from batchinference.spec.warnings import WarningName
+
+_UPRIGHT = FrameTurn()
+
+
+class FrameConverter:
+    """Converts frames. One converter for all frames of a video prepares the scaling once."""
+
+    def __init__(self, options: FrameFields) -> None:
+        self._options = options
+        self._reformatter = VideoReformatter()
+
+    def __call__(self, frame: av.VideoFrame) -> np.ndarray:
+        """Return the pixels of a frame: height x width x RGB, uint8."""
+        turn = _turn_of(frame) if self._options.orientation == "apply" else _UPRIGHT
+        has_opacity, is_deep = _kind_of(frame.format.name)
+        if is_deep:
+            warn(WarningName.DEPTH_REDUCED)
+        size = self._options.size
+        if size is not None and turn.transposed:
+            size = size[::-1]
+        pixels = self._layered(frame, size) if has_opacity else self._scaled(frame, size)
+        if turn == _UPRIGHT:
+            return pixels
+        warn(WarningName.ROTATED)
+        return turn.applied_to(pixels)
+
+    def _scaled(self, frame: av.VideoFrame, size: list[int] | None) -> np.ndarray:
+        height, width = size or (frame.height, frame.width)
+        scaled = self._reformatter.reformat(frame, width, height, "rgb24", interpolation="BILINEAR")
+        pixels: np.ndarray = scaled.to_ndarray()
+        return pixels
+
+    def _layered(self, frame: av.VideoFrame, size: list[int] | None) -> np.ndarray:
+        layers = Image.fromarray(frame.to_ndarray(format="rgba"))
+        return np.asarray(resized(in_mode(layers, "RGB", self._options.background), size))
+
+
+def _turn_of(frame: av.VideoFrame) -> FrameTurn:
+    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    return _UPRIGHT if matrix is None else FrameTurn.of(bytes(matrix))
+
+
+@cache
+def _kind_of(pixel_format: str) -> tuple[bool, bool]:
+    """Return whether pixels of a format have an opacity, and whether they have more than 8 bits."""
+    components = av.VideoFormat(pixel_format).components
+    return any(part.is_alpha for part in components), any(part.bits > 8 for part in components)
+
 
 BUFFER_BYTES = 4 << 20
 """Bytes per fetch. Each fetch from an object store is one request."""
@@ -113,7 +165,7 @@ def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) 
 @contextmanager
 def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a video and yield it with its first video track. Raises FFmpegError if there is none, or
-    if its frames have more than `max_pixels` pixels, and EOFError if the end of the file with the
+    if its frames have more than `maxPixels` pixels, and EOFError if the end of the file with the
     list of frames is missing."""
     try:
         opened = open_video(source, buffer_size=BUFFER_BYTES)
@@ -133,7 +185,7 @@ def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputConta
             warn(WarningName.PAGES_IGNORED, amount=len(tracks) - 1)
         width, height = tracks[0].width, tracks[0].height
         if width * height > max_pixels:
-            size = f"{width} x {height} pixels are more than max_pixels ({max_pixels})"
+            size = f"{width} x {height} pixels are more than maxPixels ({max_pixels})"
             raise av.InvalidDataError(0, size)
         yield container, tracks[0]
 

@@ -8,25 +8,102 @@ A test fails if other code calls `Image.open`.
 from __future__ import annotations
 
 import io
+import re
 import struct
 import warnings
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL.ExifTags import Base
 
+from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
-from batchinference.pipeline.media.cut_files import ACCEPT, completed
-from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, turns_of
-from batchinference.pipeline.media.pages import ignored_images, pages_of
-from batchinference.pipeline.media.pixels import Page, in_mode, pixels_of
-from batchinference.pipeline.media.stored_values import RawMode, with_planes
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.media.cut_files import ACCEPT, completed, is_cut_animation
+from batchinference.pipeline.media.deep_pixels import RawMode, with_planes
+from batchinference.pipeline.media.pixels import (
+    TURNED_BY_DECODER,
+    Page,
+    in_mode,
+    pixels_of,
+    turns_of,
+)
+from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
 from batchinference.spec.warnings import WarningName
+
+_SMALLER, _MASK = 1, 4
+"""Bits of the type of a TIFF image: a smaller version of another one, and a mask of another one."""
+_MPO_ENTRIES = 0xB002
+_GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
+_NETPBM = re.compile(
+    rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" % (_GAP, _GAP, _GAP)
+)
+"""The header of a binary Netpbm image: its kind, width, height, and white unless it has 1 bit."""
+
+
+def pages_of(image: Image.Image) -> list[int]:
+    """Return the numbers of the pages of a file that has not been decoded, without previews and
+    masks. A page that cannot be decoded is included. Raises ValueError if previews are all that can
+    be decoded."""
+    if image.format == "TIFF":
+        pages = _tiff_pages(image)
+        if not pages and Base.SubIFDs in getattr(image, "tag_v2", ()):
+            raise ValueError(
+                "only a thumbnail of the photograph can be read, as in most raw files of cameras. "
+                "Convert it to TIFF or JPEG"
+            )
+        return pages or [0]
+    pages = list(range(getattr(image, "n_frames", 1)))
+    if image.format == "MPO":
+        entries = getattr(image, "mpinfo", {}).get(_MPO_ENTRIES, [])
+        pages = [page for page in pages if page == 0 or not _is_preview(entries[page])]
+    return pages
+
+
+def _tiff_pages(image: Any) -> list[int]:
+    """Return the pages of a TIFF file. The page after a damaged list entry is the last one."""
+    pages, damaged = [], False
+    for page in count():
+        try:
+            image.seek(page)
+        except EOFError:
+            break
+        except SyntaxError:  # the pixels are of an unknown kind
+            pass
+        except (OSError, TypeError, ValueError, KeyError):
+            damaged = True
+        if damaged or not int(image.tag_v2.get(Base.NewSubfileType, 0)) & (_SMALLER | _MASK):
+            pages.append(page)
+        if damaged:
+            break
+    image.seek(0)
+    return pages
+
+
+def ignored_images(content: bytes) -> int:
+    """Return how many images follow the first one in a PPM file. Pillow does not read them."""
+    at, images = 0, 0
+    while head := _NETPBM.match(content, at):
+        kind, width, height, white = head.groups()
+        samples = int(width) * (3 if kind == b"6" else 1)
+        row = samples * (2 if int(white) > 255 else 1) if kind else (samples + 7) // 8
+        at = head.end() + row * int(height)
+        images += 1
+    return max(0, images - 1)
+
+
+def _is_preview(entry: dict[str, Any]) -> bool:
+    """Return whether an entry of an MPO file is a smaller version of the first image."""
+    return "Thumbnail" in str(entry.get("Attribute", {}).get("MPType"))
+
 
 with suppress(ImportError):  # an optional library, for the pictures of phones
     from pillow_heif import register_heif_opener
@@ -40,8 +117,6 @@ FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 CHANNELS = (1, 3, 4)
-_NO_MEMORY = "out of memory when "
-_NO_MEMORY_WEBP = ("encoding error 1", "encoding error 2")
 _DAMAGE = (
     *(OSError, SyntaxError, ValueError, EOFError, RuntimeError, IndexError, KeyError, TypeError),
     *(struct.error, zlib.error),
@@ -57,13 +132,13 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageFile:
     """Return an image whose pixels are not decoded yet. Raises ValueError if it has more pixels
-    than `max_pixels`, and OSError if the content is not an image."""
+    than `maxPixels`, and OSError if the content is not an image."""
     if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = max_pixels  # Pillow has its own limit per process
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError:
-        limit = f"max_pixels ({max_pixels})"
+        limit = f"maxPixels ({max_pixels})"
         raise ValueError(f"the picture has more pixels than {limit}") from None
     except UnidentifiedImageError:
         if "HEIF" not in FORMATS and content[8:12] in _HEIC_BRANDS:
@@ -85,7 +160,7 @@ def _cause_of(content: bytes) -> str:
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:
     if image.width * image.height > max_pixels:
-        limit = f"max_pixels ({max_pixels})"
+        limit = f"maxPixels ({max_pixels})"
         raise ValueError(f"{image.width} x {image.height} pixels are more than {limit}")
 
 
@@ -203,7 +278,7 @@ def is_pixels(value: Any) -> bool:
 def encode(value: Any, file_format: str) -> bytes:
     """Return an image as the bytes of a file.
 
-    Raises ValueError if the value is not an image, and MemoryError if memory runs out."""
+    Raises ValueError if the value is not an image."""
     if isinstance(value, bytes):
         return _encoded_again(value, file_format)
     if not is_pixels(value):
@@ -227,24 +302,64 @@ def _encoded_again(content: bytes, file_format: str) -> bytes:
         mode: Mode = "RGBA" if transparent else "L" if gray else "RGB"
         return _saved(Image.fromarray(decode(content, ImageFields(mode=mode))), file_format)
     except OSError as error:
-        _raise_if_out_of_memory(error)
         raise ValueError(f"bytes are no image: {error}") from None
-
-
-def _raise_if_out_of_memory(error: Exception) -> None:
-    """Raise MemoryError if a codec of Pillow ran out of memory. It reports this as an OSError
-    without errno, or as an error number of libwebp."""
-    if str(error).startswith(_NO_MEMORY) or str(error) in _NO_MEMORY_WEBP:
-        raise MemoryError(str(error)) from error
 
 
 def _saved(image: Image.Image, file_format: str) -> bytes:
     if file_format == "jpeg" and image.mode == "RGBA":
         image = in_mode(image, "RGB", "white")  # JPEG has no transparency
     buffer = io.BytesIO()
-    try:
-        image.save(buffer, file_format)
-    except (OSError, ValueError) as error:
-        _raise_if_out_of_memory(error)
-        raise
+    image.save(buffer, file_format)
     return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A picture of a file. `index` counts the pictures of the file, and `seconds` is the time of a
+    frame of a video."""
+
+    index: int
+    pixels: np.ndarray
+    warnings: list[RowWarning]
+    seconds: float | None = None
+
+
+def decoded(
+    index: int, decode: Callable[[], np.ndarray], seconds: float | None = None
+) -> Frame | Exception:
+    """Return a picture with the warnings of its decoder, or the error that it raised. Raises errors
+    that are not about the file."""
+    try:
+        with collect_warnings() as warnings:
+            return Frame(index, decode(), warnings, seconds)
+    except Exception as error:
+        if not is_about_the_file(error):
+            raise
+        return error
+
+
+def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Exception]:
+    """Yield the pages of an image file, with an error for each page that cannot be decoded, and one
+    if further pages are missing. Raises an error if the file cannot be opened."""
+    pages = ImagePages(content, options)
+    for index, number in enumerate(pages.numbers):
+        yield decoded(index, partial(pages.pixels, number))
+    if is_cut_animation(content):
+        yield EOFError(f"the end of the file is missing. {ACCEPT}")
+
+
+def up_to_last(frames: Iterator[Frame | Exception]) -> Iterator[Frame | Exception]:
+    """Yield pictures without the damaged ones after the last good one, which gets the warning
+    Truncated if there are any. Yield all if no picture is good."""
+    held: list[Frame | Exception] = []
+    for frame in frames:
+        # a ValueError is about a limit or an option, and other errors are about damage
+        if isinstance(frame, Frame) or type(frame) in (ValueError, MemoryError):
+            yield from held
+            held = []
+        held.append(frame)
+    if len(held) > 1 and isinstance(held[0], Frame):
+        last = held[0]
+        others = [warning for warning in last.warnings if warning.name != WarningName.TRUNCATED]
+        held = [replace(last, warnings=[*others, RowWarning(0, WarningName.TRUNCATED, 0)])]
+    yield from held

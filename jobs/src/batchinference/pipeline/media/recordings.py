@@ -65,7 +65,7 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
     """Return the samples (float32) and the sample rate in Hz.
 
     The shape is (samples,) with `mono`, else (channels, samples). Raises ValueError if the content
-    cannot be decoded, or takes more than `max_bytes`."""
+    cannot be decoded, or takes more than `maxBytes`."""
     import soundfile  # videos do not need it
 
     from batchinference.pipeline.media.sound_files import read_sound

@@ -54,7 +54,7 @@ def check_size(samples: int, rate: int, options: SoundFields, max_bytes: int) ->
         raise ValueError(f"{rate} samples a second are no rate of a recording")
     ratio = max(1.0, (options.sample_rate or rate) / rate)
     if samples * SAMPLE_BYTES * ratio > max_bytes:
-        raise ValueError(f"{samples} samples take more bytes than max_row_bytes ({max_bytes})")
+        raise ValueError(f"{samples} samples take more bytes than maxRowBytes ({max_bytes})")
 
 
 def check_end(missing: str, samples: np.ndarray, options: SoundFields) -> None:
@@ -78,7 +78,7 @@ def read_sound(
     are certainly all samples. None if libsndfile cannot read all of them, and FFmpeg may.
 
     Raises LibsndfileError if libsndfile does not know the format, and ValueError if the recording
-    is damaged or takes more than `max_bytes`."""
+    is damaged or takes more than `maxBytes`."""
     content, unstated = _with_all_samples(content)
     with SoundFile(io.BytesIO(content)) as recording:
         _refuse_chain(recording.format, content)

@@ -1,43 +1,72 @@
-"""Reads all rows of an output as one Arrow table."""
+"""Reads the rows of a written output: the first ones, or all of them as one Arrow table."""
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.preview import parts_of, rows_of_file
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
 from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.csv import CsvWriter
-from batchinference.pipeline.storage.arrow_files import schema_in
-from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.parquet_dataset import files_of, parquet_dataset
+from batchinference.pipeline.storage.arrow_files import checked, schema_in
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteFiles, WriteParquet, WriteTable
 
 
+def first_rows(write: Write, count: int) -> list[Row]:
+    """Return the first rows of an output. Files are read in the order of their names. For a
+    table, any rows are returned."""
+    if isinstance(write, WriteTable):
+        return table_for(write).first_rows(count)
+    output = Location(write.path, write.storage)
+    parts = (output.at(info.path) for info in parts_of(write))
+    rows = itertools.chain.from_iterable(rows_of_file(part, write) for part in parts)
+    return list(itertools.islice(rows, count))
+
+
+def parts_of(write: Write) -> list[pafs.FileInfo]:
+    """Return the files of an output, in the order of their names."""
+    output = Location(write.path, write.storage)
+    files = output.without_links(output.data_files())
+    seen = [info for info in files if not base_name(info.path).startswith(("_", "."))]
+    return sorted(seen, key=lambda info: str(info.path))
+
+
+def rows_of_file(part: Location, write: WriteFiles) -> Iterator[Row]:
+    """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
+    BadOutput if it is damaged."""
+    try:
+        yield from writer_for(write).rows(part)
+    except DAMAGE as error:
+        raise unreadable(part, error) from None
+
+
 def table_of(write: Write) -> pa.Table:
     """Return all rows of an output, with the columns of all its files and its partition columns.
-    Raises BadOutput if values of a column have
-    no type in common."""
-    match write:
-        case WriteParquet():
-            return _parquet(write)
-        case WriteCsv():
-            return _csv(write)
-        case _ if isinstance(write, WriteTable):
-            return _of_rows(table_for(write).first_rows(sys.maxsize))
-    return _of_rows(list(_rows_of_files(write, parts_of(write))))
+    Raises
+    BadOutput if values of a column have no type in common."""
+    if isinstance(write, WriteTable):
+        return _of_rows(table_for(write).first_rows(sys.maxsize))
+    if isinstance(write, WriteParquet):
+        return _parquet(write)
+    if isinstance(write, WriteCsv):
+        return _csv(write)
+    files = _parts(write)
+    return _of_rows([row | values for part, values in files for row in rows_of_file(part, write)])
 
 
 def columns_of(spec: BatchInferenceSpec) -> pa.Table:
@@ -49,18 +78,10 @@ def columns_of(spec: BatchInferenceSpec) -> pa.Table:
     return pa.table({})
 
 
-def _rows_of_files(write: WriteFiles, files: Sequence[pafs.FileInfo]) -> Iterator[Row]:
-    for part, values in _parts(write, files):
-        for row in rows_of_file(part, write):
-            yield {**row, **values}
-
-
-def _parts(
-    write: Write, files: Sequence[pafs.FileInfo]
-) -> Iterator[tuple[Location, dict[str, str | None]]]:
+def _parts(write: Write) -> Iterator[tuple[Location, dict[str, str | None]]]:
     """Yield the location of each file, with the values of its partition columns as texts."""
     output = Location(write.path, write.storage)
-    for info in files:
+    for info in parts_of(write):
         yield output.at(info.path), partition_values(output.below(info.path))
 
 
@@ -82,7 +103,7 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 def _csv(write: WriteCsv) -> pa.Table:
     """Return the rows of files of separated values. A column is text if its files have no other
     type in common."""
-    parts = list(_parts(write, parts_of(write)))
+    parts = list(_parts(write))
     writer = CsvWriter(write.compression, write.delimiter)
     tables = [writer.table(part) for part, _ in parts]
     if texts := [*_without_common_type(tables)]:
@@ -106,13 +127,22 @@ def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
 
 
 def _parquet(write: WriteParquet) -> pa.Table:
-    """Return the rows of Parquet files, with the columns of all files and partition columns."""
+    """Return the rows of Parquet files, with the columns of all files and partition columns. Others
+    may have written these files. Raises UnsafeColumn."""
     output = Location(write.path, write.storage)
-    files = files_of(output)
+    files = output.without_links(output.visible_files())
     if not files:
         return pa.table({})
+    partitioning = pads.HivePartitioning.discover()
+    factory = pads.FileSystemDatasetFactory(
+        output.filesystem,
+        sorted(str(info.path) for info in files),
+        pads.ParquetFileFormat(),
+        pads.FileSystemFactoryOptions(partition_base_dir=output.path, partitioning=partitioning),
+    )
     try:
-        return parquet_dataset(output, files).to_table()
+        schema = factory.inspect(promote_options="permissive", fragments=None)
+        return factory.finish(checked(schema)).to_table()
     except pa.ArrowTypeError as error:
         raise BadOutput(
             f"output: a column has types without a common type ({error}). Read the files with "

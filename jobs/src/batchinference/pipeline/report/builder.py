@@ -1,10 +1,13 @@
-"""Builds the reports of a run: its state, progress and counts, and the notes of its tasks."""
+"""Builds the reports of a run: its state, progress and counts, and the notes of its tasks. Merges
+the reports of its outputs."""
 
 from __future__ import annotations
 
+import json
 import platform
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,17 +18,39 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.report.merge import sum_warnings
-from batchinference.pipeline.report.notes import RunNotes
 from batchinference.pipeline.report.stored import load_report, now, reported_counts
+from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.progress import Counts, History, Progress
-from batchinference.spec.report import MAX_WARNINGS, Capacity, JobState, Memory, Report, RunCost
+from batchinference.spec.report import (
+    MAX_WARNINGS,
+    Capacity,
+    JobState,
+    Memory,
+    Report,
+    RunCost,
+    StepTimes,
+)
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import counted
 from batchinference.version import __version__
 
 NO_ROWS = "the input has no rows"
 """The message of a job that has succeeded without rows."""
+MAX_NOTES = 20
+
+
+@dataclass(frozen=True)
+class RunNotes:
+    batch_sizes: dict[str, int]
+    """The smallest batch size that any replica of each step has reached."""
+    peak_bytes: int
+    """The highest memory use of any single process."""
+    notes: list[str]
+    """Notes as text for people."""
+    steps: dict[str, StepTimes] = field(default_factory=dict)
+    """The measured time of each step."""
+    retries: int = 0
+    """Tasks that ran again because their process died."""
 
 
 @dataclass
@@ -198,3 +223,89 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
+    """Return a summary of all notes of an attempt: pairs of a step and its note as JSON."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    times: dict[str, list[dict[str, float]]] = defaultdict(list)
+    texts: dict[str, None] = {}
+    peak, retries = 0, dict[float, int]()
+    for step, text in notes:
+        note = json.loads(text)
+        peak = max(peak, note.get("peak_bytes", 0))
+        if {"retries", "task"} <= note.keys():
+            retries[note["task"]] = max(retries.get(note["task"], 0), int(note["retries"]))
+        if {"rows", "seconds"} <= note.keys():
+            times[step].append(note)
+        if "batch_size" in note:
+            sizes[step].append(note["batch_size"])
+            texts[_note_text(step, note)] = None
+    smallest = {step: min(found) for step, found in sorted(sizes.items())}
+    ordered = sorted(times, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
+    steps = {step: _times(times[step]) for step in ordered}
+    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, sum(retries.values()))
+
+
+def _times(notes: list[dict[str, float]]) -> StepTimes:
+    rows, seconds = (sum(note[name] for note in notes) for name in ("rows", "seconds"))
+    optional = ("compute_seconds", "wait_seconds", "blocked_seconds", "load_seconds")
+    found = {name: [note[name] for note in notes if name in note] for name in optional}
+    sums = {name: round(sum(values), 3) for name, values in found.items() if values}
+    return StepTimes(
+        rows=int(rows),
+        seconds=round(seconds, 3),
+        computeSeconds=sums.get("compute_seconds"),
+        waitSeconds=sums.get("wait_seconds"),
+        blockedSeconds=sums.get("blocked_seconds"),
+        loadSeconds=sums.get("load_seconds"),
+        rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
+    )
+
+
+def _note_text(step: str, note: dict[str, float]) -> str:
+    size = f"{note['batch_size']:g} rows a batch"
+    if "out_of_memory_at" in note:
+        return f"step '{step}': memory ran out with {note['out_of_memory_at']:g} rows, now {size}"
+    if "rows_per_second" not in note:
+        return f"step '{step}': {size}"
+    return f"step '{step}': {size} was the fastest, {note['rows_per_second']:g} rows/s"
+
+
+def merge_reports(before: Sequence[Report], report: Report) -> Report:
+    """Return the last report with the sums of the counts, retries and progress of all reports.
+    Notes are combined, and `errors` is the first one that is set. All other fields come from the
+    last report."""
+    if not before:
+        return report
+    reports = [*before, report]
+    parts = [item.progress for item in reports if item.progress]
+    return report.model_copy(
+        update={
+            "counts": Counts.sum(item.counts for item in reports if item.counts),
+            "progress": Progress.sum(parts) if parts else None,
+            "errors": next((item.errors for item in reports if item.errors), None),
+            "retries": sum(item.retries for item in reports),
+            "output_bytes": sum(item.output_bytes or 0 for item in reports) or None,
+            "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
+            "warnings": sum_warnings(warning for item in reports for warning in item.warnings),
+        }
+    )
+
+
+def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
+    """Return the sums by name and step, with the first example. Of warnings that count files, which
+    each addition lists again, return the one with the most."""
+    sums: dict[tuple[str, str | None], WarningCount] = {}
+    for warning in warnings:
+        key = warning.name, warning.step
+        sums[key] = _both(sums[key], warning) if key in sums else warning
+    return list(sums.values())[:MAX_WARNINGS]
+
+
+def _both(first: WarningCount, second: WarningCount) -> WarningCount:
+    if first.step is None:
+        return max(first, second, key=lambda warning: warning.count)
+    amounts = [each.amount for each in (first, second) if each.amount is not None]
+    added = {"count": first.count + second.count, "amount": sum(amounts) or None}
+    return first.model_copy(update=added)

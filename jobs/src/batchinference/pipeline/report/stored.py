@@ -12,7 +12,6 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.warning_counts import counts_of_warnings
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.snapshot import paths_of, read_snapshot
-from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
 from batchinference.spec.progress import MAX_ROWS, Counts
 from batchinference.spec.report import MAX_WARNINGS, JobState, Report
 from batchinference.spec.warnings import WarningCount
@@ -29,10 +28,10 @@ def load_report(done: Layout) -> Report:
     output, create one from the snapshot of this output. Raises BadOutput if that cannot be read
     either."""
     try:
-        report = Report.parse(read_report(done.report))
+        report = Report.parse(done.report.read())
         if report.output == done.output.uri:
             return report
-    except (ValueError, FileNotFoundError, LargeReport):
+    except (ValueError, FileNotFoundError):
         pass
     return _from_snapshot(done, Snapshot.read(done.end, done.key))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from importlib.machinery import PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -21,12 +24,10 @@ from batchinference.pipeline.errors import (
     require_package,
 )
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.hidden_packages import check_hidden_packages
 
 if TYPE_CHECKING:
     from batchinference.spec.models import Model
 
-_Model = TypeVar("_Model")
 Batch = dict[str, np.ndarray]
 
 
@@ -141,15 +142,6 @@ def load_callable(path: str) -> Any:
         ) from error
 
 
-def model_of_factory(factory: str, arguments: Mapping[str, Any], kind: type[_Model]) -> _Model:
-    """Return what the user's function returns. Raises ModelLoad if it is not of this kind."""
-    made = load_callable(factory)(**arguments)
-    if not isinstance(made, kind):
-        wanted = f"{kind.__module__.partition('.')[0]} {kind.__name__}"
-        raise ModelLoad(f"factory: '{factory}' returned {type(made).__name__}. Return a {wanted}")
-    return made
-
-
 @dataclass(frozen=True)
 class Entry:
     """The location of a runtime: a module of this package, and the name of a class or factory
@@ -166,7 +158,6 @@ class Entry:
 
 RUNTIMES = {
     "http": Entry("http_client", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
-    "keras": Entry("keras", "KerasRuntime", "keras", RUNTIMES_EXTRA),
     "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", RUNTIMES_EXTRA),
     "sentenceTransformers": Entry(
         "sentence_transformers",
@@ -190,9 +181,24 @@ def check_runtime(model: Model) -> None:
     """Raise ModelLoad if the runtime's library is missing, does not support the model, or is hidden
     by a file of the user."""
     _check_library(model)
-    check_hidden_packages(model.runtime, RUNTIMES[model.runtime].library)
+    check_hidden(RUNTIMES[model.runtime].library)
     if RUNTIMES[model.runtime].checks:
         _module_of(model).checks(model)
+
+
+def check_hidden(library: str) -> None:
+    """Raise ModelLoad if a file of the user, such as a `torch.py` beside the job, hides a library.
+    Packages that Ray needs are checked in `shadows`."""
+    installed = [path for path in sys.path if _is_installed(path)]
+    for module in (library, "torch"):
+        spec = PathFinder.find_spec(module, sys.path)
+        origin = spec.origin if spec else None
+        if origin and not _is_installed(origin) and PathFinder.find_spec(module, installed):
+            raise ModelLoad(f"'{origin}' hides the package '{module}'. Rename it")
+
+
+def _is_installed(path: str) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
 
 
 def _check_library(model: Model) -> None:

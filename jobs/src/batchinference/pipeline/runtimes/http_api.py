@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,26 +21,11 @@ from batchinference.spec.models import HttpModel
 from batchinference.spec.models.prompts import placeholders
 
 
-class ApiAdapter(Protocol):
-    """Builds the requests and parses the responses of one API."""
-
-    def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
-
-    def answer(self, response: Any) -> Any:
-        """Return the row's result. Raises RequestFailed if the response has none, and BadAnswer if
-        a retry may return one."""
-
-
 @dataclass(frozen=True)
 class CutAnswer:
     """The result for a text of which the endpoint may have cut the end."""
 
     value: Any
-
-
-def adapter_for(model: HttpModel) -> ApiAdapter:
-    return Json(model) if model.api == "json" else OpenAi(model)
 
 
 _RESULTS: dict[str, tuple[str, ...]] = {
@@ -60,6 +45,7 @@ class OpenAi:
         self._size: int | None = None
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
         model = self._model
         if model.api == "chat":
             content: dict[str, Any] = {"messages": messages_of(model, row)}
@@ -70,6 +56,8 @@ class OpenAi:
         return {"model": model.name, **content, **model.sampling}
 
     def answer(self, response: Any) -> Any:
+        """Return the row's result. Raises RequestFailed if the response has none, and BadAnswer if
+        a retry may return one."""
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
         value = self._convert(_at(response, self._path))
@@ -123,6 +111,13 @@ class Json:
         return self._convert(_at(response, self._path))
 
 
+ApiAdapter = OpenAi | Json
+
+
+def adapter_for(model: HttpModel) -> ApiAdapter:
+    return Json(model) if model.api == "json" else OpenAi(model)
+
+
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
     """Return a part of the body with the placeholders in its strings filled from a row."""
     if isinstance(part, dict):
@@ -146,12 +141,17 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
+def _require(valid: bool, problem: str, value: Any) -> None:
+    """Raise RequestFailed unless the value is valid."""
+    if not valid:
+        raise RequestFailed(f"the answer {problem}: {_short(value)}")
+
+
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise RequestFailed(f"the answer is not text: {_short(value)}")
-    if _shown(value) != value:
-        raise RequestFailed(f"the answer is not valid Unicode: {_short(value)}")
-    return value
+    _require(isinstance(value, str), "is not text", value)
+    _require(_shown(value) == value, "is not valid Unicode", value)
+    text: str = value
+    return text
 
 
 def _text_or_json(value: Any) -> str:
@@ -159,8 +159,7 @@ def _text_or_json(value: Any) -> str:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestFailed(f"the answer is not a number: {_short(value)}")
+    _require(type(value) in (int, float), "is not a number", value)
     try:
         return float(value)
     except OverflowError:
@@ -168,17 +167,15 @@ def _number(value: Any) -> float:
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestFailed(f"the answer is not an integer: {_short(value)}")
-    if not -(1 << 63) <= value < 1 << 63:
-        raise RequestFailed(f"the answer does not fit 64 bits: {_short(value)}")
-    return value
+    _require(type(value) is int, "is not an integer", value)
+    _require(-(1 << 63) <= value < 1 << 63, "does not fit 64 bits", value)
+    integer: int = value
+    return integer
 
 
 def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise RequestFailed(f"the answer is neither true nor false: {_short(value)}")
-    return value
+    _require(isinstance(value, bool), "is neither true nor false", value)
+    return bool(value)
 
 
 def _numbers(value: Any) -> np.ndarray:

@@ -34,24 +34,21 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
 )
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.json import load_limited_json
+from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
     retry_after,
 )
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
 from batchinference.spec.warnings import WarningName
 
 SHOWN = 300
 """Maximum number of characters of a response that an error message quotes."""
-MAX_ANSWER = 64 << 20
-"""Maximum size of a response in bytes. No model's response is this long, and the responses of all
-requests in flight are in memory at the same time."""
 _GATEWAY = {502, 503, 504}
 _OVERLOADED = {503, 504}
 _FATAL = {401, 404, 405, 407, 410}
 """Status codes that every row would get, such as for an unknown key, path or model."""
-_SHORTER_ANSWER = "Request a shorter answer"
 Result = TypeVar("Result")
 
 
@@ -66,7 +63,7 @@ class Endpoint:
         self._slots = Slots(self._limit)
         self._session = aiohttp.ClientSession(
             headers=credentials.headers,
-            timeout=aiohttp.ClientTimeout(total=model.timeout_seconds),
+            timeout=aiohttp.ClientTimeout(total=seconds_of(model.timeout)),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=True,
@@ -97,7 +94,7 @@ class Endpoint:
         except (RateLimited, Overloaded):
             self._limit.record_overload(began, clock())
             raise
-        self._limit.record_answer(began, clock())
+        self._limit.record_answer(began)
         return answer
 
     async def _post(self, body: bytes) -> Any:
@@ -105,16 +102,15 @@ class Endpoint:
             data = aiohttp.BytesPayload(body, content_type="application/json")
             post = self._session.post(self._model.endpoint, data=data, allow_redirects=False)
             async with post as response:
-                content = await _content(response)
+                content = await response.read()
         except TimeoutError:
-            seconds = self._model.timeout_seconds
-            raise Overloaded(f"no answer within {seconds:g} seconds") from None
+            raise Overloaded(f"no answer within {self._model.timeout}") from None
         except (aiohttp.ClientError, OSError) as error:
             problem = self._credentials.hide(f"{type(error).__name__}: {error}")
             raise NoResponse(f"the endpoint cannot be reached: {problem}") from None
         return self._read(response, content)
 
-    def _read(self, response: aiohttp.ClientResponse, content: bytearray) -> Any:
+    def _read(self, response: aiohttp.ClientResponse, content: bytes) -> Any:
         status = response.status
         if HTTPStatus(200) <= status < HTTPStatus(300):
             return self._answer(content)
@@ -137,9 +133,9 @@ class Endpoint:
             raise JobFailure(f"{message} ({self._model.endpoint})")
         raise RequestFailed(message)
 
-    def _answer(self, content: bytearray) -> Any:
+    def _answer(self, content: bytes) -> Any:
         try:
-            return self._adapter.answer(load_limited_json(content, fix=_SHORTER_ANSWER))
+            return self._adapter.answer(load_json(content))
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is not JSON") from None
         except (RequestFailed, BadAnswer) as error:
@@ -147,20 +143,6 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - any unreadable response fails only this row
             problem = self._credentials.hide(f"{type(error).__name__}: {error}")
             raise RequestFailed(f"the answer cannot be read: {problem}") from None
-
-
-async def _content(response: aiohttp.ClientResponse) -> bytearray:
-    """Return the body of a response. The body of an error response is cut off after MAX_ANSWER
-    bytes. Raises RequestFailed if the body of a successful response is longer."""
-    content = bytearray()
-    async for part in response.content.iter_any():
-        content += part
-        if len(content) > MAX_ANSWER:
-            response.close()
-            if response.ok:
-                raise RequestFailed(f"the answer is longer than {MAX_ANSWER >> 20} MiB")
-            break
-    return content
 
 
 class Credentials:

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections import deque
 
 FIRST = 16
 """The limit at the beginning."""
-LEAST_ANSWERS = 4
-"""Minimum number of answers whose median is the latency."""
-FLAT = 1.8
-"""The latency is flat if it is at most this factor longer than with half of the limit. With a
-factor of 2, twice the requests would take twice the time: the endpoint only lets them wait."""
-SLOW_ROW = 4
-"""A request that takes this factor longer than others is slow because of its row."""
 MIN_REJECTED = 3
 """The number of rejected requests in a round from which the endpoint is overloaded. Some endpoints
 reject a few requests whatever their load is, such as with one bad server of twenty."""
 PATIENCE, MAX_PATIENCE = 16, 256
 """Rounds before the limit grows above one that was too high, at first and at most."""
-MAX_HELD = 64
-"""Rounds with longer latencies after which they are the new normal ones."""
 
 
 class ConcurrencyLimit:
-    """A limit from 1 to `most` of requests in flight. All times are seconds of one clock.
+    """A limit from 1 to `most` of requests in flight. Times are seconds of one clock.
 
-    A round is as many answers as the limit. The limit doubles in each round with a flat latency. It
-    is halved when the endpoint is overloaded, and then approaches the limit that was too high in
-    halves of the distance. From there it grows by one, the more rarely the more often that fails.
+    A round is as many answers as the limit, which doubles after each round. It is halved when the
+    endpoint is overloaded, and then approaches the limit that was too high in halves of the
+    distance. From there it grows by one, the more rarely the more often that fails.
     """
 
     def __init__(self, most: int) -> None:
@@ -37,59 +27,41 @@ class ConcurrencyLimit:
         self._most = self._ceiling = most
         self._doubles = True
         self._patience, self._patient = PATIENCE, 0
-        self._latencies: list[float] = []
-        self._rejected = 0
-        """The number of rejected requests of this round."""
+        self._answers = self._rejected = 0
+        """The number of answers and of rejected requests of this round."""
         self._halved = float("-inf")
         """When the limit was last halved."""
-        self._round_ended, self._latency = float("-inf"), 0.0
-        """When the last round ended, and its median latency."""
-        self._normal, self._held = (0, float("inf")), 0
-        """A limit, and the latency with it; and rounds with longer latencies since then."""
+        self._has_round = True
+        """Whether a round has ended since then. Otherwise the endpoint answers nobody, which says
+        nothing about the limit that it takes otherwise."""
 
-    def record_answer(self, began: float, now: float) -> None:
+    def record_answer(self, began: float) -> None:
         """Record the answer to a request that began at `began`."""
         if began <= self._halved:
             return
-        self._latencies.append(now - began)
-        if len(self._latencies) >= max(self.value, LEAST_ANSWERS):
-            self._round_ended, self._latency = now, statistics.median(self._latencies)
-            self._latencies.clear()
-            self._rejected = 0
-            if self._is_flat():
-                self._grow()
+        self._answers += 1
+        if self._answers >= self.value:
+            self._answers = self._rejected = 0
+            self._has_round = True
+            self._grow()
 
     def record_overload(self, began: float, now: float) -> None:
         """Record that the endpoint was overloaded when it got a request that began at `began`, or
         gave no answer in time. Requests from before the limit was halved say nothing about the new
-        limit. Without a round since then, the endpoint answers nobody, which says nothing about the
-        limit that it takes otherwise."""
-        if began <= self._halved or self._is_slow_row(began, now):
+        limit."""
+        if began <= self._halved:
             return
         self._rejected += 1
         if self._rejected < min(self.value, MIN_REJECTED):
             return
-        if self._round_ended >= self._halved:
+        if self._has_round:
             if self.value > self._ceiling:
                 self._patience = min(2 * self._patience, MAX_PATIENCE)
             self._ceiling = max(1, self.value - 1)
         self.value = max(1, self.value // 2)
-        self._doubles, self._patient, self._halved = False, 0, now
-        self._normal, self._held = (0, float("inf")), 0
-        self._latencies.clear()
-        self._rejected = 0
-
-    def _is_slow_row(self, began: float, now: float) -> bool:
-        return self._round_ended > began and now - began > SLOW_ROW * self._latency
-
-    def _is_flat(self) -> bool:
-        limit, normal = self._normal
-        flat = self._latency <= FLAT * normal
-        self._held = 0 if flat else self._held + 1
-        if self._held == MAX_HELD or (flat and self.value >= 2 * limit):
-            self._normal, self._held = (self.value, self._latency), 0
-            return True
-        return flat
+        self._doubles = self._has_round = False
+        self._patient, self._halved = 0, now
+        self._answers = self._rejected = 0
 
     def _grow(self) -> None:
         if self.value > self._ceiling:

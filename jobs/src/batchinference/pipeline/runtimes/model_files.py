@@ -9,10 +9,8 @@ import functools
 import hashlib
 import os
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from typing import Any
 from filelock import FileLock
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.near_folders import near_folder
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path
@@ -107,17 +104,18 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
     """Raise ModelLoad if neither the cache nor the Hub has one of the files."""
     if any(_is_cached(model_id, file, revision) for file in files):
         return
-    problem: Exception | None = None
+    problem: Exception = FileNotFoundError()
     for file in files:
-        problem = _problem_of_hub(model_id, file, revision)
-        if problem is None:
+        found = _problem_of_hub(model_id, file, revision)
+        if found is None:
             return
+        problem = found
         if not isinstance(problem, OSError | ValueError):
-            break  # it does not answer
+            break  # the Hub does not answer
     wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
     raise ModelLoad(
-        f"model {wanted} not found: no such folder here, and {_reason(problem)}. "
-        f"{_fix(model_id, problem)}"
+        f"model {wanted} not found: no such folder here, and {_reason(model_id, problem)}. To use "
+        "a local copy, write source: ./folder"
     ) from problem
 
 
@@ -142,67 +140,27 @@ def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception
             is_busy = isinstance(problem, OSError)
             get_hf_file_metadata(url, timeout=HUB_SECONDS, retry_on_errors=is_busy)
             return None
-        except (OSError, ValueError) as error:
-            response = getattr(error, "response", None)
-            if response is None or response.status_code not in BUSY:
-                return error
+        except Exception as error:  # noqa: BLE001 - the type depends on the HTTP client
             problem = error
-        except Exception as error:  # noqa: BLE001 - of the HTTP client, which depends on the version
-            problem = error
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if isinstance(error, OSError | ValueError) and status not in BUSY:
+                break
     return problem
 
 
-def _reason(problem: Exception | None) -> str:
+def _reason(model_id: str, problem: Exception) -> str:
     """Return why the Hub does not give a model."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE and not isinstance(problem, ValueError):
         return (
             f"{constants.HF_HUB_CACHE} does not hold it. The Hub is not asked, because "
-            "HF_HUB_OFFLINE is set"
+            f"HF_HUB_OFFLINE is set. Put the model there with 'hf download {model_id}'"
         )
     first_line = str(problem).strip().partition("\n")[0].rstrip(".")
     answered = isinstance(problem, OSError | ValueError)
     says = "the Hub says" if answered else f"the Hub ({constants.ENDPOINT}) does not answer"
     return f"{says}: {type(problem).__name__}: {first_line}"
-
-
-def _fix(model_id: str, problem: Exception | None) -> str:
-    if near := near_folder(model_id):
-        return f"Did you mean '{near}'?"
-    from huggingface_hub import constants
-
-    local = "To use a local copy, write source: ./folder"
-    if constants.HF_HUB_OFFLINE and not isinstance(problem, ValueError):
-        return f"{local}, or put the model there with 'hf download {model_id}'"
-    if isinstance(problem, OSError | ValueError):
-        return f"Correct the name. {local}"
-    return f"{local}. To use only models in the cache, without a network, set HF_HUB_OFFLINE=1"
-
-
-def weight_bytes(source: str, revision: str | None, storage: Storage) -> int:
-    """Return the bytes of the weight files of a model; 0 if only a download would tell. Files of
-    different formats have the same weights, so only the largest format counts."""
-    place = Location(_cached(source, revision) if is_local(source) else source, storage)
-    if is_local(source) and not Path(place.path).exists():
-        return 0
-    info = place.info()
-    sizes: Counter[str] = Counter()
-    for file in [info] if info.is_file else place.files(recursive=True):
-        sizes[next((name for name in WEIGHTS if fnmatch(file.path, name)), "")] += file.size
-    return max((size for name, size in sizes.items() if name), default=0)
-
-
-def _cached(source: str, revision: str | None) -> str:
-    """Return the path of a local model, or of a model of the Hub in the cache of this machine."""
-    if is_path(source):
-        return str(Path(local_path(source)).expanduser())
-    from huggingface_hub import try_to_load_from_cache
-
-    config = None
-    with suppress(ValueError):  # the name of weights that the library has
-        config = try_to_load_from_cache(source, "config.json", revision=revision)
-    return str(Path(config).parent) if isinstance(config, str) else ""
 
 
 def _fetch(source: Location, without: Sequence[str] = ()) -> Path:

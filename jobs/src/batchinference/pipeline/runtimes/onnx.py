@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from batchinference.pipeline.runtimes import (
 )
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
-from batchinference.pipeline.runtimes.onnx_file import check_external_data
 from batchinference.spec.models import OnnxModel
 
 _CPU = "CPUExecutionProvider"
@@ -27,8 +27,13 @@ _TYPES = {"float": "float32", "double": "float64", "string": "object"}
 """NumPy names of the types that ONNX names differently."""
 
 
+MIN_VERSION = (1, 31, 1)
+"""The first version in which models cannot read files outside of their folder."""
+
+
 class OnnxRuntime:
     def __init__(self, model: OnnxModel, device: Device) -> None:
+        _check_version(onnxruntime.__version__)
         self._session = _session(_file(resolve_place(model.source, model.storage)), device)
         self._inputs = {node.name: node for node in self._session.get_inputs()}
         check_input_names(self._inputs, model.inputs)
@@ -47,6 +52,15 @@ class OnnxRuntime:
         return np.asarray(output)
 
 
+def _check_version(version: str) -> None:
+    """Raise ModelLoad if models can read other files in this version of ONNX Runtime."""
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < MIN_VERSION:
+        raise ModelLoad(
+            f"ONNX Runtime {version} lets models read other files. Install onnxruntime "
+            f"{'.'.join(map(str, MIN_VERSION))} or later"
+        )
+
+
 def _file(path: str) -> str:
     """Return the path of the model file; for a folder, the one .onnx file in it."""
     if not Path(path).is_dir():
@@ -58,7 +72,6 @@ def _file(path: str) -> str:
 
 
 def _session(file: str, device: Device) -> Any:
-    check_external_data(file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = device.threads
     options.log_severity_level = 3

@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, time
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
+from batchinference.pipeline.errors import ModelLoad, describe
 from batchinference.pipeline.json_texts import load_unique
 from batchinference.spec.models.prompts import PromptSpec, placeholders
 
@@ -243,3 +244,23 @@ def data_uri(value: Any) -> str:
 
 def _encoded(content: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def check_chat(
+    model: PromptSpec,
+    source: str,
+    render: Callable[[list[Message]], Any],
+    images: Mapping[str, Part] | None = None,
+) -> None:
+    """Raise ModelLoad if a chat template does not accept the messages of a job, such as one without
+    a system role, which would fail every row. `render` applies it to messages with sample values,
+    and `images` are samples of the images."""
+    row = {name: "text" for name in model.inputs if name not in model.parameter_inputs}
+    messages = chat_of(model, row, images or {})
+    try:
+        render(messages)
+    except Exception as error:  # a template may raise any error
+        raise ModelLoad(
+            f"the chat template of '{source}' does not accept the messages of the job (system, "
+            f"messages and prompt): {describe(error)}"
+        ) from error

@@ -24,12 +24,13 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     pad,
 )
 from batchinference.pipeline.runtimes.model_files import resolve
-from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.text_limits import (
     NO_LIMIT,
     TextLimit,
+    limit_of,
     max_tokens,
     position_tables,
+    set_padding_token,
 )
 from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
@@ -63,6 +64,8 @@ class SentenceTransformersRuntime:
 
         self._model.eval()
         self._prompt = _prompt(model, self._model)
+        if model.too_long == "truncateLeft" and self._prompt:
+            raise ModelLoad("tooLong: truncateLeft would cut the prompt. Use truncate or windows")
         self._limit = _limit(model, self._model) if self._kind == "text" else None
         self._flat, self._settings = self._flat_tokenizer()
 
@@ -85,10 +88,6 @@ class SentenceTransformersRuntime:
             return self._embedded(rows, len(rows))
         if self._limit.divides:
             return self._in_windows(values.tolist(), self._limit)
-        if self._limit.tokens and self._spec.too_long == "truncateLeft" and self._prompt:
-            limit = PromptLimit(self._limit.tokenizer, self._limit.tokens, from_left=True)
-            texts = _without_beginnings(values.tolist(), self._prompt, limit)
-            return self._embedded([self._text(text) for text in texts], len(rows))
         self._limit.warn(values.tolist(), self._prompt)
         return self._embedded(rows, len(rows))
 
@@ -121,14 +120,10 @@ class SentenceTransformersRuntime:
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}
-        if self._spec.too_long == "truncateLeft" and prompt:
-            return None, {}  # the prompt is not cut
         samples = ["a", "a b c", "a " * (limit.tokens or _SAMPLE_WORDS)]
         flat = FlatTokenizer.of(limit.tokenizer, prefix=prompt)
-        if flat is None:
-            return None, {}
-        cut = flat.cut(flat.tokens({}, samples), limit.tokens or NO_LIMIT)
-        if cut is None:
+        cut = flat.cut(flat.tokens({}, samples), limit.tokens or NO_LIMIT) if flat else None
+        if flat is None or cut is None:
             return None, {}
         expected = self._model.preprocess(samples, prompt=prompt or None)
         settings = {name: expected.pop(name) for name in list(expected) if name not in FEATURES}
@@ -186,37 +181,13 @@ def _prompt(model: SentenceTransformersModel, loaded: Any) -> str:
     return prompt or ""
 
 
-def _without_beginnings(texts: list[str], prompt: str, limit: PromptLimit) -> list[str]:
-    """Return texts without so much of their beginnings that they fit behind a prompt, and report a
-    warning for each that is shorter. Raises TextTooLong if the prompt alone is too long."""
-    results = []
-    for row, text in enumerate(texts):
-        _, fitted, cut = limit.fitted({"text": text}, lambda values: prompt + values["text"])
-        if cut:
-            warn(WarningName.TEXT_CUT, row=row, amount=cut)
-        results.append(fitted[len(prompt) :])
-    return results
-
-
-def _reader(loaded: Any, source: str) -> Any:
-    """Return the part of a model that tokenizes texts: that of the route of texts, if it has
-    routes. Raises ModelLoad if it has none for texts without a task."""
-    part = loaded[0]
-    while isinstance(part, Router):
-        try:
-            route = part._resolve_route(modality="text")
-        except ValueError as error:
-            raise ModelLoad(f"source: '{source}' has no default route for texts") from error
-        modules: Any = part.sub_modules
-        part = modules[route][0]
-    return part
-
-
 def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
     """Return the limit of the texts of a model, which the library also gets; None if the model has
     no tokenizer of the transformers library. Raises ModelLoad if texts cannot be divided, or would
     be cut and nobody could tell."""
-    reader = _reader(loaded, model.source)
+    reader = loaded[0]
+    if isinstance(reader, Router):
+        raise ModelLoad(f"source: '{model.source}' has routes, whose limits are not checked")
     network, tokenizer = getattr(reader, "auto_model", None), getattr(reader, "tokenizer", None)
     longest = getattr(reader, "max_seq_length", None)
     if network is None or not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
@@ -230,21 +201,11 @@ def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
         raise ModelLoad(
             f"tooLong: '{model.source}' has no tokenizer with a limit. Remove the field"
         )
-    _fit_padding(tokenizer, network)
+    set_padding_token(tokenizer)
+    if position_tables(network):  # padding before a text would move the positions of its tokens
+        tokenizer.padding_side = "right"
     limits = [longest, max_tokens(tokenizer, network)]
     tokens = min((limit for limit in limits if limit and limit < NO_LIMIT), default=None)
     if tokens is not None:
         reader.max_seq_length = tokens
-    if model.too_long in ("truncate", "truncateLeft"):
-        tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
-    limit = TextLimit(tokenizer, tokens, model.too_long or "truncate", model.window_overlap)
-    limit.check_windows(model.source)
-    return limit
-
-
-def _fit_padding(tokenizer: Any, network: Any) -> None:
-    """Let a tokenizer pad, and not move the positions of tokens by padding."""
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
-    if position_tables(network):
-        tokenizer.padding_side = "right"
+    return limit_of(tokenizer, model, tokens)

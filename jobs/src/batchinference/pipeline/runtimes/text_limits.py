@@ -6,7 +6,6 @@ The number of tokens includes special tokens, such as those at the beginning and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.text_spans import Span, Splitter, tokens_of
-from batchinference.spec.models.texts import TooLong
+from batchinference.spec.models.texts import TooLong, WindowedModel
 from batchinference.spec.warnings import WarningName
 
 NO_LIMIT = 10**9
@@ -41,28 +40,22 @@ class TextTooLong(ValueError):
         super().__init__(f"{text} has {tokens} tokens, and the model takes {limit}. {fix}")
 
 
-@contextmanager
-def truncation_explained(reason: str) -> Iterator[None]:
-    """Convert the error of a tokenizer that may cut only one of two texts, if that is not enough,
-    into ValueError. `reason` says which text is too long, and what to do."""
-    try:
-        yield
-    except Exception as error:
-        if "Truncation error" not in str(error):
-            raise
-        raise ValueError(reason) from error
-
-
 def surely_fits(text: str, tokens: int) -> bool:
     """Return whether a text has at most this number of tokens with any tokenizer. False means that
     it may have more."""
     return text.isascii() and len(text) <= tokens - _SPARE
 
 
-def max_tokens(tokenizer: Any, network: Any) -> int | None:
+def set_padding_token(tokenizer: Any) -> None:
+    """Give a tokenizer a token for padding, if it has none."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+
+
+def max_tokens(tokenizer: Any, network: Any = None) -> int | None:
     """Return the number of tokens that a model takes: that of its tokenizer or its positions,
     whichever is less. Return None if neither has a limit."""
-    limits = [tokenizer.model_max_length, positions_of(network)]
+    limits = [tokenizer.model_max_length, positions_of(network) if network is not None else None]
     known = [int(limit) for limit in limits if limit is not None and 0 < limit < NO_LIMIT]
     return min(known, default=None)
 
@@ -211,3 +204,15 @@ class TextLimit:
                 f"windowOverlap: a window of '{source}' has {self.tokens} tokens, and "
                 f"{self.overlap} are more than half of them. Use a smaller number"
             )
+
+
+def limit_of(
+    tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
+) -> TextLimit:
+    """Return the limit of a model whose texts have at most `tokens` tokens, and make its tokenizer
+    cut them on the right side. `policy` is used unless the user has set another."""
+    limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
+    if model.too_long in ("truncate", "truncateLeft"):
+        tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
+    limit.check_windows(getattr(model, "source", ""))
+    return limit

@@ -17,7 +17,7 @@ from batchinference.pipeline.runtimes import (
     check_input_names,
     chosen,
     in_parts,
-    model_of_factory,
+    load_callable,
     numbers,
 )
 from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
@@ -94,7 +94,10 @@ def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
     dtype = getattr(torch, model.dtype) if model.dtype else None
     if model.factory is None:
         return _load_program(str(path), list(model.inputs), device, dtype)
-    module = model_of_factory(model.factory, model.factory_args or {}, torch.nn.Module)
+    module = load_callable(model.factory)(**(model.factory_args or {}))
+    if not isinstance(module, torch.nn.Module):
+        kind = type(module).__name__
+        raise ModelLoad(f"factory: '{model.factory}' returned {kind}. Return a torch Module")
     if path is not None:
         module.load_state_dict(load_state(path))
     return module.to(device=device, dtype=dtype).eval()

@@ -132,23 +132,19 @@ STEPS = {
     "rename_columns": ("relational", "RenameColumns"),
     "explode": ("relational", "ExplodeList"),
     "chunk": ("chunk", "ChunkText"),
-    "nearest": ("nearest", "NearestRows"),
 }
 """The class of each kind of step: a module of this package, which is imported when it is needed,
-and a name. The kind without a class only sets the batch size of other steps."""
+and a name."""
 
 
 def class_of(step: Step) -> type[Transform]:
     """Return the class of a kind of step."""
-    if step.kind not in STEPS:
-        return Transform
     module, name = STEPS[step.kind]
     return cast(type[Transform], getattr(importlib.import_module(f"{__name__}.{module}"), name))
 
 
 def check_step(step: Step) -> None:
-    """Raise ModelLoad if a step's model or code does not exist, and BadInput if the output that it
-    searches does not exist. Nothing is loaded."""
+    """Raise ModelLoad if a step's model or code does not exist. Nothing is loaded."""
     class_of(step).check(step.name, getattr(step, step.kind))
 
 

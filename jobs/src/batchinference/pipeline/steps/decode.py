@@ -27,58 +27,26 @@ from batchinference.spec.decode import (
 )
 from batchinference.spec.read import AudioOptions
 
-MAX_CELLS = 1 << 23
-"""Maximum number of values of a JSON document, including missing values. An empty object has a null
-for each declared field."""
-
 
 class JsonDecoder:
     """Decodes documents that are objects of a declared type. Other fields are dropped."""
 
     def __init__(self, schema: dict[str, ColumnType]) -> None:
         self._schema, self.type = schema, arrow_type(schema)
-        self.cells = 0
-        """The number of values of the last document, including missing values."""
-        self._widths: dict[int, int] = {}
 
     def __call__(self, content: bytes | str) -> Any:
-        """Return the declared fields that a document has. Raises ValueError if it is invalid or
-        would take too much memory, and TypeError if it has another type."""
+        """Return the declared fields that a document has. Raises ValueError if it is invalid, and
+        TypeError if it has another type."""
         value = parse_declared(content, self._schema)
-        self.cells = self._width_of(self._schema)
-        self._count(value, self._schema)
         try:
             return fitting(value, self._schema)
         except TypeError:  # perhaps a `string` is another value
             value = parse_declared(content, self._schema, others=True)
             return fitting(value, self._schema)
 
-    def _count(self, value: Any, kind: ColumnType) -> None:
-        """Count the values in the lists of a value. Raises ValueError above MAX_CELLS."""
-        if isinstance(kind, dict) and isinstance(value, dict):
-            for name in kind.keys() & value.keys():
-                self._count(value[name], kind[name])
-        if isinstance(kind, list) and isinstance(value, list):
-            self.cells += len(value) * self._width_of(kind[0])
-            if self.cells > MAX_CELLS:
-                raise ValueError(
-                    f"the document would have more than {MAX_CELLS} values: declare fewer fields "
-                    "in decode.fields"
-                )
-            for element in value if isinstance(kind[0], dict | list) else ():
-                self._count(element, kind[0])
 
-    def _width_of(self, kind: ColumnType) -> int:
-        """Return the number of values that Arrow stores for a value without list elements."""
-        width = self._widths.get(id(kind))
-        if width is None:
-            fields = kind.values() if isinstance(kind, dict) else ()
-            width = self._widths[id(kind)] = 1 + sum(map(self._width_of, fields))
-        return width
-
-
-JSON_GROWTH, CELL_BYTES = 16, 8
-"""The memory of a JSON document: a multiple of its length, and a number of bytes per field."""
+JSON_GROWTH = 16
+"""The memory of a JSON document, as a multiple of its length."""
 
 
 class DecodeColumn(Transform):
@@ -131,8 +99,7 @@ class DecodeColumn(Transform):
         array = value[0] if isinstance(value, tuple) else value
         if isinstance(array, np.ndarray):
             return int(array.nbytes)
-        cells = self._decode.cells if isinstance(self._decode, JsonDecoder) else 0
-        return JSON_GROWTH * len(content) + CELL_BYTES * cells
+        return JSON_GROWTH * len(content)
 
     def _columns(self, decoded: list[Any]) -> dict[str, Any]:
         name, *rate = self._spec.types

@@ -20,7 +20,7 @@ class Preparation(Transform):
     the model sees. Rows are left as they are if their inputs are no texts."""
 
     def __init__(self, step: str, model: Model) -> None:
-        from batchinference.pipeline.runtimes.token_preparation import load_preparation
+        from batchinference.pipeline.runtimes.flat_tokens import load_preparation
 
         self._step, self._model = step, model
         self._columns = [model.inputs[name] for name in model.tokenized_inputs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,25 +14,17 @@ from batchinference.spec.problems import Problem
 from batchinference.spec.steps import Step, to_alias
 
 
-def type_problems(
-    steps: Sequence[Step],
-    types: Mapping[str, pa.DataType],
-    why_text: Callable[[str], str] = lambda _: "",
-) -> Iterator[Problem]:
+def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
     """Yield the problem of the first expression that does not suit the types of the columns: those
     of the input, and of the results of earlier steps. Columns of unknown type are not checked, and
-    no step after user code. `why_text` returns which value makes a column of the input text."""
+    no step after user code."""
     known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
         try:
             known = _after(step, known)
         except UnsuitableTypes as error:
             path = f"spec.steps[{index}].{to_alias(step.kind)}"
-            message = f"{error.message}{_other_fix(error.message, types)}"
-            for name in types:
-                if reason := why_text(name):
-                    message = message.replace(f"{name} is string", f"{name} is string ({reason})")
-            yield Problem(path, message)
+            yield Problem(path, f"{error.message}{_other_fix(error.message, types)}")
             return
         if step.facts.user_code:
             return

@@ -14,30 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.storage.memory_limit import memory_limit
-
 if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
 
 PICKLED = "ray.data.arrow_pickled_object"
 """The name of the extension type, whether or not Ray has registered it in this process."""
 _EXTENSION_NAME = b"ARROW:extension:name"
-MAX_COLUMNS = 10_000
-"""Maximum number of columns of a file. Each column costs memory and time in every chunk, and even a
-small header can declare very many."""
-MOST_ROWS, MOST_ROWS_A_BYTE = 1 << 20, 1 << 10
-"""Limit for the rows of a file: a constant plus a number per byte. Identical rows take hardly any
-bytes."""
 CHUNK_ROWS, CHUNK_BYTES = 16384, 64 << 20
 """Maximum rows per decoded table, and its maximum bytes according to the footer, which may be
 wrong."""
-MAX_BYTES, MAX_GROWTH = 192 << 20, 4
-"""Limit for the memory to decode a table: a constant plus a multiple of the row group's size."""
-FEWER = 16
-"""The divisor for the rows of a table after one has taken too much memory."""
-MAX_TABLE_BYTES, MAX_TABLE_GROWTH = 2 << 30, 1 << 10
-"""Limit for all rows of a file in memory: MAX_BYTES plus a multiple of its size, up to 2 GiB. Files
-larger than 512 MiB may take MAX_GROWTH times their size."""
 
 Typed = TypeVar("Typed", pa.Schema, pa.Table)
 
@@ -79,105 +64,43 @@ def _holds_pickles(kind: pa.DataType) -> bool:
 def read_table(source: pa.NativeFile, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of a Parquet file, optionally only some columns.
 
-    Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice, or if the rows
-    take more memory than a file of this size may need."""
-    size = source.size()
-    most = max(MAX_GROWTH * size, min(MAX_TABLE_BYTES, MAX_BYTES + MAX_TABLE_GROWTH * size))
-    tables: list[pa.Table] = []
-    for table in read_tables(source, columns):
-        tables.append(table)
-        most -= table.nbytes
-        if most < 0:
-            raise pa.ArrowInvalid("its rows take too much memory")
-    return pa.concat_tables(tables)
-
-
-def read_own_table(content: bytes) -> pa.Table:
-    """Return the rows of a Parquet file that this job has written, without a memory limit.
-    The caller has compared its checksum.
-
-    Raises UnsafeColumn."""
-    with open_parquet(pa.BufferReader(content)) as opened:
-        return pa.Table.from_batches(opened.iter_batches(CHUNK_ROWS), opened.schema_arrow)
+    Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice."""
+    return pa.concat_tables(read_tables(source, columns))
 
 
 def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Yield the rows of a Parquet file in tables of limited size, the first of them without rows.
 
-    Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice, or if a row takes
-    too much memory."""
+    Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice."""
     with _parquet_file(source) as opened:
         schema = opened.schema_arrow
         wanted = list(columns or schema.names)
         if wrong := [name for name in wanted if schema.names.count(name) != 1]:
             raise pa.ArrowInvalid(f"there is no column '{wrong[0]}', or more than one")
         checked(pa.schema([field for field in schema if field.name in wanted]))
-        check_footer(opened.metadata, source.size())
+        check_footer(opened.metadata)
         yield schema.empty_table().select(wanted)
-        try:
-            for group in range(opened.num_row_groups):
-                for table in row_group_tables(opened, group, source.size(), wanted):
-                    yield table.select(wanted)
-        except MemoryError:
-            raise pa.ArrowInvalid("a row takes too much memory") from None
+        for group in range(opened.num_row_groups):
+            for table in row_group_tables(opened, group, wanted):
+                yield table.select(wanted)
 
 
 def row_group_tables(
-    opened: pq.ParquetFile, group: int, size: int, columns: Sequence[str] | None = None
+    opened: pq.ParquetFile, group: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a row group of a file of `size` bytes. After a MemoryError, continue with
-    fewer rows at a time. A single row that takes too much memory raises it.
-
-    Only one thread decodes. Otherwise Arrow would start threads for the columns, up to the number
-    of CPUs, and the memory limit includes 8 MiB for the stack of each thread."""
+    """Yield the rows of a row group. Only one thread decodes, because a task has one CPU."""
     footer = opened.metadata.row_group(group)  # in damaged files, its columns end the process
-    unpacked = max(1, footer.total_byte_size)
-    rows = min(max(1, footer.num_rows * CHUNK_BYTES // unpacked), CHUNK_ROWS)
-    memory = MAX_BYTES + MAX_GROWTH * min(unpacked, size)
-    done, alone = 0, False
-    while True:
-        chosen = {"row_groups": [group], "columns": columns, "use_threads": False}
-        batches = opened.iter_batches(rows, **chosen)
-        try:
-            for table in _after(done, _limited(batches, memory, alone)):
-                done += table.num_rows
-                yield table
-            return
-        except MemoryError:
-            if alone:
-                raise
-            alone = rows == 1  # another thread may have taken the memory
-            rows = max(1, rows // FEWER)
-
-
-def _limited(batches: Iterator[pa.RecordBatch], memory: int, alone: bool) -> Iterator[pa.Table]:
-    """Yield the batches as tables. Decoding one raises MemoryError if it takes too much memory."""
-    while True:
-        with memory_limit(memory, alone=alone):
-            batch = next(batches, None)
-        if batch is None:
-            return
+    rows = footer.num_rows * CHUNK_BYTES // max(1, footer.total_byte_size)
+    size = min(max(1, rows), CHUNK_ROWS)
+    for batch in opened.iter_batches(size, row_groups=[group], columns=columns, use_threads=False):
         yield pa.table(batch)
 
 
-def _after(rows: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables without their first `rows` rows."""
-    for table in tables:
-        if rows < table.num_rows:
-            yield table.slice(rows)
-        rows = max(0, rows - table.num_rows)
-
-
-def check_footer(footer: pq.FileMetaData, size: int) -> None:
-    """Raise ArrowInvalid if a file of `size` bytes cannot have this number of rows, or if it has
-    too many columns. Without this check, a false row count would produce that many rows."""
-    if footer.num_columns > MAX_COLUMNS:
-        raise pa.ArrowInvalid(f"it has {footer.num_columns} columns, more than {MAX_COLUMNS}")
+def check_footer(footer: pq.FileMetaData) -> None:
+    """Raise ArrowInvalid if the number of rows is not that of the row groups."""
     groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
         raise pa.ArrowInvalid("its footer claims other numbers of rows than its row groups")
-    if footer.num_rows > MOST_ROWS + MOST_ROWS_A_BYTE * size:
-        raise pa.ArrowInvalid(f"its footer claims {footer.num_rows} rows in {size} bytes")
 
 
 def open_parquet(source: Any) -> pq.ParquetFile:

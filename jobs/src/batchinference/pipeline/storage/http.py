@@ -8,20 +8,15 @@ error is TransientFetchError.
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import posixpath
 import socket
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
-from http.client import HTTPResponse
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
@@ -56,11 +51,10 @@ THREADS = 16
 TIMEOUTS = (10.0, 60.0)
 """Timeouts in seconds to connect, and between two chunks of a response."""
 MAX_SECONDS = 300.0
-"""Deadline in seconds for one whole response, including headers and redirects."""
+"""Deadline in seconds for one whole response, including redirects."""
 MAX_REDIRECTS = 5
 NO_GZIP = (gzip.BadGzipFile, zlib.error)
 CHUNK_BYTES = 1 << 16
-_DEADLINE: ContextVar[float] = ContextVar("deadline")
 
 
 class PermanentFetchError(Exception):
@@ -79,10 +73,10 @@ class Fetcher:
         allowed: Allowed,
         max_bytes: int,
         allow_field: str = "read.options.allow",
-        limit: str = "read.options.max_bytes",
+        limit: str = "read.options.maxBytes",
     ) -> None:
         """Error messages use `allow_field` and `limit` as the names of `allowed` and
-        `max_bytes`."""
+        `maxBytes`."""
         self._allowed, self._max_bytes = allowed, max_bytes
         self._allow_field, self._limit = allow_field, limit
 
@@ -113,11 +107,10 @@ class Fetcher:
     def _get(self, url: str) -> bytes:
         deadline = time.monotonic() + MAX_SECONDS
         try:
-            with until(deadline):
-                return self._follow(url)
+            return self._follow(url, deadline)
         except EOFError:
             raise TransientFetchError(f"{shown(url)} breaks off within its gzip stream") from None
-        except (*(requests.RequestException, HTTPError, ValueError), *NO_GZIP) as error:
+        except (requests.RequestException, HTTPError, ValueError, TimeoutError, *NO_GZIP) as error:
             if not is_network_error(error):
                 raise PermanentFetchError(
                     f"{shown(url)} cannot be fetched: {type(error).__name__}"
@@ -129,12 +122,12 @@ class Fetcher:
             slow = f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s"
             raise TransientFetchError(slow, math.inf) from None  # no retry: it would take as long
 
-    def _follow(self, url: str) -> bytes:
+    def _follow(self, url: str, deadline: float) -> bytes:
         """Return the content after redirects. Each redirect is checked like the first address."""
         for _ in range(1 + MAX_REDIRECTS):
             with self._answer(url) as answer:
                 if not answer.is_redirect:
-                    return self._content(url, answer)
+                    return self._content(url, answer, deadline)
                 url = urljoin(url, answer.headers["location"])
             if scheme_of(url) not in ("http", "https"):
                 raise PermanentFetchError(
@@ -145,7 +138,7 @@ class Fetcher:
     def _answer(self, url: str) -> requests.Response:
         """Return the response with its body unread. The URL is checked in the form that is sent."""
         sent = requests.Request("GET", url).prepare().url or ""
-        session = _session(TimedAdapter)
+        session = _session(HTTPAdapter)
         if "\\" in url or not self._allowed.has_url(sent):
             session = _session(PublicAdapter)
             if requests.utils.get_environ_proxies(sent):  # the session checks only the proxy's host
@@ -162,13 +155,13 @@ class Fetcher:
             allow_redirects=False,
         )
 
-    def _content(self, url: str, answer: requests.Response) -> bytes:
+    def _content(self, url: str, answer: requests.Response, deadline: float) -> bytes:
         message = f"{shown(url)} answers {answer.status_code} {answer.reason}"
         if is_transient_status(answer.status_code):
             raise TransientFetchError(message, retry_after(answer.headers) or 0.0)
         if answer.status_code != HTTPStatus.OK:
             raise PermanentFetchError(message)
-        content, stream = bytearray(), _decoded(url, answer)
+        content, stream = bytearray(), _decoded(url, answer, _Stream(answer, deadline))
         while chunk := stream.read(CHUNK_BYTES):
             content += chunk
             self._check_size(url, len(content))
@@ -199,20 +192,20 @@ class Fetcher:
         return content
 
 
-def _decoded(url: str, answer: requests.Response) -> Any:
+def _decoded(url: str, answer: requests.Response, stream: _Stream) -> Any:
     """Return the decoded content as a file. urllib3 would accept a truncated gzip stream."""
     encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding == "identity":
-        return answer.raw
+        return stream
     if encoding in ("gzip", "x-gzip"):
-        return gzip.GzipFile(fileobj=answer.raw)
+        return gzip.GzipFile(fileobj=cast(Any, stream), mode="rb")
     raise PermanentFetchError(
         f"{shown(url)} answers with the Content-Encoding '{encoding}': only gzip is known"
     )
 
 
 @lru_cache(maxsize=2)
-def _session(adapter: type[TimedAdapter]) -> requests.Session:
+def _session(adapter: type[HTTPAdapter]) -> requests.Session:
     """Return the session of this process, which keeps connections open."""
     session = requests.Session()
     for scheme in ("http://", "https://"):
@@ -233,89 +226,21 @@ def shown(uri: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-@contextmanager
-def until(deadline: float) -> Iterator[None]:
-    """Make reads from connections of a TimedAdapter raise TimeoutError after the deadline, in
-    seconds of time.monotonic().
+class _Stream:
+    """The raw content of a response, as it arrives. Raises TimeoutError after the deadline, in
+    seconds of time.monotonic(): the timeout of a socket restarts with each byte."""
 
-    The timeout of a socket restarts with each byte. A server that sends its headers or its content
-    byte by byte could block a thread for hours."""
-    token = _DEADLINE.set(deadline)
-    try:
-        yield
-    finally:
-        _DEADLINE.reset(token)
+    def __init__(self, answer: requests.Response, deadline: float) -> None:
+        self._raw, self._deadline = answer.raw, deadline
 
-
-class _TimedStream(io.RawIOBase):
-    """The data of a socket. Each read has the time until the deadline as its timeout."""
-
-    def __init__(self, stream: io.RawIOBase, sock: Any) -> None:
-        self._stream, self._sock = stream, sock
-        self._timeout = sock.gettimeout()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = _DEADLINE.get() - time.monotonic()
-        if left <= 0:
+    def read(self, size: int = -1) -> bytes:
+        if time.monotonic() > self._deadline:
             raise TimeoutError("the deadline has passed")
-        self._sock.settimeout(left if self._timeout is None else min(left, self._timeout))
-        return self._stream.readinto(buffer)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+        content: bytes = self._raw.read1(size)
+        return content
 
 
-class _TimedResponse(HTTPResponse):
-    """A response whose headers are also subject to the deadline."""
-
-    def __init__(self, sock: Any, *arguments: Any, **options: Any) -> None:
-        super().__init__(sock, *arguments, **options)
-        self.fp: Any = io.BufferedReader(_TimedStream(self.fp.detach(), sock))
-
-
-class TimedHttp(HTTPConnection):
-    response_class = _TimedResponse
-
-
-class TimedHttps(TimedHttp, HTTPSConnection):
-    """The same under TLS."""
-
-
-def pools_of(
-    http: type[HTTPConnection], https: type[HTTPSConnection]
-) -> dict[str, type[HTTPConnectionPool]]:
-    """Return connection pool classes for these connection classes, by scheme."""
-
-    class HttpPool(HTTPConnectionPool):
-        ConnectionCls = http
-
-    class HttpsPool(HTTPSConnectionPool):
-        ConnectionCls = https
-
-    return {"http": HttpPool, "https": HttpsPool}
-
-
-class TimedAdapter(HTTPAdapter):
-    """A requests adapter whose connections obey the deadline of `until`."""
-
-    pools = pools_of(TimedHttp, TimedHttps)
-
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options)
-        self.poolmanager.pool_classes_by_scheme = self.pools
-
-    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-        manager = super().proxy_manager_for(proxy, **options)
-        if proxy.lower().startswith("http"):  # SOCKS uses other connection classes
-            manager.pool_classes_by_scheme = TimedAdapter.pools
-        return manager
-
-
-class _PublicHttp(TimedHttp):
+class _PublicHttp(HTTPConnection):
     """Checks the addresses of a host before it connects, and the peer address afterwards.
 
     A name server may answer differently the second time."""
@@ -329,11 +254,21 @@ class _PublicHttp(TimedHttp):
         return connected
 
 
-class _PublicHttps(_PublicHttp, TimedHttps):
+class _PublicHttps(_PublicHttp, HTTPSConnection):
     """The same under TLS."""
 
 
-class PublicAdapter(TimedAdapter):
-    """A requests adapter that connects to the public internet only."""
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _PublicHttp
 
-    pools = pools_of(_PublicHttp, _PublicHttps)
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _PublicHttps
+
+
+class PublicAdapter(HTTPAdapter):
+    """A requests adapter that connects to the public internet only, or to a proxy."""
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}

@@ -1,8 +1,5 @@
-"""Parses untrusted JSON within limits of nesting and size, and adds checksums to stored state.
-
-Parsers are recursive: a line of 40 KB of brackets overflows the stack of pyarrow's parser and kills
-the process. Without a checksum, a corrupted number in a state could lose rows unnoticed.
-"""
+"""Parses JSON, and adds checksums to stored state. Without one, a corrupted number in a state could
+lose rows unnoticed."""
 
 from __future__ import annotations
 
@@ -10,20 +7,12 @@ import json
 import zlib
 from typing import Any
 
-import numpy as np
-
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
-MAX_DEPTH = 100
 MAX_VALUES = 1 << 22
 """Maximum number of values of a document that is parsed without a memory limit. As a Python object,
 a short value takes more than 20 times the memory of its JSON."""
-_MARKS = b'[]{}"'
-"""The bytes that determine the nesting."""
-_OTHER_BYTES = bytes(byte for byte in range(256) if byte not in _MARKS)
-_STEPS = np.zeros(256, np.int8)
-_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 SMALLER_DOCUMENTS = "Split it into smaller documents"
 CHECKSUM_FIELD = "crc32"
 _SEPARATOR = f', "{CHECKSUM_FIELD}": '.encode()
@@ -77,20 +66,3 @@ def damaged_state(place: Location) -> BadOutput:
         f"'{place.uri}' is missing, damaged or of another output, so the committed rows are "
         f"unknown. Restore it, or {START_OVER}"
     )
-
-
-def check_depth(content: bytes) -> None:
-    """Raise ValueError if JSON is nested deeper than MAX_DEPTH. The measured depth of invalid JSON
-    is correct up to the first error, which is as far as a parser gets."""
-    if _depth(content) > MAX_DEPTH:
-        fix = "Store the inner values as text"
-        raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels. {fix}")
-
-
-def _depth(content: bytes) -> int:
-    if b"\\" in content:
-        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = np.frombuffer(content.translate(None, _OTHER_BYTES), np.uint8)
-    in_text = np.cumsum(marks == ord('"'), dtype=np.int32) % 2 == 1
-    steps = np.where(in_text, 0, _STEPS[marks])
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))

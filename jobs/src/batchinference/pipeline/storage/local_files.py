@@ -1,9 +1,11 @@
-"""Reads, writes, moves and deletes local files.
+"""Reads, lists, writes, moves and deletes local files, also those whose names are not valid UTF-8.
 
 Others may write to a shared output directory and plant symbolic links there. So each function takes
 a `root`: a directory below which no link is followed. The path below it is opened directory by
 directory, so that a link cannot be planted between a check and its use. Without a root, links are
-followed. Paths are texts as in `file_names`.
+followed. Others may also write to an input directory, and plant a link to a file that the job can
+read and they cannot, such as a mounted Secret. So `contained` opens only files whose real path is
+in given directories. Paths are texts as in `file_names`.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import accumulate
-from typing import BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
-from batchinference.file_names import os_path
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.error_attribution import NO_SPACE
 from batchinference.pipeline.errors import BadOutput
 
@@ -30,8 +36,6 @@ without permission to list the directory, except where O_PATH does not exist."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 """What file systems without locks report."""
-_FAILED_LINK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
-"""What file systems with hard links report. Those without report many other errors."""
 
 
 def read(path: str, root: str, limit: int | None = None) -> bytes:
@@ -106,79 +110,45 @@ def _temporary(
 def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> None:
     """Replace the content of a file by `change` of it (of None if there is no file). No other
     process that calls this function changes the file in between, also over NFS, unless the file
-    system has no locks or no hard links. `change` may be called again, also with its own result.
+    system has no locks.
 
     Raises BlockingIOError if another process is changing the file at this moment."""
-    directory, _ = os.path.split(os_path(path))
-    with _named(path), _directory(directory, root, make=True) as parent:
-        while not _is_updated(path, parent, change):
-            pass
-        os.fsync(parent)
-
-
-def _is_updated(path: str, parent: int, change: Callable[[bytes | None], bytes]) -> bool:
-    """Change the content of a file. Return False if another process has changed it meanwhile."""
     directory, name = os.path.split(os_path(path))
-    try:
-        locked = _locked(name, parent, path)
-    except FileNotFoundError:
-        return _is_created(path, parent, change)
-    with locked:
-        if not _has_name(locked, name, parent, path):
-            return False
-        before = locked.read()  # CIFS refuses to read a locked file through another descriptor
+    with (
+        _named(path),
+        _directory(directory, root, make=True) as parent,
+        _locked(f".{name}.lock", parent, path),
+    ):
+        try:
+            # NFS asks the server which file has the name when it is opened
+            with _regular(_open(name, _READ, parent, path), path) as file:
+                before = file.read()
+        except FileNotFoundError:
+            before = None
         if (after := change(before)) != before:
             with _temporary(name, parent, directory, after) as temporary:
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    return True
+            os.fsync(parent)
 
 
-def _has_name(file: BinaryIO, name: str, parent: int, path: str) -> bool:
-    """Return whether an opened file still has its name. The name is opened, because NFS then asks
-    the server which file has it."""
+@contextmanager
+def _locked(name: str, parent: int, path: str) -> Iterator[None]:
+    """Hold the lock of a file, which is created, if its file system has locks."""
+    flags = os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = _open(name, _READ, parent, path)
-    except FileNotFoundError:
-        return False
-    try:
-        return os.path.sameopenfile(descriptor, file.fileno())
-    finally:
-        os.close(descriptor)
-
-
-def _is_created(path: str, parent: int, change: Callable[[bytes | None], bytes]) -> bool:
-    """Create a file. Return False if it exists."""
-    directory, name = os.path.split(os_path(path))
-    places = {"src_dir_fd": parent, "dst_dir_fd": parent}
-    with _temporary(name, parent, directory, change(None)) as temporary:
-        try:
-            os.link(temporary, name, **places, follow_symlinks=False)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno in _FAILED_LINK:
-                raise
-            os.rename(temporary, name, **places)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=parent)
-    return True
-
-
-def _locked(name: str, parent: int, path: str) -> BinaryIO:
-    """Open a file and lock it until it is closed, if its file system has locks."""
-    try:
-        descriptor = _open(name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC, parent, path)
+        descriptor = _open(name, os.O_RDWR | flags, parent, path)
     except PermissionError:  # only NFS needs a file that can be written
         descriptor = _open(name, _READ, parent, path)
-    file = _regular(descriptor, path)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            file.close()
+            os.close(descriptor)
             raise
-    return file
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def rename(path: str, root: str, target: str, target_root: str) -> bool:
@@ -268,7 +238,7 @@ def _below(path: str, root: str) -> list[str]:
 def _open(name: str, flags: int, parent: int, path: str) -> int:
     """Open a file or directory that is no symbolic link, and return its descriptor."""
     try:
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=parent)
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             _refuse_link(name, parent, path)
@@ -298,3 +268,166 @@ def _full(directory: str, number: int | None) -> OSError:
         f"the disk of '{directory}' is full: {free} MB are free. Free some space, then run the "
         "same job again to resume",
     )
+
+
+_Identity = tuple[int, int]
+"""The device and the inode of a directory."""
+
+
+def info_of(path: str) -> pafs.FileInfo:
+    """Return what is at a path. Links are followed. Raises OSError."""
+    try:
+        return _info(path, os.stat(os_path(path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return _info(path, None)
+
+
+def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
+    """Return what is in a directory; nothing if it does not exist. Links are followed, unless they
+    lead to a directory that contains them.
+
+    The type is Unknown for such a link, and for what is neither a file nor a directory. It is
+    NotFound for a link that leads nowhere. Raises OSError."""
+    infos: list[pafs.FileInfo] = []
+    directories = list(_top(os_path(directory)))
+    while directories:
+        path, above = directories.pop()
+        for entry, status in _entries_of(path):
+            info = _info(escaped(entry.path), status)
+            if recursive and status is not None and stat.S_ISDIR(status.st_mode):
+                if _identity(status) in above:
+                    info = pafs.FileInfo(info.path, type=pafs.FileType.Unknown)
+                else:
+                    directories.append((entry.path, above | {_identity(status)}))
+            infos.append(info)
+    return infos
+
+
+def _top(directory: str) -> Iterator[tuple[str, frozenset[_Identity]]]:
+    """Yield a directory and its identity, if it exists."""
+    with suppress(FileNotFoundError):
+        yield directory, frozenset((_identity(os.stat(directory)),))
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino
+
+
+def _entries_of(directory: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result | None]]:
+    """Yield the entries of a directory with their status; None for a link that leads nowhere."""
+    try:
+        entries = os.scandir(directory)
+    except FileNotFoundError:
+        return  # it was deleted meanwhile
+    with entries:
+        for entry in entries:
+            try:
+                status = entry.stat()
+            except OSError:
+                if entry.is_symlink():
+                    yield entry, None
+                elif os.path.lexists(entry.path):
+                    raise
+            else:
+                yield entry, status
+
+
+def _info(path: str, status: os.stat_result | None) -> pafs.FileInfo:
+    if status is None:
+        return pafs.FileInfo(path, type=pafs.FileType.NotFound)
+    mode, modified = status.st_mode, status.st_mtime_ns
+    if stat.S_ISREG(mode):
+        size = status.st_size
+        return pafs.FileInfo(path, type=pafs.FileType.File, size=size, mtime_ns=modified)
+    kind = pafs.FileType.Directory if stat.S_ISDIR(mode) else pafs.FileType.Unknown
+    return pafs.FileInfo(path, type=kind, mtime_ns=modified)
+
+
+class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
+    """Opens files for reading that are in the directories and files `places`."""
+
+    def __init__(self, places: tuple[str, ...]) -> None:
+        self._places = places
+        self._local = pafs.LocalFileSystem()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Handler) and self._places == other._places
+
+    def __hash__(self) -> int:
+        return hash(self._places)
+
+    def get_type_name(self) -> str:
+        return "contained"
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        return [info_of(path) for path in paths]
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        return entries_in(selector.base_dir, recursive=selector.recursive)
+
+    def normalize_path(self, path: str) -> str:
+        return str(self._local.normalize_path(path))
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return self._opened(path, self._local.open_input_file)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        return self._opened(path, lambda file: self._local.open_input_stream(file, None))
+
+    def _opened(self, path: str, open_: Any) -> pa.NativeFile:
+        """Open a file. Its path is checked after it was opened, because others may replace it
+        with a link at any time."""
+        with opened(path, root="") as file:
+            _check_place(path, file, self._places)
+            descriptor = f"/proc/self/fd/{file.fileno()}"
+            here = os.path.exists(descriptor)  # only Linux has it
+            return open_(descriptor if here else os_path(path))
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise PermissionError("this file system is for reading")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+def contained(places: tuple[str, ...]) -> pafs.FileSystem:
+    """Return a local file system that opens only these files and the files in these directories.
+    Opening another file, also through a link, raises an OSError without errno."""
+    return pafs.PyFileSystem(_Handler(places))
+
+
+def read_contained(path: str, places: tuple[str, ...], limit: int | None = None) -> bytes:
+    """Return the content of a regular file in these files and directories, or its first `limit`
+    bytes. Another file raises the same error as in `contained`."""
+    with opened(path, root="") as file:
+        _check_place(path, file, places)
+        return content_of(file, limit)
+
+
+def _check_place(path: str, file: BinaryIO, places: tuple[str, ...]) -> None:
+    """Raise OSError if the real path of an opened file is not in `places`."""
+    try:
+        real = os.readlink(f"/proc/self/fd/{file.fileno()}")
+    except OSError:  # only Linux has it
+        real = os.path.realpath(os_path(path))
+    named = _paths(places)
+    # a link to an input directory is rare, and slow to resolve
+    if not (_is_in(real, named) or _is_in(real, {os.path.realpath(place) for place in named})):
+        raise OSError(
+            f"'{path}' is read through a symbolic link, and the file is outside of "
+            "read.paths. Add a directory that holds both to read.paths"
+        )
+
+
+@lru_cache(maxsize=8)
+def _paths(places: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(os_path, places))
+
+
+def _is_in(path: str, places: Collection[str]) -> bool:
+    """Return whether a path, or a directory above it, is one of these."""
+    while path not in places:
+        path, below = os.path.dirname(path), path
+        if path == below:
+            return False
+    return True

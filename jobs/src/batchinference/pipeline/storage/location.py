@@ -6,9 +6,11 @@ Writes are atomic. On a POSIX file system this takes a temporary file, fsync and
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import re
+import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,9 +22,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.file_names import escaped, os_path
-from batchinference.pipeline.storage import contained_files, local_files, local_listing
+from batchinference.pipeline.storage import local_files
 from batchinference.pipeline.storage.conditional_put import Change, update_object
-from batchinference.pipeline.storage.gzip_stream import GzipStream
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path, scheme_of
@@ -32,7 +33,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
 """Matches the part of a glob after its first directories."""
-_REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")
+_REMNANT = re.compile(r"^\.(.+?)(?:-[a-z0-9_]{8}\.tmp|\.lock)$")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Location:
     @property
     def filesystem(self) -> pafs.FileSystem:
         if self.local and (self.places or "\\x" in self.path):  # pyarrow knows no such names
-            return contained_files.contained(self.places or ("/",))
+            return local_files.contained(self.places or ("/",))
         if self.local:
             return pafs.LocalFileSystem()
         return object_store(self.scheme, self.path.split("/", 1)[0], self.storage)
@@ -114,7 +115,7 @@ class Location:
     def info(self) -> pafs.FileInfo:
         self._refuse_links()
         if self.local:
-            return with_retries(lambda: local_listing.info_of(self.path))
+            return with_retries(lambda: local_files.info_of(self.path))
         return with_retries(lambda: self.filesystem.get_file_info(self.path))
 
     def _refuse_links(self) -> None:
@@ -127,7 +128,7 @@ class Location:
     def read(self, limit: int | None = None) -> bytes:
         """Return the content, or its first `limit` bytes. Compressed files are not decompressed."""
         if self.local and self.places:
-            return with_retries(lambda: contained_files.read(self.path, self.places, limit))
+            return with_retries(lambda: local_files.read_contained(self.path, self.places, limit))
         if self.local:
             return with_retries(lambda: local_files.read(self.path, self.root, limit))
         return with_retries(lambda: self._read(limit))
@@ -150,7 +151,7 @@ class Location:
     def unpacked(self, source: pa.NativeFile) -> IO[bytes]:
         """Return the content of this opened file as a stream, decompressed."""
         if self.compression == "gzip":
-            return io.BufferedReader(GzipStream(source))
+            return io.BufferedReader(_GzipStream(source))
         packed = self.compression is not None
         stream: IO[bytes] = pa.CompressedInputStream(source, self.compression) if packed else source
         return stream
@@ -200,7 +201,7 @@ class Location:
         neither a file nor a directory is Unknown, and that of a broken link NotFound."""
         self._refuse_links()
         if self.local:
-            return with_retries(lambda: local_listing.content_of(self.path, recursive=recursive))
+            return with_retries(lambda: local_files.entries_in(self.path, recursive=recursive))
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         return with_retries(lambda: self.filesystem.get_file_info(selector))
 
@@ -288,6 +289,29 @@ class Location:
         delete_all(self.at(info.path) for info in self.files(recursive=True))
 
 
+class _GzipStream(io.RawIOBase):
+    """The content of a gzip file, also with zeros after its end, which pyarrow rejects.
+    Damage is an OSError."""
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self._source, self._content = source, gzip.GzipFile(fileobj=source)
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        try:
+            content = self._content.read1(len(buffer))
+        except (EOFError, zlib.error) as error:
+            raise OSError(f"the gzip stream is damaged: {error}") from None
+        buffer[: len(content)] = content
+        return len(content)
+
+
 def delete_all(files: Iterable[Location]) -> None:
     with ThreadPoolExecutor(DELETE_THREADS) as pool:
         list(pool.map(Location.delete, files))
@@ -313,7 +337,7 @@ def base_name(path: str) -> str:
 
 
 def remnant_of(name: str) -> str | None:
-    """Return the final name of a file from the name of its temporary file; None for other names.
+    """Return the name of a file from that of its temporary file or its lock; None for other names.
 
     A process that dies while it writes leaves such a temporary file on the disk."""
     found = _REMNANT.match(name)

@@ -21,18 +21,11 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.error_attribution import raise_storage_error
-from batchinference.pipeline.input.tar_samples import adjacent_samples
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
-from batchinference.spec.write import (
-    Write,
-    WriteCsv,
-    WriteJson,
-    WriteParquet,
-    WriteTable,
-)
+from batchinference.spec.write import Write, WriteCsv, WriteJson
 from batchinference.spec.write import WriteWebdataset as WriteShards
 
 CHUNK_BYTES = 4 << 20
@@ -44,12 +37,12 @@ FileCounter: TypeAlias = Callable[[Location], int]
 StreamCounter: TypeAlias = Callable[[BinaryIO], int]
 
 
-@dataclass(frozen=True)
-class Checked:
-    """The result of checking a file. `rows` is None if its rows were not counted."""
+Checked: TypeAlias = tuple[int | None, Defect | None]
+"""The number of rows of a file, None if they were not counted, and its defect, if any."""
 
-    rows: int | None = None
-    found: Defect | None = None
+
+class _Differs(ValueError):
+    """A file is not the one that was committed."""
 
 
 @dataclass(frozen=True)
@@ -76,25 +69,30 @@ class StoredFiles:
     def check(self, file: DataFile) -> Checked:
         """Return the result of checking a file. Raises OSError if storage is unavailable."""
         address, size = self.place / file.name, self.sizes.get(file.name)
-        if size is None:
-            return _gone(address)
-        if size != file.bytes:
-            return _damaged(address, f"{size} bytes, and {file.bytes} were committed")
         try:
-            return with_retries(lambda: self._read(address, file.crc32))
+            if size is None:
+                raise FileNotFoundError
+            if size != file.bytes:
+                raise _Differs(f"{size} bytes, and {file.bytes} were committed")
+            return with_retries(lambda: self._read(address, file.crc32)), None
         except FileNotFoundError:
-            return _gone(address)
+            return None, (Kind.GONE, Spot(address.uri), 1)
         except DAMAGE as error:
             raise_storage_error(error)
-            return _damaged(address, f"its rows cannot be counted: {type(error).__name__}")
+            differs = isinstance(error, _Differs)
+            detail = (
+                str(error) if differs else f"its rows cannot be counted: {type(error).__name__}"
+            )
+            return None, (Kind.DAMAGED, Spot(address.uri, detail=detail), 1)
 
-    def _read(self, address: Location, crc32: int) -> Checked:
+    def _read(self, address: Location, crc32: int) -> int | None:
+        """Return the number of rows of a file; None if they are not counted."""
         rows = None
         if not self.quick:
             found, rows = _checksum_and_rows(address, self.from_bytes)
             if found != crc32:
-                return _damaged(address, "its checksum is not the one that was committed")
-        return Checked(self.from_header(address) if self.from_header else rows)
+                raise _Differs("its checksum is not the one that was committed")
+        return self.from_header(address) if self.from_header else rows
 
 
 def _sizes(place: Location, files: list[pafs.FileInfo]) -> dict[str, int]:
@@ -135,28 +133,17 @@ def _checksum_and_rows(file: Location, count: StreamCounter | None) -> tuple[int
         return reader.crc32, rows
 
 
-def _gone(file: Location) -> Checked:
-    return Checked(found=(Kind.GONE, Spot(file.uri), 1))
-
-
-def _damaged(file: Location, detail: str) -> Checked:
-    return Checked(found=(Kind.DAMAGED, Spot(file.uri, detail=detail), 1))
-
-
 def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None]:
     """Return two functions that count the rows of a file: from the stored number of rows, and from
-    all bytes. One of them is None. Both are None for `images`, where a file is one row, and a row
-    may have no file."""
+    all bytes. One of them is None."""
     match write:
-        case _ if isinstance(write, WriteParquet | WriteTable):
-            return footer_rows, None
         case WriteJson():
             return None, partial(_unpacked, _lines, write.compression)
         case WriteCsv():
             return None, partial(_unpacked, _records, write.compression)
         case WriteShards():
             return None, _samples
-    return None, None
+    return footer_rows, None
 
 
 def footer_rows(file: Location) -> int:
@@ -171,8 +158,7 @@ def _unpacked(count: StreamCounter, compression: str, source: BinaryIO) -> int:
 
 
 def _chunks(source: BinaryIO) -> Iterator[bytes]:
-    while chunk := source.read(CHUNK_BYTES):
-        yield chunk
+    return iter(partial(source.read, CHUNK_BYTES), b"")
 
 
 def _lines(source: BinaryIO) -> int:
@@ -191,4 +177,11 @@ def _records(source: BinaryIO) -> int:
 
 
 def _samples(source: BinaryIO) -> int:
-    return sum(1 for _ in adjacent_samples(source, [], 0))
+    """Return the number of samples: of runs of members that share a key."""
+    samples, last = 0, None
+    with tarfile.open(fileobj=source, mode="r|") as archive:
+        for member in archive:
+            archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
+            key = member.name.partition(".")[0]
+            samples, last = samples + (key != last), key
+    return samples

@@ -179,27 +179,27 @@ class Committed:
 
 @dataclass(frozen=True)
 class JobReport:
-    """The result for one job. `rows` is the number of input rows; None if it is
-    unknown. `accounted` is the number of these rows that are written, failed or filtered. `missing`
-    lists the missing rows of an unfinished output. `unproven` describes what could not be verified.
-    `layout` is None if not even the work is known. `input_files` is the number of files of the
-    input, or of parts of another source; `input_files_counted` of them were counted again. `names`
-    are the names of the input files."""
+    """The result for one job."""
 
     state: str
     finished: bool = False
     rows: int | None = None
+    """The number of input rows; None if it is unknown."""
     accounted: int = 0
+    """How many of these rows are written, failed or filtered."""
     input_files: int = 0
     input_files_counted: int = 0
+    """The files whose rows were counted again."""
     committed: Committed = field(default_factory=Committed)
     missing: list[Spot] = field(default_factory=list)
+    """The missing rows of an unfinished output."""
     findings: list[Finding] = field(default_factory=list)
     unproven: list[str] = field(default_factory=list)
     layout: Layout | None = None
+    """None if not even the work is known."""
     names: Sequence[str] = ()
+    """The names of the input files."""
     warnings: Sequence[WarningCount] = ()
-    """What the job has left out, cut or changed."""
 
     @property
     def key(self) -> str:

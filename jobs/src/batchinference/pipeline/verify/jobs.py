@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -10,28 +9,24 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.media import MAX_PIXELS
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.write import WriteTable
 
-_MAX_UNTRUSTED = {"max_row_bytes": 1 << 30, "max_pixels": 4 * MAX_PIXELS}
-"""The largest values of options that limit memory, unless the output is trusted."""
-
 
 @dataclass(frozen=True)
-class Work:
+class StoredJob:
     """The work of a job, as described by the state in its output."""
 
     layout: Layout
     lease: Lease
     spec: BatchInferenceSpec
     trusted: bool = False
-    """Whether endpoints and memory limits that the output names may be used."""
+    """Whether endpoints that only the output names may be used."""
 
     @property
     def finished(self) -> bool:
@@ -48,35 +43,12 @@ class Work:
         if read.storage == self.spec.write.storage:
             return self.layout.output.storage
         if read.storage.endpoint and not self.trusted:
-            raise self._untrusted(
-                f"names the endpoint {read.storage.endpoint} for its input. This machine would "
-                "connect to it, with your credentials unless it is anonymous"
+            raise BadInput(
+                f"'{self.layout.output.uri}' names the endpoint {read.storage.endpoint} for its "
+                "input. This machine would connect to it, with your credentials unless it is "
+                "anonymous. Pass --trust-output if you trust everyone who can write to the output"
             )
         return read.storage
-
-    def check_limits(self) -> None:
-        """Raise BadInput if an untrusted output allows its input rows to take very much memory."""
-        options = getattr(self.spec.read, "options", None)
-        for name, most in _MAX_UNTRUSTED.items():
-            value = getattr(options, name, None) or 0
-            if value > most and not self.trusted:
-                raise self._untrusted(f"has read.options.{name}: {value}, more than {most}")
-
-    def _untrusted(self, problem: str) -> BadInput:
-        return BadInput(
-            f"'{self.layout.output.uri}' {problem}. Pass --trust-output if you trust everyone who "
-            "can write to the output"
-        )
-
-    def trusted_places(self) -> Iterator[str]:
-        """Yield, in ASCII, the locations that only this output names and to which verify connects
-        if the output is trusted."""
-        read, write = self.spec.read, self.spec.write
-        storage = read.storage if isinstance(read, ReadFiles) else FROM_ENVIRONMENT
-        if storage.endpoint and storage != write.storage:
-            yield f"the endpoint of its input {json.dumps(storage.endpoint)}"
-        if write.connection:
-            yield write.connection
 
     def committed(self) -> Snapshot:
         """Return the snapshot of the output. Raises BadOutput if it cannot be determined."""
@@ -85,7 +57,7 @@ class Work:
         return Attempt(self.layout, self.lease).load_committed()
 
 
-def places_at(output: Location) -> list[Layout]:
+def stored_layouts(output: Location) -> list[Layout]:
     """Return the layouts of the jobs that have written to an output.
 
     Raises BadInput if there are none."""
@@ -111,20 +83,7 @@ def _places(output: Location) -> Iterator[Layout]:
             yield layout
 
 
-def trusted_places(output: Location) -> Iterator[str]:
-    """Yield the locations that only an output names, for all jobs that have written to it.
-
-    Raises BadInput if there is no output. Damaged state names no locations."""
-    for layout in places_at(output):
-        try:
-            work = work_at(layout, trusted=True)
-        except BadOutput:
-            continue
-        if work is not None:
-            yield from work.trusted_places()
-
-
-def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
+def stored_job(layout: Layout, *, trusted: bool = False) -> StoredJob | None:
     """Return the work whose state is in this layout; None if a run has only claimed the output yet.
 
     Raises BadOutput if the state is damaged."""
@@ -136,7 +95,7 @@ def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
     layout = replace(layout, key=lease.key, is_table=isinstance(spec.write, WriteTable))
     if spec.errors.path:
         layout = replace(layout, errors=Location(spec.errors.path, layout.output.storage))
-    return Work(layout, lease, spec, trusted)
+    return StoredJob(layout, lease, spec, trusted)
 
 
 def _spec_of(layout: Layout) -> BatchInferenceSpec:

@@ -33,7 +33,7 @@ from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows,
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
-from batchinference.pipeline.verify.jobs import Work
+from batchinference.pipeline.verify.jobs import StoredJob
 from batchinference.spec.read import ReadFiles
 
 
@@ -153,7 +153,7 @@ class InputRows:
         return self.names[part] if known else f"part {part}, which is not in the input"
 
 
-def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
+def input_rows(work: StoredJob, end: Snapshot, *, quick: bool) -> InputRows:
     """Return the rows of the input, counted again. With `quick`, count only the rows of files that
     store their number of rows.
 
@@ -163,14 +163,13 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     return replace(_input_rows(work, end, frozen, quick=quick), ignored=frozen.ignored)
 
 
-def _input_rows(work: Work, end: Snapshot, frozen: InputSnapshot, *, quick: bool) -> InputRows:
+def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick: bool) -> InputRows:
     place = work.layout.input
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read
     if not isinstance(read, ReadFiles):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
-    work.check_limits()
     reader = reader_for(read)
     found = _differences(frozen, read)
     if isinstance(reader, WholeFileReader):

@@ -20,7 +20,6 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
-from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
     Committed,
@@ -31,7 +30,7 @@ from batchinference.pipeline.verify.findings import (
     Spot,
     VerificationReport,
 )
-from batchinference.pipeline.verify.jobs import Work, places_at, work_at
+from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
@@ -45,6 +44,7 @@ from batchinference.text import counted
 
 _PART = re.compile(r"part-[0-9a-f]{8,16}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """The file names of any job. Several jobs may store their error records in one directory."""
+THREADS = 8
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
@@ -54,7 +54,7 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
 
     Endpoints that the output names are used only if it is trusted. Raises BadInput if there is no
     output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
-    places = places_at(output)
+    places = stored_layouts(output)
     reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
     findings = Findings()
     findings.add(_read_twice(places, reports))
@@ -65,7 +65,7 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
 def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
     """Return the report on the work of one job, whose state is at `place`."""
     try:
-        work = work_at(place, trusted=trusted)
+        work = stored_job(place, trusted=trusted)
         end = work.committed() if work else None
         if work is None or end is None:
             return JobReport(place.state.uri)
@@ -114,15 +114,12 @@ def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
     return list({place.path: place for place in places}.values())
 
 
-THREADS = 8
-
-
 def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Defect]:
     """Yield differences between the report and the counts of the output. `rows` is the number of
     input rows; None if it is unknown."""
     try:
-        report = Report.parse(read_report(place))
-    except (ValueError, FileNotFoundError, LargeReport):
+        report = Report.parse(place.read())
+    except (ValueError, FileNotFoundError):
         yield Kind.STATE, Spot(place.uri, detail="it is gone or damaged"), 1
         return
     if report.state is not JobState.SUCCEEDED or report.counts is None:
@@ -140,12 +137,12 @@ class Commits:
     """The files of an output that its manifest entries name. `data` is None for the table of a
     finished job, which has its own files."""
 
-    work: Work
+    work: StoredJob
     data: StoredFiles | None
     errors: StoredFiles
 
     @classmethod
-    def of(cls, work: Work, *, quick: bool) -> Commits:
+    def of(cls, work: StoredJob, *, quick: bool) -> Commits:
         layout, write = work.layout, work.spec.write
         in_table = layout.is_table and work.finished
         data = None if in_table else StoredFiles.of_rows(layout, write, quick=quick)
@@ -172,25 +169,25 @@ class Commits:
                     yield Kind.ORPHANS, Spot((stored.place / name).uri), 1
 
     def _of_data(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Defect]:
-        found = [file.found for file in checked if file.found]
+        found = [defect for _, defect in checked if defect]
         yield from found
-        counts = [file.rows for file in checked if file.rows is not None]
-        if self.work.spec.write.FILE_PER_ROW:
-            if len(checked) > entry.counts.written:
-                yield self._miscounted(entry, counted(len(checked), "file"), entry.counts.written)
-        elif not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
+        counts = [rows for rows, _ in checked if rows is not None]
+        if not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
             yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
 
     def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
         failed = entry.counts.failed
         if entry.errors is None:
             return [self._miscounted(entry, "no failed rows", failed)] if failed else []
-        checked, file = self.errors.check(entry.errors), self.errors.place / entry.errors.name
-        if checked.found:
-            return [checked.found]
+        (rows, defect), file = (
+            self.errors.check(entry.errors),
+            self.errors.place / entry.errors.name,
+        )
+        if defect:
+            return [defect]
         found = []
-        if checked.rows != failed:
-            found.append(self._miscounted(entry, counted(checked.rows or 0, "failed row"), failed))
+        if rows != failed:
+            found.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
         try:
             wrong = with_retries(lambda: wrong_errors(entry, file))
         except DAMAGE as error:
@@ -225,7 +222,7 @@ class JobCheck:
     """Compares the input and the output of a job. `end` is the snapshot of the
     output."""
 
-    work: Work
+    work: StoredJob
     end: Snapshot
     input: InputRows
     quick: bool
@@ -313,9 +310,9 @@ class JobCheck:
 
     def _of_commits(self, table: Table) -> Iterator[Defect]:
         lease, place = self.work.lease, self.work.layout.output.uri
-        if not table.commits(lease.mark):
+        if not table.commits(lease.commit_id):
             yield Kind.NO_COMMIT, Spot(place), 1
-        elif (made := table.commits(lease.series_mark)) > 1:
+        elif (made := table.commits(lease.series_id)) > 1:
             detail = f"delayed attempts made them, {made} commits in all"
             rows = (made - 1) * self._committed.counts.written
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows
@@ -336,7 +333,5 @@ class JobCheck:
             )
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"
-        elif write.FILE_PER_ROW:
-            yield "which rows have no image, and therefore no file"
         if self.quick:
             yield "the content of files that were not read"

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from batchinference.spec.models.base import RuntimeModel, Source
 from batchinference.spec.models.http import HttpModel
-from batchinference.spec.models.keras import KerasModel
 from batchinference.spec.models.onnx import OnnxModel
 from batchinference.spec.models.sentence_transformers import SentenceTransformersModel
 from batchinference.spec.models.torch import TorchModel
@@ -22,7 +21,6 @@ Model = Annotated[
     | HttpModel
     | VllmModel
     | TorchvisionModel
-    | KerasModel
     | OnnxModel
     | SentenceTransformersModel,
     Field(discriminator="runtime"),

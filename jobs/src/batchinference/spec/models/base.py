@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
-from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel, matches
+from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import Place, StepFacts
@@ -27,19 +25,12 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 MODEL_BATCH_SIZE = 32
 
 
-GPUS = "(has(self.resources) && has(self.resources.gpu) ? self.resources.gpu : 0)"
-CUSTOM = "(has(self.resources) && has(self.resources.custom) && size(self.resources.custom) > 0)"
-"""CEL expressions about a step: its GPUs, and whether it has custom resources."""
-
-
 class RuntimeModel(SpecModel):
     """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
     """Files of which a model of the Hub has at least one. If empty, `source` cannot be an id of the
     Hub."""
-    STEP_RULES: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """CEL rules of the step with the model, and their messages."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""
     REMOTE: ClassVar[bool] = False
@@ -110,11 +101,6 @@ class RuntimeModel(SpecModel):
         """Return the environment variables with secrets that the model names."""
         return []
 
-    def fields_to_embed(self, kind: str) -> dict[str, str] | None:
-        """Return the fields with which the model embeds a `text` or an `image` alike; None if it
-        cannot embed both."""
-        return None
-
     @property
     def source_or_none(self) -> str | None:
         """Return the location of the model files; None if the runtime loads no files."""
@@ -183,34 +169,7 @@ class RuntimeModel(SpecModel):
         return MODEL_BATCH_SIZE
 
 
-def only_for(
-    tag: str, fields: Mapping[str, Sequence[str]], lists: Container[str] = ()
-) -> Iterator[tuple[str, str]]:
-    """Yield the CEL rule of each field that is only for some values of a tag, and its message."""
-    for field, values in fields.items():
-        name = to_camel(field)
-        empty = f" || size(self.{name}) == 0" if field in lists else ""
-        rule = f"!has(self.{name}){empty} || self.{tag} in {list(values)}"
-        yield rule, f"{name} is for {tag} {', '.join(values)} only"
-
-
-NO_SOURCE = "give a 'factory' or a 'source' (or both)"
-SOURCE_RULE = ("has(self.factory) || has(self.source)", NO_SOURCE)
-NO_FACTORY = "'factoryArgs' needs a 'factory'"
-FACTORY_RULE = ("!has(self.factoryArgs) || has(self.factory)", NO_FACTORY)
 _NOT_ON_THE_HUB = "^([A-Za-z][A-Za-z0-9+.-]*://|/|[.][.]?/|~)"
-REVISION_RULE = (
-    f"!has(self.revision) || !{matches('self.source', _NOT_ON_THE_HUB)}",
-    "'revision' is for models of the Hub, and 'source' is a path or an address",
-)
-
-
-def check_factory(model: RuntimeModel, arguments: Arguments | None) -> None:
-    """Raise PydanticCustomError if there is no factory or source, or no factory for arguments."""
-    if model.factory_or_none is None and model.source_or_none is None:
-        raise PydanticCustomError("model_source", NO_SOURCE, {})
-    if model.factory_or_none is None and arguments is not None:
-        raise PydanticCustomError("model_factory", NO_FACTORY, {})
 
 
 def check_revision(source: str, revision: str | None) -> None:

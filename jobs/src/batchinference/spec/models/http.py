@@ -6,17 +6,17 @@ import re
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
-from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, all_keys, matches, rules
+from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, without_credentials
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.base import CUSTOM, GPUS, Inputs, only_for
+from batchinference.spec.durations import Duration, seconds_of
+from batchinference.spec.models.base import Inputs
 from batchinference.spec.models.prompts import (
-    IMAGES_RULE,
     Images,
     Messages,
     Template,
@@ -26,6 +26,7 @@ from batchinference.spec.models.prompts import (
 )
 from batchinference.spec.models.sampling import check_http
 from batchinference.spec.models.texts import TextModel
+from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
 
 PATHS = {
@@ -52,15 +53,10 @@ _NO_BASE = "'url' is the base of the API: leave out what comes behind /v1"
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
 _CUT_BY_ENDPOINT = "tooLong: the endpoint cuts the text or not. Use truncate to count it, or fail"
 _NULL_IS_JSON = "nullInput compute is for api json only"
-_CEL_FIELDS = (
-    *("name", "prompt", "system", "messages", "images", "result_path"),
-    "max_input_tokens",
-)
-"""Fields whose rule is the one of `only_for`. CEL cannot read `sampling` and `body`, because they
-have no schema."""
+MAX_TIMEOUT_SECONDS = 3600
 _HEADER = "^[-A-Za-z0-9_]+$"
 _HEADER_EXPECTED = "the name of a header has letters, digits, '-' and '_'"
-_NO_USER = rules((f"!{matches('self', '^https?://[^/?#]*@')}", "a key does not belong in the file"))
+_NO_USER = without_credentials("^https?://[^/?#]*@")
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
 )
@@ -88,6 +84,12 @@ def _error(message: str) -> PydanticCustomError:
     return PydanticCustomError("http", "{message}", {"message": message})
 
 
+def _check_timeout(duration: str) -> str:
+    if seconds_of(duration) > MAX_TIMEOUT_SECONDS:
+        raise _error("expected at most 1h")
+    return duration
+
+
 def _check_header_name(name: str) -> str:
     if not re.fullmatch(_HEADER, name):
         raise _error(_HEADER_EXPECTED)
@@ -100,6 +102,7 @@ Url = Annotated[
     AfterValidator(_check_no_key),
 ]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
+Timeout = Annotated[Duration, AfterValidator(_check_timeout)]
 HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_header_name)]
 
 
@@ -113,45 +116,8 @@ _TYPES: dict[str, ColumnType] = {
 class HttpModel(TextModel):
     """A model behind an HTTP endpoint, with one request per row."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            *only_for(
-                "api",
-                {field: _FIELDS[field] for field in _CEL_FIELDS},
-                lists=("messages", "images"),
-            ),
-            (
-                "self.api == 'json' || has(self.name)",
-                "name is required for api chat, completions, embeddings",
-            ),
-            ("self.api != 'json' || has(self.body)", "body is required for api json"),
-            (
-                "!has(self.resultType) || self.resultType == 'text' || self.api == 'json'",
-                "resultType is for api json only",
-            ),
-            (
-                "self.api == 'json' || "
-                "!self.url.matches('/(chat/completions|completions|embeddings)/*$')",
-                _NO_BASE,
-            ),
-            ("!has(self.tooLong) || has(self.maxInputTokens)", _NO_LIMIT),
-            ("!has(self.tooLong) || self.tooLong in ['truncate', 'fail']", _CUT_BY_ENDPOINT),
-            (
-                "!has(self.nullInput) || self.nullInput != 'compute' || self.api == 'json'",
-                _NULL_IS_JSON,
-            ),
-            IMAGES_RULE,
-        )
-    )
-
     IN_PROCESS: ClassVar[bool] = False
     REMOTE: ClassVar[bool] = True
-    STEP_RULES = (
-        (
-            f"({GPUS} == 0 && !{CUSTOM})",
-            "the endpoint computes elsewhere: leave out resources.gpu and custom",
-        ),
-    )
 
     runtime: Literal["http"]
     """The library that runs the model."""
@@ -193,13 +159,12 @@ class HttpModel(TextModel):
     """The type of the result for json. `numbers` are nested lists of the same shape in all rows.
     For `text`, a result that is not a string is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent requests of each replica. It starts with at most 16, sends more
-    as long as answers do not become slower, and halves them when the endpoint is overloaded: status
-    429, 503 or 504, or a timeout."""
-    requests_per_second: Annotated[float, Field(gt=0, le=100000)] | None = None
+    """Maximum number of concurrent requests of each replica. It starts with at most 16, sends more,
+    and halves them when the endpoint is overloaded: status 429, 503 or 504, or a timeout."""
+    requests_per_second: Annotated[float, Field(gt=0, le=100000), *Quantity] | None = None
     """Maximum number of requests that each replica starts per second. Unlimited by default."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 300
-    """Timeout of one request."""
+    timeout: Timeout = "5m"
+    """Timeout of one request, at most 1h."""
     retries: Annotated[int, Field(ge=0, le=100)] = 8
     """Maximum number of retries after a transient error: status 408, 409, 425, 429 or 5xx, a broken
     connection, a timeout, or a response that is not JSON. The backoff doubles from half a second to
@@ -209,7 +174,7 @@ class HttpModel(TextModel):
     cluster, `cluster.env` can set it from a Secret."""
     headers_from: Annotated[
         dict[HeaderName, Variable],
-        Field(max_length=16, json_schema_extra=all_keys(_HEADER, _HEADER_EXPECTED)),
+        Field(max_length=16),
     ] = {}
     """Additional headers, and the environment variables with their values."""
     null_input: Literal["null", "fail", "compute"] | None = None  # type: ignore[assignment]

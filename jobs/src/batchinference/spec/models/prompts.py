@@ -38,10 +38,6 @@ def check_template(text: str) -> str:
 
 Template = Annotated[str, Field(min_length=1, max_length=32768), AfterValidator(check_template)]
 Images = Annotated[list[ColumnName], Field(max_length=16)]
-IMAGES_RULE = (
-    "!has(self.images) || self.images.all(name, name in self.inputs || name.contains('{{'))",
-    "images: a name is not an input",
-)
 
 
 class Message(SpecModel):

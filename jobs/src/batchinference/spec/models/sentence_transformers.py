@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, rules
+from batchinference.spec.base import ColumnName
 from batchinference.spec.models.base import (
-    REVISION_RULE,
     Dtype,
     Inputs,
     Revision,
     Source,
     check_revision,
 )
-from batchinference.spec.models.texts import OVERLAP_RULE, WindowedModel
+from batchinference.spec.models.texts import WindowedModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 _ONE_INPUT = (
@@ -29,23 +28,6 @@ _NO_TEXT = "tooLong is for texts, not for images"
 
 class SentenceTransformersModel(WindowedModel):
     """An embedding model of the sentence-transformers library."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "size(self.inputs) == 1 && self.inputs.all(name, name in ['text', 'image'])",
-                _ONE_INPUT,
-            ),
-            ("!has(self.prompt) || !has(self.promptName)", _ONE_PROMPT),
-            (
-                "!('image' in self.inputs) || !(has(self.prompt) || has(self.promptName))",
-                _NO_PROMPT,
-            ),
-            ("!('image' in self.inputs) || !has(self.tooLong)", _NO_TEXT),
-            OVERLAP_RULE,
-            REVISION_RULE,
-        )
-    )
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("modules.json", "config.json")
 
@@ -81,9 +63,6 @@ class SentenceTransformersModel(WindowedModel):
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
         return ("text",) if "text" in self.inputs and self.too_long != "windows" else ()
-
-    def fields_to_embed(self, kind: str) -> dict[str, str]:
-        return {}
 
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:

@@ -12,12 +12,6 @@ from batchinference.spec.models.base import RuntimeModel
 TooLong = Literal["fail", "truncate", "truncateLeft", "windows"]
 _NO_WINDOWS = "tooLong windows is for the runtimes transformers and sentenceTransformers"
 _NO_OVERLAP = "windowOverlap is for tooLong windows only"
-NO_WINDOWS = "!has(self.tooLong) || self.tooLong != 'windows'"
-NO_WINDOWS_RULE = (NO_WINDOWS, _NO_WINDOWS)
-OVERLAP_RULE = (
-    "!has(self.windowOverlap) || (has(self.tooLong) && self.tooLong == 'windows')",
-    _NO_OVERLAP,
-)
 
 
 class TextModel(RuntimeModel):

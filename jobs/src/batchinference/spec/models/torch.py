@@ -4,50 +4,28 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath, rules
+from batchinference.spec.base import ColumnName, ModulePath
 from batchinference.spec.models.base import (
-    FACTORY_RULE,
-    SOURCE_RULE,
     Dtype,
     Inputs,
     OutputName,
     RuntimeModel,
     Source,
-    check_factory,
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_NO_SOURCE = "give a 'factory' or a 'source' (or both)"
+_NO_FACTORY = "'factoryArgs' needs a 'factory'"
 _TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
 _OWN_TYPES = "an exported program keeps its own types: leave out 'dtype'"
 
 
 class TorchModel(RuntimeModel):
     """A PyTorch module that a function returns, or that is loaded from a file."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            SOURCE_RULE,
-            FACTORY_RULE,
-            (
-                "!has(self.factory) || !has(self.trustSource) || !self.trustSource",
-                _TRUSTED_FACTORY,
-            ),
-            (
-                "has(self.factory) || (has(self.trustSource) && self.trustSource)",
-                "trustSource: a program can run code of its author when it is loaded. Set it to "
-                "true if you trust the file, or name a 'factory' whose weights it is",
-            ),
-            (
-                "has(self.factory) || !has(self.dtype) || !has(self.source) || "
-                "!self.source.endsWith('.pt2')",
-                _OWN_TYPES,
-            ),
-        )
-    )
 
     runtime: Literal["torch"]
     """The library that runs the model."""
@@ -76,7 +54,10 @@ class TorchModel(RuntimeModel):
 
     @model_validator(mode="after")
     def _check(self) -> TorchModel:
-        check_factory(self, self.factory_args)
+        if self.factory is None and self.source is None:
+            raise PydanticCustomError("model_source", _NO_SOURCE, {})
+        if self.factory is None and self.factory_args is not None:
+            raise PydanticCustomError("model_factory", _NO_FACTORY, {})
         if self.factory is None and not self.trust_source:
             raise PydanticCustomError(
                 "model_trust",

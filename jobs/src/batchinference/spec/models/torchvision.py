@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, rules
+from batchinference.spec.base import ColumnName
 from batchinference.spec.models.base import Dtype, Inputs, Label, RuntimeModel, Source, TopK
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
@@ -22,20 +22,6 @@ _NO_SOURCE = "'labels' needs a 'source': the weights have their own"
 
 class TorchvisionModel(RuntimeModel):
     """A classification model of torchvision, with the transforms and labels of its weights."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("size(self.inputs) == 1 && 'image' in self.inputs", _ONE_INPUT),
-            *(
-                (
-                    f"!has(self.features) || !self.features || !has(self.{name}){empty}",
-                    _FOR_CLASSES.format(name=name),
-                )
-                for name, empty in (("topK", ""), ("labels", " || size(self.labels) == 0"))
-            ),
-            ("!has(self.labels) || size(self.labels) == 0 || has(self.source)", _NO_SOURCE),
-        )
-    )
 
     runtime: Literal["torchvision"]
     """The library that runs the model."""

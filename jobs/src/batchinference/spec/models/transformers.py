@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, rules
+from batchinference.spec.base import ColumnName
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
-    REVISION_RULE,
     Inputs,
     Label,
     Revision,
     Source,
     TopK,
     check_revision,
-    only_for,
 )
 from batchinference.spec.models.prompts import (
-    IMAGES_RULE,
     Images,
     Messages,
     Template,
     check_prompt,
 )
 from batchinference.spec.models.sampling import check_transformers
-from batchinference.spec.models.texts import NO_WINDOWS, OVERLAP_RULE, WindowedModel
+from batchinference.spec.models.texts import WindowedModel
 from batchinference.spec.models.transformers_tasks import (
     CLASSIFICATION,
     EMBEDDING,
@@ -42,8 +39,8 @@ from batchinference.spec.models.transformers_tasks import (
     WINDOWED,
     ZERO_SHOT,
     Task,
+    describe_inputs,
     describe_tasks,
-    rules_of_inputs,
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
@@ -51,48 +48,13 @@ _NO_FLASH = (
     "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of them"
 )
 _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
-_ROWS_OF_TABLES = "tooLong: a table that is too long loses its last rows. Use truncate or fail"
 
 
 class TransformersModel(WindowedModel):
     """A model of the transformers library."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            *only_for(
-                "task",
-                {field: tasks for field, tasks in FIELDS.items() if field != "sampling"},
-                lists=("candidate_labels", "messages", "images"),
-            ),
-            (
-                f"!(self.task in {list(ZERO_SHOT)}) || "
-                "(has(self.candidateLabels) && size(self.candidateLabels) > 0)",
-                f"candidateLabels is required for task {', '.join(ZERO_SHOT)}",
-            ),
-            (
-                "self.task != 'image-text-to-text' || (has(self.images) && size(self.images) > 0)",
-                "images is required for task image-text-to-text",
-            ),
-            (
-                "!has(self.attention) || self.attention != 'flash_attention_2' || "
-                "!has(self.dtype) || self.dtype != 'float32'",
-                _NO_FLASH,
-            ),
-            (f"{NO_WINDOWS} || self.task in {list(WINDOWED)}", _NO_WINDOWS),
-            (
-                "!has(self.tooLong) || self.tooLong != 'truncateLeft' || "
-                "self.task != 'table-question-answering'",
-                _ROWS_OF_TABLES,
-            ),
-            OVERLAP_RULE,
-            *rules_of_inputs(),
-            IMAGES_RULE,
-            REVISION_RULE,
-        )
-    )
-
     MEDIA: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("image", "other_image"), "pixels: read.format images or a step decode"),
+        "image": "pixels: read.format images or a step decode",
         "audio": "samples: read.format audio or a step decode",
         "video": "bytes: read.format binary",
     }
@@ -152,9 +114,6 @@ class TransformersModel(WindowedModel):
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """Maximum number of tokens, including padding, that are computed together. The rows of a batch
     are divided into groups of similar length. For tasks with texts."""
-    pad_to_multiple_of: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Pad texts to a multiple of this number of tokens, so that tensors have few different
-    shapes."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] | None = None
     """The data type of the model. `auto` is the data type of its files."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] | None = None
@@ -195,9 +154,6 @@ class TransformersModel(WindowedModel):
             return ["string"] if several else "string"
         return None
 
-    def fields_to_embed(self, kind: str) -> dict[str, str]:
-        return {"task": {"text": "feature-extraction", "image": "image-feature-extraction"}[kind]}
-
     @model_validator(mode="after")
     def _check(self) -> TransformersModel:
         for field, tasks in FIELDS.items():
@@ -208,22 +164,23 @@ class TransformersModel(WindowedModel):
                 raise _error("model_field", message)
         if self.task in GENERATION:
             self._check_prompt()
-        elif not INPUTS[self.task].fit(set(self.inputs)):
-            raise _error("model_inputs", f"task '{self.task}' takes {INPUTS[self.task]}")
+        else:
+            self._check_inputs()
         if self.task in ZERO_SHOT and not self.candidate_labels:
             raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
-        if self.task == "decision" and not isinstance(self.options.get("questions"), dict):
-            raise _error("model_questions", "task 'decision' needs 'questions' in its options")
-        self._check_too_long()
-        self._check_loading()
-        return self
-
-    def _check_too_long(self) -> None:
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
             raise _error("text_limit", _NO_WINDOWS)
-        if self.too_long == "truncateLeft" and self.task == "table-question-answering":
-            raise _error("text_limit", _ROWS_OF_TABLES)
+        check_revision(self.source, self.revision)
+        if self.attention == "flash_attention_2" and self.dtype == "float32":
+            raise _error("model_attention", _NO_FLASH)
+        return self
+
+    def _check_inputs(self) -> None:
+        known = INPUTS[self.task]
+        if known[0] not in self.inputs or not self.inputs.keys() <= set(known):
+            message = f"task '{self.task}' takes {describe_inputs(self.task)}"
+            raise _error("model_inputs", message)
 
     def _check_prompt(self) -> None:
         check_transformers(self.sampling)
@@ -237,11 +194,6 @@ class TransformersModel(WindowedModel):
             raise _error(
                 "model_sampling", "sampling: 'seed' cannot be used with 'num_beams': remove one"
             )
-
-    def _check_loading(self) -> None:
-        check_revision(self.source, self.revision)
-        if self.attention == "flash_attention_2" and self.dtype == "float32":
-            raise _error("model_attention", _NO_FLASH)
 
 
 def _error(kind: str, message: str) -> PydanticCustomError:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel, matches, rules
+from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
-    CUSTOM,
-    GPUS,
-    REVISION_RULE,
     Inputs,
     OutputName,
     Revision,
@@ -23,7 +20,6 @@ from batchinference.spec.models.base import (
     check_revision,
 )
 from batchinference.spec.models.prompts import (
-    IMAGES_RULE,
     Images,
     Messages,
     Template,
@@ -31,7 +27,7 @@ from batchinference.spec.models.prompts import (
     placeholders,
 )
 from batchinference.spec.models.sampling import check_vllm, row_parameters
-from batchinference.spec.models.texts import NO_WINDOWS_RULE, TextModel
+from batchinference.spec.models.texts import TextModel
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import UrlPrefix
@@ -60,7 +56,6 @@ class Parallelism(SpecModel):
     CPUs and memory in the resources of the step."""
 
 
-_TASK = "(has(self.task) ? self.task : 'generate')"
 _PAIR = ("query", "document")
 _PAIR_INPUTS = "task score takes inputs: {query: COLUMN, document: COLUMN}"
 _NO_PROMPT = "task score takes a query and a document: remove 'prompt' and 'chat'"
@@ -69,98 +64,14 @@ _TOP_K = "topK is for task classify only"
 _DETAILS = "details is for task generate only"
 _SAME_COLUMN = "details: this column is the output. Name another one"
 _IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
-_IS_CHAT = f"(has(self.chat) ? self.chat : {_TASK} == 'generate')"
-_LORA_ADAPTERS = "(has(self.loraAdapters) && size(self.loraAdapters) > 0)"
-_RULES = (
-    *(
-        (f"!has(self.{name}){empty} || {_IS_CHAT}", f"'{name}' is for a chat: set 'chat' to true")
-        for name, empty in (
-            *(("system", ""), ("chatTemplate", "")),
-            *(
-                ("messages", " || size(self.messages) == 0"),
-                ("images", " || size(self.images) == 0"),
-            ),
-        )
-    ),
-    (
-        "!has(self.allow) || size(self.allow) == 0 || (has(self.images) && size(self.images) > 0)",
-        "'allow' needs 'images': it is about their addresses",
-    ),
-    (
-        f"has(self.adapter) || !(has(self.loraPath) || {_LORA_ADAPTERS})",
-        "'loraPath' and 'loraAdapters' need an 'adapter': the input that names each row's",
-    ),
-    (
-        f"!has(self.adapter) || has(self.loraPath) || {_LORA_ADAPTERS}",
-        "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows may name",
-    ),
-    (
-        "!has(self.loraPath) || self.loraPath.startsWith('{{') || "
-        f"{matches('self.loraPath', _PLACE)}",
-        "loraPath: expected an absolute path or an address",
-    ),
-    (
-        "has(self.loraPath) || !has(self.loraAdapters) || self.loraAdapters.all(name, "
-        f"name.contains('{{{{') || {matches('name', _HUB_ID)})",
-        "loraAdapters: without a 'loraPath', each is an id of the Hub",
-    ),
-    (
-        "!has(self.adapter) || self.adapter in self.inputs || self.adapter.contains('{{')",
-        "adapter: the name is not an input",
-    ),
-    NO_WINDOWS_RULE,
-    (
-        "!has(self.tooLong) || self.tooLong == 'fail' || !has(self.images) || "
-        "size(self.images) == 0",
-        _IMAGES_FIXED,
-    ),
-    (
-        f"{_TASK} != 'score' || (size(self.inputs) == 2 && "
-        f"self.inputs.all(name, name in {list(_PAIR)}))",
-        _PAIR_INPUTS,
-    ),
-    (
-        f"{_TASK} != 'score' || !(has(self.prompt) || (has(self.chat) && self.chat))",
-        _NO_PROMPT,
-    ),
-    (f"{_TASK} != 'score' || !has(self.tooLong) || self.tooLong == 'fail'", _PAIR_FIXED),
-    (f"!has(self.topK) || {_TASK} == 'classify'", _TOP_K),
-    (f"!has(self.details) || {_TASK} == 'generate'", _DETAILS),
-    ("!has(self.details) || self.details != self.output", _SAME_COLUMN),
-    IMAGES_RULE,
-    REVISION_RULE,
-)
-
-
-_TENSOR, _PIPELINE = (
-    f"(has(self.model.parallelism) && has(self.model.parallelism.{name}) ? "
-    f"self.model.parallelism.{name} : 1)"
-    for name in ("tensor", "pipeline")
-)
-_NEEDED = f"{_TENSOR} * {_PIPELINE}"
-_WITHOUT_GPUS = "(has(self.resources) && has(self.resources.gpu) && self.resources.gpu == 0)"
 
 
 class VllmModel(TextModel):
     """A language model that runs in vLLM with continuous batching: a replica starts new rows as
     soon as other rows are finished."""
 
-    model_config = ConfigDict(json_schema_extra=rules(*_RULES))
-
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
     IN_PROCESS: ClassVar[bool] = False
-    STEP_RULES = (
-        (
-            f"{GPUS} == {_NEEDED} || ({_WITHOUT_GPUS} && {_PIPELINE} == 1)",
-            "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this, "
-            "or to 0 for vLLM's build for CPUs",
-        ),
-        (f"!{CUSTOM}", "vllm takes GPUs: leave out resources.custom"),
-        (
-            "!has(self.batchSize) || self.batchSize != 'auto'",
-            "vllm makes its batches itself: batchSize is a number",
-        ),
-    )
     WITHOUT_DEVICE: ClassVar[str] = "without GPUs, which vLLM needs unless it was built for CPUs"
 
     runtime: Literal["vllm"]
@@ -318,7 +229,7 @@ class VllmModel(TextModel):
             build = ", or write gpu: 0 for vLLM's build for CPUs"
             raise _error(message + (build if self.parallelism.pipeline == 1 else ""))
         if resources.custom:
-            raise _error("vllm takes GPUs: leave out resources.custom")
+            raise _error("the runtime vllm supports only GPUs: remove resources.custom")
         if batch_size == "auto":
             raise _error("vllm makes its batches itself: batchSize is a number")
 

@@ -26,11 +26,9 @@ from batchinference.spec.read.files import (
     ReadNumpy,
     ReadParquet,
     ReadText,
-    ReadTfrecords,
     ReadVideo,
     ReadWebdataset,
     TextOptions,
-    TfrecordsOptions,
     VideoOptions,
     WebdatasetOptions,
 )
@@ -55,7 +53,6 @@ Read = Annotated[
     | ReadNumpy
     | ReadAudio
     | ReadVideo
-    | ReadTfrecords
     | ReadWebdataset
     | ReadManifest
     | ReadSql

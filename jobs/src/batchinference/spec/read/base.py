@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, OptionsModel, SpecModel, rules
+from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
@@ -18,16 +18,14 @@ Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
-_NO_SHUFFLE = "'shuffle_seed' needs 'shuffle: files'"
-SEED_RULE = ("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE)
+_NO_SHUFFLE = "'shuffleSeed' needs 'shuffle: files'"
 _NO_TYPES = (
     "types: these files define the types of their columns. Remove it, or set partitioning: hive "
     "for the types of partition values"
 )
-TYPES_RULE = ("!has(self.types) || has(self.partitioning)", _NO_TYPES)
 
 
-class ReadOptions(OptionsModel):
+class ReadOptions(SpecModel):
     """Options of all sources."""
 
     override_num_blocks: Blocks | None = None
@@ -37,13 +35,12 @@ class ReadOptions(OptionsModel):
 class FileOptions(ReadOptions):
     """Options of formats that are files."""
 
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, TYPES_RULE))
     TYPES_OF_COLUMNS: ClassVar[bool] = False
     """Whether `types` can name columns of files, and not only partition values."""
 
     include_paths: bool = False
     """Add a column `path` with the path or URI of the file of each row."""
-    path_column: ColumnName | None = Field(default=None, alias="pathColumn")
+    path_column: ColumnName | None = None
     """Add the path or URI of the file of each row as a column of this name, instead of `path`."""
     file_extensions: (
         Annotated[
@@ -91,14 +88,13 @@ class FileOptions(ReadOptions):
 class TypedOptions(FileOptions):
     """Options of formats whose columns can have declared types."""
 
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE))
     TYPES_OF_COLUMNS = True
 
 
 class TableOptions(TypedOptions):
     """Options of formats whose files are tables."""
 
-    duplicate_columns: Literal["fail", "rename"] = Field(default="fail", alias="duplicateColumns")
+    duplicate_columns: Literal["fail", "rename"] = "fail"
     """What happens if a file has several columns of the same name. `fail`: the job is refused.
     `rename`: the second column `v` becomes `v_1`, and so on. The case of names is ignored."""
 
@@ -110,12 +106,12 @@ class RowOptions(FileOptions):
 
     max_row_bytes: RowBytes | None = None
     """Maximum size of a row in bytes after decompression and decoding. A larger row is a failed
-    row. For numpy, the limit applies to all arrays of a file together. The default is 256 MiB, for
-    audio and numpy 1 GiB, and for tfrecords 64 MiB."""
+    row. For numpy, the limit applies to all arrays of a file together. The default is 256 MiB,
+    and for audio and numpy 1 GiB."""
 
     @property
     def row_bytes(self) -> int:
-        """Return `max_row_bytes`, or the default of the format."""
+        """Return `maxRowBytes`, or the default of the format."""
         return self.max_row_bytes or self.DEFAULT_ROW_BYTES
 
 
@@ -132,8 +128,6 @@ class ReadModel(SpecModel):
     """Rows per read task, if tasks can share a file; None if a task reads whole files."""
     INFLATION: ClassVar[int] = 4
     """How many times larger rows are in memory than in files."""
-    SPEEDUP: ClassVar[str] = ""
-    """What makes reading faster, as a sentence."""
 
     format: str
     """The kind of source."""
@@ -224,7 +218,7 @@ class ReadFiles(ReadModel):
     """How to access the object store of the paths."""
     allow_empty: bool = False
     """Whether there may be no files to read. The output is then complete and has no rows. A local
-    path must exist, unless `ignore_missing_paths` is set: a directory or a glob may be empty."""
+    path must exist, unless `ignoreMissingPaths` is set: a directory or a glob may be empty."""
 
     @property
     def path_name(self) -> str | None:

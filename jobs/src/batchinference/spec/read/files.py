@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, MARK, NAMED_ONCE, ColumnName, Columns, Unique, rules
+from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
 from batchinference.spec.media import FrameFields, ImageFields, SoundFields
+from batchinference.spec.quantities import Quantity
 from batchinference.spec.read.base import (
-    SEED_RULE,
     FileOptions,
     ReadFiles,
     RowOptions,
@@ -28,18 +27,11 @@ _SAME_CHARACTER = (
     "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
     "always a quote, so it needs no escape"
 )
-_CHARACTERS = [
-    f"(has(self.{name}) ? self.{name} : '{default}')"
-    for name, default in (("quote", '"'), ("escape", ""), ("comment", ""), ("delimiter", ","))
-]
-_DIFFERENT = " && ".join(
-    f"({one} == '' || {one} != {other})" for one, other in combinations(_CHARACTERS, 2)
-)
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
 """Assumed sizes if the actual sizes are unknown: height and width in pixels; bytes of an object."""
 NullValues = Annotated[
     list[Annotated[str, Field(max_length=64)]],
-    Field(max_length=64, json_schema_extra=NAMED_ONCE),
+    Field(max_length=64),
     Unique,
 ]
 
@@ -78,7 +70,7 @@ class ReadBinary(ReadFiles):
 class ParquetOptions(TableOptions):
     columns: Columns | None = None
     """The columns to read. Other columns are not fetched. All columns by default."""
-    assume_timezone: TimeZone | None = Field(default=None, alias="assumeTimezone")
+    assume_timezone: TimeZone | None = None
     """The time zone of timestamps without one, such as UTC or Europe/Berlin. They become points in
     time, as those with a time zone in other files."""
     int96: Literal["us", "ns"] = "us"
@@ -118,8 +110,6 @@ class ReadJson(ReadFiles):
 
 
 class CsvOptions(TableOptions, RowOptions):
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, (_DIFFERENT, _SAME_CHARACTER)))
-
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
     """The character between two fields. By default, it is a comma, in .tsv files a tab, or what
     the first line names: `sep=;`. This line is skipped."""
@@ -136,14 +126,14 @@ class CsvOptions(TableOptions, RowOptions):
     begins the sequences of MySQL and PostgreSQL: `\\n` is a line feed and `\\t` a tab."""
     comment: Annotated[str, Field(pattern=MARK, max_length=1)] = ""
     """The character at the beginning of lines to leave out, such as `#`."""
-    skip_lines: Annotated[int, Field(ge=0, le=10_000)] = Field(default=0, alias="skipLines")
+    skip_lines: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Number of lines before the header to leave out."""
-    newlines_in_values: bool = Field(default=True, alias="newlinesInValues")
+    newlines_in_values: bool = True
     """Whether values in quotes may contain line ends. If not, a quote that is not closed damages
     one line."""
     decimal: Literal[".", ","] = "."
     """The character before the fraction of a number. With a comma, `1.5` is no number."""
-    null_values: NullValues = Field(default=[], alias="nullValues")
+    null_values: NullValues = []
     """Texts that mean null in all columns. In columns that are not text, an empty field and texts
     such as `NA` and `null` always mean null."""
 
@@ -204,7 +194,7 @@ class AudioOptions(SoundFields, RowOptions):
 
 
 class VideoOptions(FrameFields, FileOptions):
-    fps: Annotated[float, Field(gt=0, le=1000)] | None = None
+    fps: Annotated[float, Field(gt=0, le=1000), *Quantity] | None = None
     """Number of frames to read per second: the first frame at or after each point in time. All
     frames by default."""
     include_timestamps: bool = False
@@ -218,7 +208,6 @@ class ReadImages(ReadFiles):
     EXTENSIONS = PICTURES
     PACKAGED = HEIF
     HAS_TEXTS = False
-    SPEEDUP = "Smaller images (read.options.size) take less time."
 
     format: Literal["images"]
     options: ImageOptions = ImageOptions()
@@ -270,25 +259,6 @@ class ReadVideo(ReadFiles):
         return math.prod(self.options.size or USUAL_FRAME) * 3
 
 
-class TfrecordsOptions(RowOptions):
-    DEFAULT_ROW_BYTES = 64 << 20
-
-    list_columns: Columns | None = None
-    """Features that are always lists. Any other feature is a list only if the first records have
-    several values for it."""
-
-
-class ReadTfrecords(ReadFiles):
-    """Files of tf.train.Example records, optionally compressed with gzip. Each feature is a
-    column."""
-
-    EXTENSIONS = ("tfrecords", "tfrecord", "tfrec", "tfrecords.gz", "tfrecord.gz", "tfrec.gz")
-    AMBIGUOUS = ("gz",)
-
-    format: Literal["tfrecords"]
-    options: TfrecordsOptions = TfrecordsOptions()
-
-
 class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
     """Decode members by their extension: images, JSON, text, and the labels in .cls and .index,
@@ -297,7 +267,7 @@ class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     suffixes: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
-            Field(min_length=1, max_length=64, json_schema_extra=NAMED_ONCE),
+            Field(min_length=1, max_length=64),
             Unique,
         ]
         | None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Values, check_json_size
-from batchinference.spec.base import NAMED_ONCE, SQL_NAME, Columns, Unique, rules
+from batchinference.spec.base import SQL_NAME, Columns, Unique
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -22,29 +22,19 @@ Items = Annotated[
 ]
 SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
-_SHARDS = "'shard_keys' and an 'override_num_blocks' above 1 need each other"
+_SHARDS = "'shardKeys' and an 'overrideNumBlocks' above 1 need each other"
 
 
 class SqlOptions(ReadOptions):
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "has(self.shard_keys) == (has(self.override_num_blocks) && "
-                "self.override_num_blocks > 1)",
-                _SHARDS,
-            )
-        )
-    )
-
     shard_keys: (
         Annotated[
             list[SqlName],
-            Field(min_length=1, max_length=8, json_schema_extra=NAMED_ONCE),
+            Field(min_length=1, max_length=8),
             Unique,
         ]
         | None
     ) = None
-    """Columns whose hash divides the rows into `override_num_blocks` concurrent queries. The
+    """Columns whose hash divides the rows into `overrideNumBlocks` concurrent queries. The
     database must support MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"
     """The database function that computes a number from the shard keys."""

@@ -15,7 +15,6 @@ from batchinference.spec.write.base import (
 )
 from batchinference.spec.write.files import (
     WriteCsv,
-    WriteImages,
     WriteJson,
     WriteNumbered,
     WriteParquet,
@@ -23,6 +22,6 @@ from batchinference.spec.write.files import (
 )
 from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLance, WriteSql
 
-WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteWebdataset | WriteImages
+WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteWebdataset
 WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql
 Write = Annotated[WriteFiles | WriteTable, Field(discriminator="format")]

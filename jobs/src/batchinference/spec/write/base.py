@@ -7,13 +7,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from batchinference.spec.base import NAMED_ONCE, ColumnName, Columns, SpecModel, Unique
+from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
-PartitionColumns = Annotated[
-    list[ColumnName], Field(min_length=1, max_length=8, json_schema_extra=NAMED_ONCE), Unique
-]
+PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
 
 
 class WriteModel(SpecModel):
@@ -23,8 +21,6 @@ class WriteModel(SpecModel):
     """Whether a file without rows has columns."""
     READ_IN_PARTS: ClassVar[bool] = False
     """Whether the first rows of a file can be read without the others."""
-    FILE_PER_ROW: ClassVar[bool] = False
-    """Whether a file holds one row, and a row may have no file."""
 
     format: str
     """The format of the output."""

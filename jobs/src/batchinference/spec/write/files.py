@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, rules
+from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
 _HIDDEN_PREFIXES = ("_", ".")
 """Readers skip files and directories whose names have these prefixes."""
-_HIDDEN_RULES = tuple(
-    (
-        f"!has(self.partitionBy) || !self.partitionBy.exists(name, name.startsWith('{prefix}'))",
-        f"partitionBy: readers leave out directories whose names begin with '{prefix}'. Rename the "
-        "column first, with a step renameColumns",
-    )
-    for prefix in _HIDDEN_PREFIXES
-)
-_ROW_NUMBER_RULES = tuple(
-    (
-        f"!has(self.rowNumber) || !has(self.{field}) || !(self.rowNumber in self.{field})",
-        f"rowNumber: it adds a column that {field} names: choose another name",
-    )
-    for field in ("columns", "partitionBy")
-)
 
 
 class WriteDirectories(WritePartitioned):
     """Files in directories that are named after the values of columns."""
-
-    model_config = ConfigDict(json_schema_extra=rules(*_HIDDEN_RULES))
 
     @model_validator(mode="after")
     def _check_partition_columns(self) -> Self:
@@ -50,13 +33,6 @@ class WriteDirectories(WritePartitioned):
 
 class WriteNumbered(WriteRows, WriteDirectories):
     """Files whose rows can be numbered."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            *_HIDDEN_RULES,
-            *_ROW_NUMBER_RULES,
-        )
-    )
 
     row_number: ColumnName | None = None
     """The name of a new first column with the number of the input row of each row: the number of
@@ -129,29 +105,3 @@ class WriteWebdataset(WriteRows, WriteDirectories):
     @property
     def _key_columns(self) -> list[str]:
         return [self.key_column] if self.key_column else []
-
-
-class WriteImages(WriteDirectories):
-    """Image files, one per row. A row without an image has no file."""
-
-    FILE_PER_ROW = True
-
-    format: Literal["images"]
-    column: ColumnName = "image"
-    """The column with pixels (height x width, with 1, 3 or 4 channels) or encoded images."""
-    file_format: Literal["png", "jpeg", "webp"] = "png"
-    """The format of the files. Encoded images that already have this format are not changed."""
-    name_column: ColumnName | None = None
-    """A column with names or paths. The name of each file ends with the last part of this path."""
-
-    @property
-    def column_fields(self) -> dict[str, list[str]]:
-        return super().column_fields | {"column": [self.column], "nameColumn": self._name_columns}
-
-    @property
-    def columns_needed(self) -> list[str] | None:
-        return [self.column, *self._name_columns]
-
-    @property
-    def _name_columns(self) -> list[str]:
-        return [self.name_column] if self.name_column else []

@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Literal, Self
 
-from pydantic import ConfigDict, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import rules
 from batchinference.spec.databases import (
     Catalog,
     Database,
@@ -43,18 +42,6 @@ class WriteDelta(WriteRows):
 
 class WriteIceberg(WriteRows):
     """An Iceberg table in a catalog. `path` is for the report and the error records of the job."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("self.table.contains('.')", _NO_NAMESPACE),
-            (
-                "!has(self.catalog) || !has(self.catalog.properties) || "
-                "!('warehouse' in self.catalog.properties) || "
-                "!self.catalog.properties['warehouse'].startsWith('az://')",
-                _WAREHOUSE,
-            ),
-        )
-    )
 
     CASELESS = True
 

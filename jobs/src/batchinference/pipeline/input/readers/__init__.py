@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = arrow_files.CHUNK_ROWS
 """Rows per table that a reader yields, if it can choose the number."""
-MAX_COLUMNS = arrow_files.MAX_COLUMNS
 Found = TypeVar("Found")
 
 
@@ -140,11 +139,6 @@ class Reader(Protocol):
     def types(self) -> dict[str, pa.DataType]:
         """Return the types of the columns whose type is known before reading, after `prepare`."""
         return {}
-
-    def why_text(self, column: str) -> str:
-        """Return which value makes a column text, after `prepare`; empty if that is unknown, or if
-        most of its values are texts."""
-        return ""
 
 
 @runtime_checkable
@@ -361,7 +355,6 @@ READERS = {
     "numpy": Entry("numpy", "NumpyReader"),
     "audio": Entry("whole_file", "AudioReader", ("soundfile", "av")),
     "video": Entry("video", "VideoReader", ("av",)),
-    "tfrecords": Entry("tfrecords", "TfrecordsReader", ("google_crc32c",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
     "manifest": Entry("url_list", "ManifestReader"),
 }

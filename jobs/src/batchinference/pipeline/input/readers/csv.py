@@ -8,27 +8,37 @@ files. A column without a type is text.
 from __future__ import annotations
 
 import io
-from bisect import bisect_left, bisect_right
+import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import RENAME, check_known, check_names, unique_names
-from batchinference.pipeline.column_types import arrow_type, shown
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.csv_dialect import Dialect
-from batchinference.pipeline.input.csv_hints import CsvSample, check_options
-from batchinference.pipeline.input.csv_parser import Rejected, parse_rows, parse_sample, read_header
-from batchinference.pipeline.input.csv_structure import Damage
-from batchinference.pipeline.input.csv_text import CsvText
+from batchinference.pipeline.input.csv_text import (
+    LINE_END,
+    CsvText,
+    Damage,
+    Rejected,
+    parse_rows,
+    parse_sample,
+    read_header,
+)
 from batchinference.pipeline.input.csv_types import CsvTypes
-from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
+from batchinference.pipeline.input.encoding_hints import (
+    Utf8Converter,
+    Utf8Stream,
+    check_beginning,
+    check_encoding,
+    is_utf8,
+)
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
-from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
 from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
@@ -45,6 +55,9 @@ MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
 SAMPLE_BYTES = 4 << 20
 """Bytes of all files together from which types are inferred. Smaller inputs are read completely, so
 that no value is found too late to be text."""
+COMPARED_LINES = 20
+"""Lines from the header on in which other delimiters are looked for."""
+_DELIMITERS = (b";", b"\t", b"|", b",", b"\1")
 BAD_ROWS = 10_000
 """Maximum number of rows of a BadRow."""
 
@@ -57,7 +70,6 @@ class CsvReader(Reader):
         self._options, self._adjustable = plain(options), adjustable
         self._fix = "Set read.options.encoding" if adjustable else "Convert the file to UTF-8"
         self._encoding = None if is_utf8(options.encoding) else options.encoding
-        self._odd_texts: dict[str, str] = {}
         self._limit = min(max(options.row_bytes, MIN_ROW_BYTES), MAX_BLOCK)
         self._types = CsvTypes(
             declared=parse_types(options.types),
@@ -70,7 +82,6 @@ class CsvReader(Reader):
 
     def prepare(self, samples: list[Location]) -> None:
         columns: dict[str, list[pa.Array]] = defaultdict(list)
-        files: dict[str, list[str]] = defaultdict(list)
         names: dict[str, list[str]] = {}
         damaged = ""
         for file, lines in samples_of(samples, SAMPLE_BYTES):
@@ -82,7 +93,6 @@ class CsvReader(Reader):
                 names[file.uri] = list(sampled)
             for name, column in sampled.items():
                 columns[name] += column.chunks
-                files[name] += [file.uri] * column.num_chunks
         arrays = {name: pa.chunked_array(parts, pa.binary()) for name, parts in columns.items()}
         self.lacking = describe_lacking(names)
         if damaged and not arrays:
@@ -90,22 +100,6 @@ class CsvReader(Reader):
         for name in self._types.declared if arrays else ():
             check_known(f"types.{name}", name, list(arrays))
         self._types = replace(self._types, sampled=self._types.infer(arrays))
-        self._note_odd_texts(arrays, files)
-
-    def _note_odd_texts(
-        self, columns: Mapping[str, pa.ChunkedArray], files: Mapping[str, list[str]]
-    ) -> None:
-        """Remember the first text of each column of numbers that is text because of it. `files`
-        are those of the chunks of each column."""
-        for name, column in columns.items():
-            is_text = name not in self._types.declared and self._types.sampled[name] == "string"
-            if is_text and (row := self._types.odd_text(column)) is not None:
-                ends = list(accumulate(map(len, column.chunks)))
-                value = shown(column[row].as_py().decode(errors="replace"))
-                self._odd_texts[name] = f"{files[name][bisect_right(ends, row)]} has {value}"
-
-    def why_text(self, column: str) -> str:
-        return self._odd_texts.get(column, "")
 
     def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:
         """Return the columns of a sample as bytes, or the damage of its header. Raises BadInput if
@@ -117,26 +111,17 @@ class CsvReader(Reader):
             text = self._text(io.BytesIO(content), dialect)
         except ValueError as error:
             raise BadInput(f"{error} ({file.uri})") from None
-        header = text.position
+        beginning = text.beginning
         try:
             names = self._names(text)
         except ValueError:
             return {}  # the file becomes a failed row when it is read
         if isinstance(names, Damage):
             return names
+        if self._adjustable and self._options.delimiter is None and len(names) == 1:
+            _check_delimiter(file.uri, beginning, dialect.quote)
         check_names(names, file.uri, *([RENAME] if self._adjustable else []))
-        table, damages = parse_sample(text, len(names))
-        sample = CsvSample(content, text.dialect, header, len(names), table.num_rows, damages)
-
-        def damages_with(dialect: Dialect) -> int:
-            other = self._text(io.BytesIO(content), dialect)
-            columns = self._names(other)
-            return 1 if isinstance(columns, Damage) else parse_sample(other, len(columns))[1]
-
-        if self._adjustable:
-            unknown = self._options.delimiter is None
-            check_options(file.uri, sample, damages_with, delimiter=unknown)
-        return dict(zip(names, table.columns, strict=True))
+        return dict(zip(names, parse_sample(text, len(names)).columns, strict=True))
 
     def _dialect(self, file: Location) -> Dialect:
         options = self._options
@@ -200,6 +185,21 @@ class CsvReader(Reader):
     def types(self) -> dict[str, pa.DataType]:
         kinds = {**self._types.sampled, **self._types.declared}
         return {name: arrow_type(kind) for name, kind in kinds.items()}
+
+
+def _check_delimiter(uri: str, beginning: bytes, quote: bytes) -> None:
+    """Raise BadInput if each line, which has one field, has the same number of another delimiter.
+    `beginning` is that of the file from the header on."""
+    quoted = re.compile(b"%b[^%b]*%b" % ((re.escape(quote or b"\r"),) * 3))
+    lines = [quoted.sub(b"", line) for line in LINE_END.split(beginning) if line][:COMPARED_LINES]
+    for delimiter in _DELIMITERS if len(lines) > 1 else ():
+        numbers = {line.count(delimiter) for line in lines}
+        if len(numbers) == 1 and 0 not in numbers:
+            shown = delimiter.decode().encode("unicode_escape").decode()
+            raise BadInput(
+                f'read.options.delimiter: {uri} has "{shown}" in each line, and one column. Set it '
+                f'to "{shown}"'
+            )
 
 
 def _bad_rows(damage: Damage) -> Iterator[BadRow]:

@@ -1,23 +1,21 @@
 """Reads JSON files: one object per line, or one array of objects per file.
 
 Column types are inferred from the beginning of many files and apply to all files, so that every
-output file has the same schema.
-
-The number of different fields in the rows of a file is limited. Every row of a table has a cell for
-every field of all other rows: if each line has a different field, memory grows with the square of
-the number of lines, and 4 MB of them take 1 TB.
-"""
+output file has the same schema."""
 
 from __future__ import annotations
 
+import codecs
 import itertools
+import json
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.input.json_lines import as_lines, explained, spans_lines
-from batchinference.pipeline.input.json_rows import SLICE_BYTES, Fields, JsonRows, sampled_rows
+from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
@@ -27,47 +25,39 @@ from batchinference.pipeline.input.readers.records import (
 )
 from batchinference.pipeline.input.signatures import packed_as
 from batchinference.pipeline.json_texts import lines_of
-from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import parse_types
 
 if TYPE_CHECKING:
     from batchinference.spec.read import JsonOptions
 
-LEAST_BYTES = 1 << 15
+SLICE_BYTES, LEAST_BYTES = 1 << 19, 1 << 15
+"""Approximate bytes of the rows that are parsed together, and the minimum if rows may have fields
+of their own."""
 MAX_CELLS = 1 << 24
 """Maximum rows times columns of a table. Each cell takes 8 bytes, and more if it is text."""
-MAX_FILE_VALUES = 1 << 24
-"""Maximum number of values of a file that is one document. Each takes at least 64 bytes."""
 _BETWEEN_ROWS = b"}\n{"
+ARRAY = "a file that is one array is read with read.options.lines: false"
+_NEXT_OBJECT = re.compile(rb"(?<=\})\s*\n\s*(?=\{)")
+"""What separates two objects that are not on one line each. Within an object, there is a comma."""
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
+_KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"}
+"""The kind of a JSON value that is no object, by its first character. Any other is a number."""
 
 
 def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
     """Yield the same rows, with adjacent tables concatenated if their schemas are equal."""
-    tables: list[pa.Table] = []
-    for part in parts:
-        if tables and not _fits(part, tables):
-            yield _concatenated(tables)
-            tables = []
-        if isinstance(part, BadRow):
-            yield part
+    for schema, group in itertools.groupby(parts, _schema_of):
+        if schema is None:
+            yield from group
         else:
-            tables.append(part)
-    if tables:
-        yield _concatenated(tables)
+            yield pa.concat_tables(group)
 
 
-def _fits(part: Chunk, tables: list[pa.Table]) -> bool:
-    first = tables[0]
-    if isinstance(part, BadRow) or part.schema != first.schema or not first.num_columns:
-        return False  # concatenating tables without columns would lose the number of rows
-    rows: int = sum(table.num_rows for table in tables)
-    columns: int = first.num_columns
-    return rows * columns <= MAX_CELLS
-
-
-def _concatenated(tables: list[pa.Table]) -> pa.Table:
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+def _schema_of(part: Chunk) -> pa.Schema | None:
+    """Return the schema of a table; None if it has no columns, because concatenating such tables
+    would lose the number of rows."""
+    return None if isinstance(part, BadRow) or not part.num_columns else part.schema
 
 
 def row_slices(rows: bytes) -> Iterator[bytes]:
@@ -103,9 +93,6 @@ def _cut(rows: bytes, start: int, stop: int) -> int:
     return line or len(rows)
 
 
-SMALLER_FILE = "Split the file, or write one row per line and set read.options.lines to true"
-
-
 class JsonReader(Reader):
     other_format = staticmethod(packed_as)
 
@@ -135,13 +122,8 @@ class JsonReader(Reader):
         return next(line_chunks(file, self._most), b"")
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        fields = Fields(self._rows.schema)
         for chunk in self._chunks(file) if self._lines else self._elements(file):
-            rows = [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._rows)
-            for part in rows:
-                if isinstance(part, pa.Table):
-                    fields.add(part.schema)
-                yield part
+            yield from [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._rows)
 
     def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
         """Yield a file of objects in chunks of lines. Raises ValueError if it is one array."""
@@ -156,8 +138,6 @@ class JsonReader(Reader):
         content = whole(file, self._most)
         if found := packed_as(content):
             raise ValueError(f"the file is {found}")
-        check_depth(content)
-        check_size(content, MAX_FILE_VALUES, SMALLER_FILE)
         for is_row, lines in itertools.groupby(lines_of(content), lambda line: line[:1] == "{"):
             if is_row:
                 yield "".join(line + "\n" for line in lines).encode()
@@ -203,3 +183,44 @@ def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
         half = len(lines) // 2
         yield from _rows_of(b"".join(lines[:half]), rows)
         yield from _rows_of(b"".join(lines[half:]), rows)
+
+
+def spans_lines(content: bytes) -> bool:
+    """Return whether JSON begins with an array or an object that ends on a later line.
+
+    Raises ValueError if it is UTF-16, or compressed."""
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if found := "UTF-16. Convert it to UTF-8" if wide else packed_as(content):
+        raise ValueError(f"the file is {found}")
+    first, _, rest = content.lstrip().partition(b"\n")
+    first, next_mark = first.rstrip(), rest.lstrip()[:1]
+    if not first.startswith(b"{"):
+        return first.startswith(b"[") and not first.endswith(b"]")
+    # in an object, a brace cannot follow a brace or a comma: then the first line is damaged
+    return first.endswith((b"[", b":")) or (first.endswith((b"{", b",")) and next_mark != b"{")
+
+
+def as_lines(content: bytes) -> bytes:
+    """Return objects that span lines as JSON Lines. Raises ValueError for an array."""
+    if content.lstrip().startswith(b"["):
+        raise ValueError(f"the file is one JSON array over several lines: {ARRAY}")
+    return b"\n".join(map(_as_line, _NEXT_OBJECT.split(content)))
+
+
+def _as_line(row: bytes) -> bytes:
+    # in a text, a line end is as invalid as a tab, and must not become a space
+    row = _TEXT.sub(lambda text: re.sub(rb"[\r\n]", b"\t", text[0]), row)
+    return b" ".join(row.splitlines())
+
+
+def explained(error: ValueError, line: str) -> ValueError:
+    """Return the error of a line that cannot be parsed, with a cause that users know."""
+    if line.startswith("{"):
+        comma = line.endswith("},")
+        return ValueError(f"the line ends with a comma. Remove it ({error})") if comma else error
+    with suppress(ValueError, RecursionError):
+        json.loads(line)
+        kind = _KINDS.get(line[0], "number")
+        hint = f": {ARRAY}" if kind == "array" else ""
+        return ValueError(f"the line is a JSON {kind}, and must be an object{hint}")
+    return ValueError(f"the line is no JSON object ({error})")

@@ -26,7 +26,7 @@ SAMPLE_BYTES = 4 << 20
 """Bytes of a file that are read to estimate its number of rows."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ"
 TOO_LARGE = (
-    "read.options.max_row_bytes: the {0} has more bytes than the limit ({1}). Raise the limit, or "
+    "read.options.maxRowBytes: the {0} has more bytes than the limit ({1}). Raise the limit, or "
     "reduce the size of the {0}"
 )
 """The message for a line or a file above the limit."""

@@ -43,7 +43,6 @@ from batchinference.pipeline.storage.http import (
     TransientFetchError,
 )
 from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.spec.file_extensions import PARQUET, extension_of
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
@@ -57,7 +56,7 @@ HELD_BYTES = 1 << 30
 """Limits for the rows that a read task fetches or holds at a time, and for their bytes. Rows are
 decoded one at a time, just before they are yielded: decoded images are much larger, and a task has
 one CPU."""
-_FIX = "with read.options.on_unreachable: error, only such rows fail"
+_FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 
 @dataclass(frozen=True)
@@ -161,13 +160,13 @@ class ManifestReader(DivisibleReader):
 
     def _fetched(self, uri: Any, file: Location) -> bytes | Exception:
         """Return the content of a URI, or the error of its row. Raises JobFailure if the URI is
-        unreachable and `on_unreachable` is `fail`."""
+        unreachable and `onUnreachable` is `fail`."""
         try:
             if not uri or not isinstance(uri, str):
                 raise PermanentFetchError(
                     f"there is no address in column '{self._options.column}', but {uri!r}"
                 )
-            return retry_without_limit(lambda: self._fetcher.fetch(uri, file))
+            return self._fetcher.fetch(uri, file)
         except TransientFetchError as error:
             if self._options.on_unreachable == "fail":
                 raise JobFailure(f"{error} ({_FIX})") from error

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import av
 
 from batchinference.pipeline.error_attribution import raise_storage_error
-from batchinference.pipeline.input.readers.frames import FrameReader
+from batchinference.pipeline.input.readers.images import FrameReader
 from batchinference.pipeline.input.readers.records import up_to_damage
 from batchinference.pipeline.input.signatures import is_video
 from batchinference.pipeline.media.films import estimated_frames, film_frames
-from batchinference.pipeline.media.frames import Frame
+from batchinference.pipeline.media.images import Frame
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import VideoOptions
 

@@ -18,12 +18,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.json_rows import (
-    MAX_FIELDS,
-    Fields,
-    JsonRows,
-    sampled_rows,
-)
+from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.json import row_slices
 from batchinference.pipeline.input.readers.records import (
@@ -49,7 +44,6 @@ from batchinference.pipeline.row_warnings import (
     collect_warnings,
     with_warnings,
 )
-from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import parse_types
 from batchinference.spec.file_extensions import HEIF, PICTURES
@@ -97,9 +91,7 @@ class WebdatasetReader(Reader):
         self._check_types()
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
-        self._names = [name for name in names if name != KEY][
-            :MAX_FIELDS
-        ]  # any other member becomes a column where it occurs
+        self._names = [name for name in names if name != KEY]
         some = (sample for found in inspected_files for sample in found[:SAMPLE_ROWS])
         members = (item for sample in some for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
@@ -160,13 +152,12 @@ class WebdatasetReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with opened(file) as source:
-            fields = Fields(self._json.schema, [KEY, *self._names])
-            yield from self._tables(self._samples(samples_of, source), fields)
+            yield from self._tables(self._samples(samples_of, source))
 
     def counter(self) -> Reader:
         return _SampleCounter(self._options)
 
-    def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
+    def _tables(self, samples: Iterator[Sample | Exception]) -> Iterator[Chunk]:
         rows: list[Row] = []
         size = 0
         for sample in samples:
@@ -176,16 +167,16 @@ class WebdatasetReader(Reader):
                 if not is_about_the_file(error):
                     raise
                 # a decoder may raise any error: the row has failed
-                yield from [*self._run(rows, fields), BadRow(error, 1, _about_members(sample))]
+                yield from [*self._run(rows), BadRow(error, 1, _about_members(sample))]
                 rows, size = [], 0
                 continue
             full = size > CHUNK_BYTES or len(rows) == CHUNK_SAMPLES
             if rows and (full or row.keys() != rows[0].keys()):
-                yield from self._run(rows, fields)
+                yield from self._run(rows)
                 rows, size = [], 0
             rows.append(row)
             size += sum(map(_bytes, row.values()))
-        yield from self._run(rows, fields)
+        yield from self._run(rows)
 
     def _row(self, sample: Sample | Exception) -> Row:
         if isinstance(sample, Exception):
@@ -201,7 +192,7 @@ class WebdatasetReader(Reader):
                 "the keys. Rename the member"
             )
         if sample.too_large is not None:
-            limit = f"max_row_bytes ({self._options.row_bytes})"
+            limit = f"maxRowBytes ({self._options.row_bytes})"
             raise ValueError(
                 f"sample '{sample.key}' has more bytes than {limit} with '{sample.too_large}'"
             )
@@ -212,7 +203,7 @@ class WebdatasetReader(Reader):
                 row[name] = self._decode(name, content)
                 size += _bytes(row[name])
                 if size > self._options.row_bytes:
-                    limit = f"max_row_bytes ({self._options.row_bytes}) once decoded"
+                    limit = f"maxRowBytes ({self._options.row_bytes}) once decoded"
                     raise ValueError(f"sample '{sample.key}' has more bytes than {limit}")
         return {**row, WARNING_COLUMN: [*_about_members(sample), *warnings]}
 
@@ -240,15 +231,13 @@ class WebdatasetReader(Reader):
     def _kind(self, name: str) -> str:
         return _KINDS.get(name.rpartition(".")[2], "bytes") if self._options.decoder else "bytes"
 
-    def _run(self, rows: list[Row], fields: Fields) -> Iterator[Chunk]:
+    def _run(self, rows: list[Row]) -> Iterator[Chunk]:
         """Yield rows with the same members as a table. A row that does not fit becomes a BadRow."""
         if not rows:
             return
         try:
             names = [name for name in rows[0] if name != WARNING_COLUMN]
-            fields.add_columns(names)
-            columns = {name: self._array(name, [row[name] for row in rows], fields)
-                       for name in names}  # fmt: skip
+            columns = {name: self._array(name, [row[name] for row in rows]) for name in names}
             yield with_warnings(
                 pa.table(columns), dict(enumerate(row[WARNING_COLUMN] for row in rows))
             )
@@ -257,16 +246,17 @@ class WebdatasetReader(Reader):
                 yield BadRow(error, 1, rows[0][WARNING_COLUMN])
                 return
             half = len(rows) // 2
-            yield from self._run(rows[:half], fields)
-            yield from self._run(rows[half:], fields)
+            yield from self._run(rows[:half])
+            yield from self._run(rows[half:])
 
-    def _array(self, name: str, values: list[Any], fields: Fields) -> pa.Array | pa.ChunkedArray:
+    def _array(self, name: str, values: list[Any]) -> pa.Array | pa.ChunkedArray:
         kind = "text" if name == KEY else self._kind(name)
         if kind == "picture":
             return images.to_arrow(values, self._options.size)
         if kind == "json":
             known = self._json.of_column(name)
-            return _parsed(b"".join(values), known, fields).column(name)
+            parts = [known.parse(lines) for lines in row_slices(b"".join(values))]
+            return pa.concat_tables(parts, promote_options="permissive").column(name)
         return pa.array(values, pa.int64() if name in self._integers else _TYPES[kind])
 
     def rows_in(self, file: Location, size: int) -> int | None:
@@ -281,7 +271,7 @@ class WebdatasetReader(Reader):
 class _SampleCounter(WebdatasetReader):
     """Yields a row without values for each sample, which is not decoded."""
 
-    def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
+    def _tables(self, samples: Iterator[Sample | Exception]) -> Iterator[Chunk]:
         yield from (BadRow(_NOT_DECODED, 1) for _ in samples)
 
 
@@ -307,18 +297,8 @@ def _text(name: str, content: bytes) -> str:
 
 
 def _line(name: str, content: bytes) -> bytes:
-    check_depth(content)
-    check_size(content)
     (value,) = lines_of(content, elements=False)
     return f"{{{json.dumps(name)}: {value}}}\n".encode()
-
-
-def _parsed(lines: bytes, known: JsonRows, fields: Fields) -> pa.Table:
-    """Return JSON members as a table. Raises ValueError or TypeError if types do not unify."""
-    parts = [known.parse(rows) for rows in row_slices(lines)]
-    for part in parts:
-        fields.add(part.schema)
-    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _line_or_none(name: str, content: bytes) -> bytes:

@@ -40,7 +40,7 @@ class WholeFileReader(Reader):
         raise NotImplementedError
 
     def fetch(self, file: Location) -> bytes:
-        """Return the bytes of a file, at most `max_row_bytes` + 1, which shows that it is too
+        """Return the bytes of a file, at most `maxRowBytes` + 1, which shows that it is too
         large."""
         return file.read(self.max_row_bytes + 1)
 

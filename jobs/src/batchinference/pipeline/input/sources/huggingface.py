@@ -1,7 +1,12 @@
-"""Reads datasets from the Hugging Face Hub or saved by `datasets`, with Ray's datasource."""
+"""Reads datasets from the Hugging Face Hub or saved by `datasets`, with Ray's datasource.
+
+The state in a saved folder names its files, and the library follows any path. The folder is input,
+so it must not make the job read anything else: only files in the folder are opened.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -15,7 +20,6 @@ from ray.data.block import Block
 from batchinference.pipeline.errors import BadInput, describe
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
-from batchinference.pipeline.input.sources.dataset_folder import load_folder
 from batchinference.pipeline.ray_compat import HuggingFaceDatasource
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import local_path
@@ -23,6 +27,8 @@ from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
 
 PART_ROWS, MOST_PARTS = 1000, 64
 """Rows per part, and the maximum number of parts, of a dataset that can be split at any row."""
+_STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
+"""Files that `save_to_disk` writes: to the folder of a split, to the folder, to both."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
@@ -48,7 +54,7 @@ class Part:
     def _load(self) -> datasets.Dataset | datasets.IterableDataset:
         options = self.options
         if self.is_folder:
-            return _split_of(load_folder(self.path, options), options)
+            return _split_of(load_folder(Path(self.path)), options)
         if Path(self.path).exists():  # the library would prefer it to the Hub
             raise BadInput(
                 f"read.name '{self.path}': there is a folder of this name here. Run the "
@@ -92,6 +98,61 @@ def open_source(read: ReadHuggingface) -> TableInput:
         repeatable=read.is_path or read.options.revision is not None,
         version=_commit(read),
     )
+
+
+def load_folder(folder: Path) -> Any:
+    """Return the dataset that `save_to_disk` has written to a folder; a dictionary if it has
+    splits. Raises BadInput if there is none, or if the folder names anything outside of it."""
+    if (folder / _STATE).exists():
+        return _saved_split(folder, "")
+    if not (folder / _SPLITS).exists():
+        raise BadInput(
+            f"read.name '{folder}': there is no dataset of save_to_disk. Read the files of other "
+            "folders with their own format, such as parquet"
+        )
+    splits = _json(folder, _SPLITS).get("splits")
+    if not isinstance(splits, list):
+        raise BadInput(f"read.name '{folder}': {_SPLITS} has no list 'splits'")
+    for split in splits:
+        _inside(folder, split or None, _SPLITS)
+    return datasets.DatasetDict({split: _saved_split(folder, split) for split in splits})
+
+
+def _saved_split(folder: Path, split: str) -> datasets.Dataset:
+    state = f"{split}/{_STATE}".lstrip("/")
+    files = _json(folder, state).get("_data_files")
+    if not isinstance(files, list) or not files:
+        raise BadInput(f"read.name '{folder}': {state} has no list '_data_files'")
+    named = [file.get("filename") if isinstance(file, dict) else None for file in files]
+    paths = [_inside(folder / split, name, state) for name in named]
+    info = datasets.DatasetInfo.from_dict(_json(folder, f"{split}/{_INFO}".lstrip("/")))
+    return datasets.concatenate_datasets(
+        [datasets.Dataset.from_file(str(path), info=info.copy()) for path in paths]
+    )
+
+
+def _json(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(_inside(folder, name, name).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"{name} cannot be parsed ({type(error).__name__})"
+        raise BadInput(f"read.name '{folder}': {problem}") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"read.name '{folder}': {name} is not a mapping")
+    return found
+
+
+def _inside(folder: Path, name: object, source: str) -> Path:
+    """Return the path of a file or folder that `source` names. Raises BadInput if it is not below
+    the folder, also because of links."""
+    path, root = folder / str(name), folder.resolve()
+    below = isinstance(name, str) and path.resolve() != root
+    if not below or not path.resolve().is_relative_to(root) or not path.exists():
+        raise BadInput(
+            f"read.name '{folder}': {source} names '{str(name)[:200]}', which is not below it. "
+            "Copy the data into the folder"
+        )
+    return path
 
 
 def _commit(read: ReadHuggingface) -> str | None:

@@ -164,14 +164,14 @@ def _check_shards(
     shard = f"MOD(ABS({options.shard_hash_fn}({source.shard_keys})), {shards})"
     if not source.supports_sharding(shards):
         raise BadInput(
-            f"read.options.shard_hash_fn: the database cannot compute {shard}: name another "
-            "function, or remove shard_keys and override_num_blocks"
+            f"read.options.shardHashFn: the database cannot compute {shard}: name another "
+            "function, or remove shardKeys and overrideNumBlocks"
         )
     unassigned = database.first_value(
         f"SELECT COUNT(*) FROM {_as_subquery(source.sql)} WHERE {shard} IS NULL"  # noqa: S608
     )
     if unassigned:
         raise BadInput(
-            f"read.options.shard_keys: {unassigned} row(s) have no value there and would be in no "
+            f"read.options.shardKeys: {unassigned} row(s) have no value there and would be in no "
             "shard: name other columns, or leave those rows out of the query"
         )

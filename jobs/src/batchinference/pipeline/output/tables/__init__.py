@@ -153,8 +153,25 @@ class Table(CommittedTable, ABC):
         return what `register` needs."""
 
     @abstractmethod
+    def existing(self) -> Any:
+        """Return the table as its library opens it; None if it does not exist."""
+
+    @abstractmethod
+    def commits_in(self, existing: Any, mark: str) -> int:
+        """Return the number of commits with this mark in an opened table."""
+
+    @abstractmethod
+    def head(self, existing: Any, count: int) -> list[Row]:
+        """Return up to `count` rows of an opened table."""
+
+    def commits(self, mark: str) -> int:
+        existing = self.existing()
+        return 0 if existing is None else self.commits_in(existing, mark)
+
     def first_rows(self, count: int) -> list[Row]:
         """Return up to `count` rows of the table."""
+        existing = self.existing()
+        return [] if existing is None else self.head(existing, count)
 
     def holds_rows(self) -> bool:
         return bool(self.first_rows(1))

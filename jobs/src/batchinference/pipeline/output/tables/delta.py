@@ -46,22 +46,11 @@ class DeltaLakeTable(Table):
         self.partition_by = tuple(write.partition_by or ())
 
     def load(self) -> None:
-        table = self._table()
+        table = self.existing()
         if table is not None:
-            found = table.metadata()
-            if not self._append and found.configuration.get("delta.appendOnly") == "true":
-                self._check_no_rows()
-            where = f"at '{self._address.uri}'"
-            self.partition_by = partitions_of(where, self.partition_by, found.partition_columns)
+            where, found = f"at '{self._address.uri}'", table.metadata().partition_columns
+            self.partition_by = partitions_of(where, self.partition_by, found)
             self.types = pa.schema(table.schema().to_arrow()) if self._append else None
-
-    def _check_no_rows(self) -> None:
-        """Raise BadOutput if a table that takes only new rows has rows."""
-        if self.holds_rows():
-            raise BadOutput(
-                f"write.mode: the rows of the table at '{self._address.uri}' cannot be removed "
-                "(delta.appendOnly=true). Set the mode to append, or choose another path"
-            )
 
     def convert(self, table: pa.Table) -> pa.Table:
         check_case(table.column_names, self.types.names if self.types is not None else ())
@@ -83,20 +72,30 @@ class DeltaLakeTable(Table):
         stats = json.dumps({"numRecords": count})
         return AddAction(name, len(content), values, int(time.time() * 1000), True, stats)
 
-    def commits(self, mark: str) -> int:
-        table = self._table()
-        return 0 if table is None else _commits(table, mark)
+    def existing(self) -> DeltaTable | None:
+        if not (self._address / "_delta_log").files():
+            return None
+        options = self._address.storage_options
+        return DeltaTable(self._address.library_uri, storage_options=options)
+
+    def commits_in(self, existing: DeltaTable, mark: str) -> int:
+        return int(existing.transaction_version(_application(mark)) is not None)
+
+    def head(self, existing: DeltaTable, count: int) -> list[Row]:
+        return list(checked(existing.to_pyarrow_dataset().head(min(count, MAX_ROWS))).to_pylist())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        table = self._table()
+        table = self.existing()
         # Delta reports a conflict if a concurrent commit has one of these as well
-        transactions = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
+        transactions = [
+            Transaction(_application(mark), 1) for mark in (fence.commit_id, fence.series)
+        ]
         properties = CommitProperties(app_transactions=transactions)
         if table is None:
             self._create(rows, properties, fence)
         elif rows.files:
             self._write(table, rows, properties, fence)
-        elif not self._append and not fence.is_passed(partial(_commits, table)):
+        elif not self._append and not fence.is_passed(partial(self.commits_in, table)):
             fence.check()
             table.delete(commit_properties=properties)
 
@@ -120,7 +119,7 @@ class DeltaLakeTable(Table):
         schema = typed_columns(rows.schema, self.partition_by)
         if self._append:
             schema = self._widen(table, schema)
-        if fence.is_passed(partial(_commits, table)):
+        if fence.is_passed(partial(self.commits_in, table)):
             return
         fence.check()
         table.create_write_transaction(
@@ -143,19 +142,6 @@ class DeltaLakeTable(Table):
                 "or choose another path"
             )
 
-    def first_rows(self, count: int) -> list[Row]:
-        table = self._table()
-        if table is None:
-            return []
-        found = table.to_pyarrow_dataset().head(min(count, MAX_ROWS))
-        return list(checked(found).to_pylist())
-
-    def _table(self) -> DeltaTable | None:
-        if not (self._address / "_delta_log").files():
-            return None
-        options = self._address.storage_options
-        return DeltaTable(self._address.library_uri, storage_options=options)
-
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
         """Add the columns that the table lacks, and return the unified schema."""
         before = pa.schema(table.schema().to_arrow())
@@ -164,10 +150,6 @@ class DeltaLakeTable(Table):
             table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
             table.update_incremental()
         return whole
-
-
-def _commits(table: DeltaTable, mark: str) -> int:
-    return int(table.transaction_version(_application(mark)) is not None)
 
 
 def _application(mark: str) -> str:

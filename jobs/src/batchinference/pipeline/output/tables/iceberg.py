@@ -122,9 +122,16 @@ class IcebergTable(Table):
             return False
         return True
 
-    def commits(self, mark: str) -> int:
-        table = self._table(self._catalog())
-        return 0 if table is None else _commits(table, mark)
+    def existing(self) -> ExistingTable | None:
+        return self._table(self._catalog())
+
+    def commits_in(self, existing: ExistingTable, mark: str) -> int:
+        summaries = (snapshot.summary for snapshot in existing.snapshots())
+        found = [summary.additional_properties for summary in summaries if summary is not None]
+        return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
+
+    def head(self, existing: ExistingTable, count: int) -> list[Row]:
+        return list(checked(existing.scan(limit=count).to_arrow()).to_pylist())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         conflicts = (CommitFailedException, TableAlreadyExistsError)
@@ -144,7 +151,7 @@ class IcebergTable(Table):
                 fence.check()
 
     def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
-        if fence.is_passed(partial(_commits, table)):
+        if fence.is_passed(partial(self.commits_in, table)):
             return
         # after a conflict, pyiceberg would retry without a check of the new commits' marks
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
@@ -155,12 +162,6 @@ class IcebergTable(Table):
                 _widen(transaction, table, typed_columns(rows.schema, self.partition_by))
                 transaction.add_files(rows.files, fence.marks)
             fence.check()
-
-    def first_rows(self, count: int) -> list[Row]:
-        table = self._table(self._catalog())
-        return (
-            [] if table is None else list(checked(table.scan(limit=count).to_arrow()).to_pylist())
-        )
 
     def _catalog(self) -> Catalog:
         configured = self._write.catalog.properties
@@ -209,12 +210,6 @@ def _refuse_imports_of_tables(catalog: Catalog) -> None:
         return load(dict(properties), location)
 
     catalog._load_file_io = guarded  # type: ignore[method-assign]
-
-
-def _commits(table: ExistingTable, mark: str) -> int:
-    summaries = (snapshot.summary for snapshot in table.snapshots())
-    found = (summary.additional_properties for summary in summaries if summary is not None)
-    return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
 
 
 def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:

@@ -34,7 +34,7 @@ class LanceTable(Table):
         self._append = write.mode == "append"
 
     def load(self) -> None:
-        dataset = self._dataset()
+        dataset = self.existing()
         if dataset is not None and self._append:
             self.types = dataset.schema
 
@@ -45,7 +45,7 @@ class LanceTable(Table):
         return without_empty_structs(_with_vectors(table))
 
     def put(self, file: Location, content: bytes) -> Placed:
-        dataset = self._dataset()
+        dataset = self.existing()
         table = self.converted(self.parquet.read(content))  # Parquet has changed some types
         mode = "append" if self._append else "overwrite"
         fragments = write_fragments(
@@ -57,16 +57,26 @@ class LanceTable(Table):
         )
         return _columns(dataset), [json.dumps(fragment.to_json()) for fragment in fragments]
 
-    def commits(self, mark: str) -> int:
-        dataset = self._dataset()
-        return 0 if dataset is None else _commits(dataset, mark)
+    def existing(self) -> lance.LanceDataset | None:
+        if not (self._address / "_versions").files():
+            return None
+        options = self._address.storage_options
+        return lance.dataset(self._address.library_uri, storage_options=options)
+
+    def commits_in(self, existing: lance.LanceDataset, mark: str) -> int:
+        transactions = (entry for entry in existing.get_transactions(existing.version) if entry)
+        found = (entry.transaction_properties or {} for entry in transactions)
+        return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
+
+    def head(self, existing: lance.LanceDataset, count: int) -> list[Row]:
+        return list(checked(existing.to_table(limit=count)).to_pylist())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         fence.put(lambda: self._register(rows, fence), (CommitConflictError,))
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
-        dataset = self._dataset()
-        if dataset is not None and fence.is_passed(partial(_commits, dataset)):
+        dataset = self.existing()
+        if dataset is not None and fence.is_passed(partial(self.commits_in, dataset)):
             return
         if not rows.files and (not rows.schema if dataset is None else self._append):
             return
@@ -99,16 +109,6 @@ class LanceTable(Table):
                 f"('{self._address.uri}'). Run the job again, or choose another path"
             )
 
-    def first_rows(self, count: int) -> list[Row]:
-        dataset = self._dataset()
-        return [] if dataset is None else list(checked(dataset.to_table(limit=count)).to_pylist())
-
-    def _dataset(self) -> lance.LanceDataset | None:
-        if not (self._address / "_versions").files():
-            return None
-        options = self._address.storage_options
-        return lance.dataset(self._address.library_uri, storage_options=options)
-
 
 def _columns(dataset: lance.LanceDataset | None) -> list[Any]:
     """Return the names and numbers of the columns of a dataset, at any depth; none without it."""
@@ -117,12 +117,6 @@ def _columns(dataset: lance.LanceDataset | None) -> list[Any]:
 
 def _numbered(field: Any) -> Any:
     return field.name(), field.id(), list(map(_numbered, field.children()))
-
-
-def _commits(dataset: lance.LanceDataset, mark: str) -> int:
-    transactions = (entry for entry in dataset.get_transactions(dataset.version) if entry)
-    found = (entry.transaction_properties or {} for entry in transactions)
-    return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:

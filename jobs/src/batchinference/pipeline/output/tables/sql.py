@@ -42,9 +42,9 @@ class SqlTable(Table):
         self._ignores_case = False
 
     def load(self) -> None:
-        engine = self._engine()
-        self._ignores_case = engine.dialect.name not in CASE_SENSITIVE
-        self._columns = self._existing(engine).columns.keys() if self._exists(engine) else None
+        self._ignores_case = self._engine().dialect.name not in CASE_SENSITIVE
+        existing = self.existing()
+        self._columns = existing.columns.keys() if existing is not None else None
 
     def convert(self, table: pa.Table) -> pa.Table:
         if self._columns is not None:
@@ -67,6 +67,10 @@ class SqlTable(Table):
         return dict(rows)
 
     def commits(self, mark: str) -> int:
+        """Return 1 if there is a commit with this mark, also if the table was dropped since."""
+        return self.commits_in(None, mark)
+
+    def commits_in(self, existing: sa.Table | None, mark: str) -> int:
         with self._engine().connect() as connection:
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
@@ -75,13 +79,10 @@ class SqlTable(Table):
             return len(connection.execute(wanted).all())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        engine, marks = self._engine(), self._marks()
-        existed = self._exists(engine)
-        if not existed and not rows.schema:
+        engine, marks, existing = self._engine(), self._marks(), self.existing()
+        if (existing is None and not rows.schema) or self._was_committed(fence):
             return
-        if self._was_committed(fence):
-            return
-        table = self._existing(engine) if existed else self._new(self.columns(rows))
+        table = self._new(self.columns(rows)) if existing is None else existing
         fence.check()
         try:
             # before the transaction: in some databases, creating a table ends a transaction
@@ -89,7 +90,7 @@ class SqlTable(Table):
             marks.create(engine, checkfirst=True)
             with engine.begin() as connection:
                 # the unique key allows one commit per series
-                for mark in (fence.series, fence.mark):
+                for mark in (fence.series, fence.commit_id):
                     connection.execute(sa.insert(marks).values(mark=mark))
                 if self._write.mode == "overwrite":
                     connection.execute(sa.delete(table))
@@ -98,7 +99,7 @@ class SqlTable(Table):
         except Exception as error:  # noqa: BLE001 - drivers raise any exception
             if self._was_committed(fence):
                 return
-            if not existed and not self.holds_rows():
+            if existing is None and not self.holds_rows():
                 table.drop(engine, checkfirst=True)
             raise BadOutput(
                 f"write.table: '{self._write.table}' did not take the rows "
@@ -110,17 +111,14 @@ class SqlTable(Table):
 
         Raises BadOutput if another attempt has made a commit."""
         try:
-            found = {mark: self.commits(mark) for mark in (fence.mark, fence.series)}
+            found = {mark: self.commits(mark) for mark in (fence.commit_id, fence.series)}
         except (SQLAlchemyError, BadOutput):
             return False
         return fence.is_passed(found.__getitem__)
 
-    def first_rows(self, count: int) -> list[Row]:
-        engine = self._engine()
-        if not self._exists(engine):
-            return []
-        with engine.connect() as connection:
-            found = connection.execute(sa.select(self._existing(engine)).limit(count))
+    def head(self, existing: sa.Table, count: int) -> list[Row]:
+        with self._engine().connect() as connection:
+            found = connection.execute(sa.select(existing).limit(count))
             return [dict(row) for row in found.mappings()]
 
     def _url(self) -> str:
@@ -140,15 +138,15 @@ class SqlTable(Table):
         except SQLAlchemyError:
             raise BadOutput("write.url: not a valid URL of SQLAlchemy. Correct it") from None
 
-    def _exists(self, engine: sa.Engine) -> bool:
+    def existing(self) -> sa.Table | None:
+        engine = self._engine()
         try:
-            return sa.inspect(engine).has_table(self._name, schema=self._schema)
+            if not sa.inspect(engine).has_table(self._name, schema=self._schema):
+                return None
         except SQLAlchemyError as error:
             raise BadOutput(
                 f"write.url: the database cannot be used ({_short_message(error)})"
             ) from None
-
-    def _existing(self, engine: sa.Engine) -> sa.Table:
         return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
 
     def _new(self, schema: pa.Schema) -> sa.Table:

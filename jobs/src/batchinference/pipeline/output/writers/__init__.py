@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
 from batchinference.pipeline.commit.manifest import Content
-from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import errors_within_limits
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
@@ -79,7 +76,6 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "json": ("JsonWriter", ("compression",)),
     "csv": ("CsvWriter", ("compression", "delimiter")),
     "webdataset": ("WebdatasetWriter", ("key_column",)),
-    "images": ("ImageWriter", ("column", "file_format", "name_column")),
 }
 """The class of each format, and the fields of the specification that it takes. A format's module
 has the name of the format, and is imported when it is needed."""
@@ -96,16 +92,3 @@ def rewriting_writer_for(write: Write) -> RewritingWriter | None:
     """Return the writer of an output; None if its files are not rewritten."""
     writer = writer_for(write) if write.format in WRITERS else None
     return writer if isinstance(writer, RewritingWriter) else None
-
-
-@contextmanager
-def naming(column: str) -> Iterator[None]:
-    """Raise UnwritableValue with the column's name if a value cannot be encoded."""
-    try:
-        with errors_within_limits():
-            yield
-    except Exception as error:
-        if isinstance(error, BadOutput) or not is_about_the_row(error):
-            raise
-        message = f"write: column '{column}' cannot be encoded ({error})"
-        raise UnwritableValue(message) from error

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
-from batchinference.gzip_format import gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
@@ -26,16 +25,14 @@ from batchinference.pipeline.output.stored_rows import (
 )
 from batchinference.pipeline.output.writers.json import (
     TEXT_BYTES,
+    ending,
     opened,
     packed,
     text_rows,
     with_exact_times,
 )
-from batchinference.pipeline.storage.csv_columns import check_columns
 from batchinference.pipeline.storage.location import Location
 
-_HEADER_BYTES = 1 << 20
-"""The beginning of a file in which its header is looked for."""
 _LARGEST_BLOCK = (1 << 31) - 1
 
 
@@ -52,10 +49,7 @@ class CsvWriter:
         options = pac.WriteOptions(delimiter=self.delimiter)
         pac.write_csv(_flat(tensors_to_lists(table)), sink, options)
         content = _without_blank_lines(sink.getvalue().to_pybytes())
-        if self.compression == "gzip":
-            yield ".csv.gz", gzipped(content)
-        else:
-            yield ".csv", content
+        yield ending(".csv", self.compression), packed([content], self.compression)
 
     def rows(self, part: Location) -> Iterator[Row]:
         for batch in self.table(part).to_batches(ROWS_AT_ONCE):
@@ -71,7 +65,6 @@ class CsvWriter:
         )
         try:
             content = unpacked(part)
-            check_columns(content[:_HEADER_BYTES], self.delimiter.encode())
             # one block: at the beginning of a block, pyarrow drops the second byte of a CRLF in a
             # text; one thread: another one could free the content while the interpreter exits,
             # which aborts
@@ -115,7 +108,7 @@ class CsvWriter:
         return texts.take(pa.array(np.arange(0, len(texts), 2))), width
 
     def write(self, tables: Iterable[pa.Table]) -> bytes:
-        return packed(self._lines(tables), self.compression)
+        return packed((line.encode() for line in self._lines(tables)), self.compression)
 
     def _lines(self, tables: Iterable[pa.Table]) -> Iterator[str]:
         for number, table in enumerate(tables):

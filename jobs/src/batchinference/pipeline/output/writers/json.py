@@ -14,7 +14,7 @@ from typing import BinaryIO, ClassVar, cast
 
 import pyarrow as pa
 
-from batchinference.gzip_format import gzip_compressor, gzipped
+from batchinference.gzip_format import gzip_compressor
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
@@ -40,11 +40,8 @@ class JsonWriter:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         rows = with_exact_times(tensors_to_lists(table)).to_pylist()
-        content = "".join(to_json(row) + "\n" for row in rows).encode()
-        if self.compression == "gzip":
-            yield ".jsonl.gz", gzipped(content)
-        else:
-            yield ".jsonl", content
+        lines = (f"{to_json(row)}\n".encode() for row in rows)
+        yield ending(".jsonl", self.compression), packed(lines, self.compression)
 
     def rows(self, part: Location) -> Iterator[Row]:
         lines = (line for line in io.BytesIO(unpacked(part)) if line.endswith(b"\n"))
@@ -59,7 +56,8 @@ class JsonWriter:
             return pa.concat_tables(map(_json_texts, lines))
 
     def write(self, tables: Iterable[pa.Table]) -> bytes:
-        return packed((line for table in tables for line in self._lines(table)), self.compression)
+        lines = (line.encode() for table in tables for line in self._lines(table))
+        return packed(lines, self.compression)
 
     def _lines(self, table: pa.Table) -> Iterator[str]:
         names = [json.dumps(name, ensure_ascii=False) for name in table.column_names]
@@ -94,9 +92,14 @@ def opened(content: bytes, compression: str) -> BinaryIO:
     return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if compression == "gzip" else file
 
 
-def packed(lines: Iterable[str], compression: str) -> bytes:
-    sink, packer = io.BytesIO(), gzip_compressor()
-    gzipped = compression == "gzip"
-    for line in lines:
-        sink.write(packer.compress(line.encode()) if gzipped else line.encode())
-    return sink.getvalue() + (packer.flush() if gzipped else b"")
+def ending(extension: str, compression: str) -> str:
+    """Return the end of the name of a file."""
+    return f"{extension}.gz" if compression == "gzip" else extension
+
+
+def packed(parts: Iterable[bytes], compression: str) -> bytes:
+    """Return the content of a file."""
+    if compression != "gzip":
+        return b"".join(parts)
+    packer = gzip_compressor()
+    return b"".join(map(packer.compress, parts)) + packer.flush()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.stored_rows import Row, rows_of_table
 from batchinference.pipeline.schema import map_types
-from batchinference.pipeline.storage.arrow_files import read_own_table, read_tables
+from batchinference.pipeline.storage.arrow_files import read_table, read_tables
 from batchinference.pipeline.storage.location import Location
 
 ROW_GROUP_BYTES = 64 << 20
@@ -41,7 +41,7 @@ class ParquetWriter:
                 yield from rows_of_table(table)
 
     def read(self, content: bytes) -> pa.Table:
-        return read_own_table(content).replace_schema_metadata()
+        return read_table(pa.BufferReader(content)).replace_schema_metadata()
 
     def write(self, tables: Iterable[pa.Table]) -> memoryview:
         sink = pa.BufferOutputStream()

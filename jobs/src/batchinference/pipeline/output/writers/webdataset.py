@@ -7,6 +7,7 @@ import itertools
 import re
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,12 @@ import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import values_of
+from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.stored_rows import Row
-from batchinference.pipeline.output.writers import naming
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
@@ -104,7 +105,7 @@ class WebdatasetWriter:
 def _content(column: str, value: Any, encoded: Encode) -> bytes:
     if value is None or isinstance(value, bytes):
         return value or b""
-    with naming(column):
+    with _encoding_errors_of(column):
         return encoded(value)
 
 
@@ -176,3 +177,15 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(content)
     tar.addfile(info, io.BytesIO(content))
+
+
+@contextmanager
+def _encoding_errors_of(column: str) -> Iterator[None]:
+    """Raise UnwritableValue with the column's name if a value cannot be encoded."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, BadOutput) or not is_about_the_row(error):
+            raise
+        message = f"write: column '{column}' cannot be encoded ({error})"
+        raise UnwritableValue(message) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -52,8 +51,6 @@ class EncoderRuntime:
         self._model = source.model(MODELS[model.task])
         self._tower = _tower(self._model, model)
         self._prepare = _input(source, model, self._model)
-        texts = self._prepare if isinstance(self._prepare, TextInput) else None
-        self._marks_padding = texts is not None and texts.marks_padding
 
     def __call__(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray | pa.Array:
         """Return embeddings (rows x width, float32), or classes as in `labels`. `prepared` may have
@@ -96,13 +93,11 @@ class EncoderRuntime:
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
         known = {"prepared": prepared} if prepared else {}
-        # the configuration of the model names the padding of the batch that it computes
-        with computing() if self._marks_padding else nullcontext():
-            for rows, tensors in self._prepare(inputs, **known):
-                part = self._computed(to_model(tensors, self._model))
-                if results is None:
-                    results = np.empty((count, part.shape[1]), np.float32)
-                results[rows] = part
+        for rows, tensors in self._prepare(inputs, **known):
+            part = self._computed(to_model(tensors, self._model))
+            if results is None:
+                results = np.empty((count, part.shape[1]), np.float32)
+            results[rows] = part
         if results is None:
             raise ValueError("an empty batch")
         return results

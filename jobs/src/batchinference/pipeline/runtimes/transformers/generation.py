@@ -114,8 +114,6 @@ class GenerationRuntime:
 def _kind(source: Source, task: str) -> Any:
     if task == "image-text-to-text":
         return transformers.AutoModelForImageTextToText
-    if task == "any-to-any":
-        return transformers.AutoModelForMultimodalLM
     config = source.processor(transformers.AutoConfig)
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM

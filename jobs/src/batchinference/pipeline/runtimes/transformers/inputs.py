@@ -182,7 +182,7 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
     The video is decoded twice, because headers do not reliably state the number of frames, and all
     frames at once would not fit into memory.
     """
-    from batchinference.pipeline.media.frame_pixels import FrameConverter
+    from batchinference.pipeline.media.films import FrameConverter
 
     convert = FrameConverter(FrameFields())
     total = sum(1 for _ in _decoded(content))

@@ -11,7 +11,6 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args, is_typeddict
 
@@ -38,7 +37,7 @@ _TRAINING = re.compile(r"(^|\.)(masked_spec_embed|mask_token)$")
 """Weights that replace masked parts of an input in training. Checkpoints often omit them."""
 _POOLER = re.compile(r"(^|\.)pooler\.")
 _STATISTICS = re.compile(r"\.running_(mean|var)$")
-_BY_TOKEN = ("document-question-answering", "fill-mask", "token-classification")
+_BY_TOKEN = ("fill-mask", "token-classification")
 
 
 class Source:
@@ -66,9 +65,8 @@ class Source:
             return  # the library then combines the two
         base = json.loads(Path(found).read_text()).get("base_model_name_or_path")
         raise ModelLoad(
-            f"model '{self._spec.source}' holds an adapter of peft for the model '{base}': merge "
-            "them by PeftModel.from_pretrained(...).merge_and_unload(), save that model and its "
-            "tokenizer by save_pretrained, and name their folder"
+            f"model '{self._spec.source}' holds an adapter of peft for the model '{base}'. Merge "
+            "them with merge_and_unload(), and name the folder of the result"
         )
 
     def model(self, kind: Any) -> Any:
@@ -81,7 +79,10 @@ class Source:
             found = kind.from_pretrained(self.path, **self._options())
         except ValueError as error:
             if str(error).startswith("Unrecognized configuration class"):
-                raise self._other_task("is not") from None
+                raise ModelLoad(
+                    f"model '{self._spec.source}' is not for the task '{self._spec.task}'. Name "
+                    "another model, or a task of this one"
+                ) from None
             raise
         loaded = self._complete(found)
         return (loaded if self.device_map else loaded.to(self.device)).eval()
@@ -91,13 +92,7 @@ class Source:
         not moved to the device."""
         config = self.processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
-        kinds = task["pt"]
-        if (
-            self._spec.task == "decision"
-            and type(config) in transformers.MODEL_FOR_DECISION_MAPPING
-        ):
-            kinds = (transformers.MODEL_FOR_DECISION_MAPPING[type(config)],)
-        where = {"model_classes": kinds, "config": config, "task": self._spec.task}
+        where = {"model_classes": task["pt"], "config": config, "task": self._spec.task}
         return self._complete(load_model(self.path, **where, **self._options()))
 
     def _options(self) -> dict[str, Any]:
@@ -117,28 +112,8 @@ class Source:
         return loaded
 
     def processor(self, kind: Any, **options: Any) -> Any:
-        """Return a tokenizer or processor, by its Auto class. Raises ModelLoad for a tokenizer of a
-        model that takes no texts, and for an image processor of one that takes no images."""
-        try:
-            return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
-        except (ValueError, OSError, ImportError):
-            for auto, taken, what in (
-                (transformers.AutoTokenizer, transformers.TOKENIZER_MAPPING, "texts"),
-                (transformers.AutoImageProcessor, transformers.IMAGE_PROCESSOR_MAPPING, "images"),
-            ):
-                if kind is auto and type(self._config) not in taken:
-                    raise self._other_task(f"takes no {what} and is not") from None
-            raise
-
-    @cached_property
-    def _config(self) -> Any:
-        return self.processor(transformers.AutoConfig)
-
-    def _other_task(self, problem: str) -> ModelLoad:
-        return ModelLoad(
-            f"model '{self._spec.source}' is of the type '{self._config.model_type}', which "
-            f"{problem} for the task '{self._spec.task}'. Name another model, or a task of this one"
-        )
+        """Return a tokenizer or processor, by its Auto class."""
+        return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
 
 
 def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:

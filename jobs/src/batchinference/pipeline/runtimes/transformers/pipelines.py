@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import transformers
 from PIL import Image
@@ -18,7 +18,7 @@ from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.text_limits import truncation_explained
+from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
 from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
@@ -33,48 +33,36 @@ from batchinference.pipeline.runtimes.transformers.loading import (
     pipeline_options,
     take_loading,
 )
-from batchinference.pipeline.runtimes.transformers.pipeline_texts import MERGES, PipelineTexts
 from batchinference.pipeline.runtimes.transformers.text_inputs import (
     buckets,
     fit,
     pad_behind,
     texts,
 )
+from batchinference.pipeline.text_spans import Span
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import FIELDS
 
 _SCORE = ("score", pa.float32())
 _BOX = pa.struct([(side, pa.int32()) for side in ("xmin", "ymin", "xmax", "ymax")])
-_POINT = pa.struct([("x", pa.float32()), ("y", pa.float32())])
-OBJECT = pa.struct([("label", pa.string()), _SCORE, ("box", _BOX)])
-SEGMENT = pa.struct([("label", pa.string()), _SCORE, ("mask", pa.binary())])
-MASK = pa.struct([_SCORE, ("mask", pa.binary())])
-MATCH = pa.struct([("keypoint_image_0", _POINT), ("keypoint_image_1", _POINT), _SCORE])
-ENTITY = pa.struct(
+_OBJECTS = pa.list_(pa.struct([("label", pa.string()), _SCORE, ("box", _BOX)]))
+_SEGMENTS = pa.list_(pa.struct([("label", pa.string()), _SCORE, ("mask", pa.binary())]))
+_ENTITY = pa.struct(
     [
         *(("label", pa.string()), _SCORE, ("word", pa.string())),
         *(("start", pa.int32()), ("end", pa.int32())),
     ]
 )
-FILLING = pa.struct(
+_FILLING = pa.struct(
     [
         *(("mask", pa.int32()), _SCORE, ("token", pa.int64())),
         *(("token_str", pa.string()), ("sequence", pa.string())),
     ]
 )
-DEPTH = pa.list_(pa.list_(pa.float32()))
-SPEECH = pa.struct([("audio", pa.list_(pa.float32())), ("sampling_rate", pa.int32())])
-TABLE_ANSWER = pa.struct(
-    [
-        *(("answer", pa.string()), ("coordinates", pa.list_(pa.list_(pa.int32())))),
-        *(("cells", pa.list_(pa.string())), ("aggregator", pa.string())),
-    ]
-)
-DOCUMENT_ANSWER = pa.struct(
-    [("answer", pa.string()), _SCORE, ("start", pa.int32()), ("end", pa.int32())]
-)
+_DEPTH = pa.list_(pa.list_(pa.float32()))
 _CHUNK = pa.struct([("text", pa.string()), ("start", pa.float32()), ("end", pa.float32())])
-TRANSCRIPT = pa.struct([("text", pa.string()), ("chunks", pa.list_(_CHUNK))])
+_TRANSCRIPT = pa.struct([("text", pa.string()), ("chunks", pa.list_(_CHUNK))])
+_LABELS = pa.list_(LABELED)
 
 
 @dataclass(frozen=True)
@@ -90,11 +78,6 @@ def text_rows(batch: Batch) -> list[Any]:
     return texts(batch.inputs["text"])
 
 
-def decision_rows(batch: Batch) -> list[Any]:
-    questions = batch.model.options["questions"]
-    return [{"state": state, "questions": questions} for state in texts(batch.inputs["state"])]
-
-
 def image_rows(batch: Batch) -> list[Any]:
     return list(pillow_images(batch.inputs["image"]))
 
@@ -102,11 +85,6 @@ def image_rows(batch: Batch) -> list[Any]:
 def labeled_image_rows(batch: Batch) -> list[Any]:
     labels = batch.model.candidate_labels
     return [{"image": image, "candidate_labels": labels} for image in image_rows(batch)]
-
-
-def image_pair_rows(batch: Batch) -> list[Any]:
-    others = pillow_images(batch.inputs["other_image"])
-    return [list(pair) for pair in zip(image_rows(batch), others, strict=True)]
 
 
 def audio_rows(batch: Batch) -> list[Any]:
@@ -118,42 +96,7 @@ def audio_rows(batch: Batch) -> list[Any]:
     return samples
 
 
-def document_rows(batch: Batch) -> list[Any]:
-    """Return the image and the question of each row. If known, add the words and their boxes (x0,
-    y0, x1, y1 from 0 to 1000). Otherwise the library reads the words with Tesseract."""
-    inputs = batch.inputs
-    columns: dict[str, Any] = {"image": image_rows(batch), "question": texts(inputs["question"])}
-    if "words" in inputs:
-        pairs = zip(inputs["words"], inputs["boxes"], strict=True)
-        columns["word_boxes"] = [_word_boxes(words, boxes) for words, boxes in pairs]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def table_rows(batch: Batch) -> list[Any]:
-    """Return the table and the query of each row. The input tables are lists of structs, or structs
-    of lists. The library requires all cells as text."""
-    pairs = zip(batch.inputs["table"], texts(batch.inputs["query"]), strict=True)
-    return [{"table": _table(value), "query": query} for value, query in pairs]
-
-
-def _word_boxes(words: Any, boxes: Any) -> list[Any]:
-    numbers = [[int(side) for side in box] for box in boxes]
-    return [list(pair) for pair in zip(texts(words), numbers, strict=True)]
-
-
-def _table(value: Any) -> pd.DataFrame:
-    if isinstance(value, dict):
-        frame = pd.DataFrame({name: list(cells) for name, cells in value.items()})
-    elif isinstance(value, list | np.ndarray) and all(isinstance(row, dict) for row in value):
-        frame = pd.DataFrame(list(value))
-    else:
-        got = type(value).__name__
-        raise TypeError(f"expected a table: a list of structs or a struct of lists, got {got}")
-    return frame.astype(object).where(frame.notna(), "").astype(str)
-
-
-def listed(result: Any) -> Any:
-    """Return the library's result unchanged."""
+def unchanged(result: Any) -> Any:
     return result
 
 
@@ -186,16 +129,10 @@ def segments(result: Any) -> Any:
     return [{**found, "mask": _png(found["mask"])} for found in result]
 
 
-def masks(result: Any) -> Any:
-    pairs = zip(result["masks"], result["scores"], strict=True)
-    return [
-        {"mask": _png(Image.fromarray(np.asarray(mask, np.uint8) * 255)), "score": float(score)}
-        for mask, score in pairs
-    ]
-
-
-def speech(result: Any) -> Any:
-    return {**result, "audio": result["audio"].astype(np.float32).ravel()}
+def _png(image: Image.Image) -> bytes:
+    buffer = BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 def transcript(result: Any) -> Any:
@@ -211,36 +148,69 @@ def timed_transcript(result: Any) -> Any:
     return {"text": result["text"], "chunks": chunks}
 
 
-def answers_type(questions: Mapping[str, Any]) -> pa.DataType:
-    """Return a struct type with a field for each question."""
-    return pa.struct([(name, _answer_type(asked)) for name, asked in questions.items()])
+def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
+    """Return the entities of all windows with their positions in the whole text. In an overlap, the
+    entities of its first half are those of the first window."""
+    entities: list[dict[str, Any]] = []
+    limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
+    first = 0
+    for result, span, limit in zip(results, spans, [*limits, spans[-1].end + 1], strict=True):
+        for entity in result:
+            start, end = (span.start + int(entity[side]) for side in ("start", "end"))
+            if max(first, entities[-1]["end"] if entities else 0) <= start < limit:
+                entities.append({**entity, "start": start, "end": end})
+        first = limit
+    return entities
 
 
-def _answer_type(question: dict[str, Any]) -> pa.DataType:
-    kind = question.get("type")
-    if kind == "noul":
-        return pa.struct([("noul", pa.float32())])
-    answer = ("choice", pa.string()) if kind == "choice" else ("score", pa.float32())
-    rest = [("confidence", pa.float32()), ("probabilities", pa.list_(LABELED))]
-    return pa.struct([answer, *rest])
+def merged_scores(results: Sequence[Any], spans: Sequence[Span]) -> Any:
+    """Return the mean score of each label over the windows, weighted by their numbers of tokens."""
+    weights = [max(1, span.units) for span in spans]
+    labels = results[0]["labels"]
+    by_label = [dict(zip(one["labels"], one["scores"], strict=True)) for one in results]
+    table = np.array([[scores[label] for label in labels] for scores in by_label])
+    means = np.average(table, axis=0, weights=weights)
+    order = np.argsort(-means, kind="stable")
+    return {"labels": [labels[at] for at in order], "scores": means[order].tolist()}
 
 
-def answers(result: Any) -> Any:
-    return {name: _answer(found) for name, found in result.items()}
+MERGES: dict[str, Callable[[Sequence[Any], Sequence[Span]], Any]] = {
+    "token-classification": merged_entities,
+    "zero-shot-classification": merged_scores,
+}
+"""How the results for the windows of a text are combined, by task."""
+_HYPOTHESIS = "This example is {}."
+"""The library's default for `hypothesis_template`."""
 
 
-def _answer(found: dict[str, Any]) -> dict[str, Any]:
-    chances = found.get("probabilities", {}).items()
-    return {**found, "probabilities": [{"label": key, "score": value} for key, value in chances]}
+class PipelineTexts:
+    """Applies the policy for texts that are too long: the pipelines cut them, and do not say so.
 
+    Changes `options`, so that the pipeline cuts texts at the right side."""
 
-def _png(image: Image.Image) -> bytes:
-    buffer = BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()
+    def __init__(self, model: TransformersModel, tokenizer: Any, options: dict[str, Any]) -> None:
+        chosen = None
+        if model.task == "fill-mask":
+            given = options.get("tokenizer_kwargs", {})
+            options["tokenizer_kwargs"] = {"truncation": True, **given}
+            chosen = given.get("max_length")
+        self._limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer))
+        special, pair = (tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True))
+        self._others = 0
+        if model.task == "zero-shot-classification":
+            template = options.get("hypothesis_template", _HYPOTHESIS)
+            labels = (template.format(label) for label in model.candidate_labels)
+            self._others = pair - special + max(map(self._limit.length, labels))
+        self._reserved = special + self._others
 
-
-_PARTS = ("tokenizer", "feature_extractor", "image_processor", "video_processor", "processor")
+    def windows(self, rows: Sequence[Any]) -> Windows | None:
+        """Return the windows of the texts of a batch, if texts are divided. Otherwise, report a
+        warning for each text that the pipeline is going to cut. Raises TextTooLong for a text that
+        is too long, and fails."""
+        if self._limit.divides:
+            return self._limit.windows(rows, [self._reserved] * len(rows))
+        self._limit.warn(rows, reserved=self._others)
+        return None
 
 
 class PipelineRuntime:
@@ -248,14 +218,14 @@ class PipelineRuntime:
         self._model = model
         self._task = task_of(model)
         self._options = dict(model.options)
-        self._options.pop("questions", None)  # passed with each row
         self._pipeline = _pipeline(Source(model, device), model, take_loading(self._options))
         check_options(self._options, pipeline_options(self._pipeline))
         if model.task in RANKED:
             self._options["candidate_labels"] = model.candidate_labels
         # with the library's own windows, nothing is cut
         has_limit = model.task in FIELDS["too_long"] and "stride" not in self._options
-        self._texts = PipelineTexts(model, self._pipeline, self._options) if has_limit else None
+        tokenizer = self._pipeline.tokenizer
+        self._texts = PipelineTexts(model, tokenizer, self._options) if has_limit else None
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
         rows = self._task.rows(Batch(inputs, self._model, self._pipeline))
@@ -282,15 +252,11 @@ class PipelineRuntime:
         call: Any = transformers.Pipeline.__call__
         options = self._options
         # the library computes the times of words from the tokens of the whole batch
-        alone = self._task.kind is None or options.get("return_timestamps") == "word"
-        size = 1 if alone else min(len(rows), at_once)
+        size = 1 if options.get("return_timestamps") == "word" else min(len(rows), at_once)
         if self._model.task == "automatic-speech-recognition" and _is_long(rows[0], self._pipeline):
             options = {"return_timestamps": True, **options}  # Whisper needs them for long speech
-        with truncation_explained(
-            "a text that is never cut, such as a question or a label, is too long. Shorten it"
-        ):
-            found: list[Any] = call(self._pipeline, rows, batch_size=size, **options)
-        return found
+        results: list[Any] = call(self._pipeline, rows, batch_size=size, **options)
+        return results
 
     def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:
         """Return groups of the numbers of rows that are computed together."""
@@ -298,11 +264,14 @@ class PipelineRuntime:
         if budget is not None:
             tokenizer = self._pipeline.tokenizer
             lengths = [len(ids) for ids in tokenizer(rows, truncation=True)["input_ids"]]
-            return [group.tolist() for group in buckets(lengths, budget, None, 0)]
+            return [group.tolist() for group in buckets(lengths, budget)]
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
-            groups[self._task.kind and self._task.kind(row, self._pipeline)].append(number)
+            groups[self._task.kind(row, self._pipeline)].append(number)
         return groups.values()
+
+
+_PARTS = ("tokenizer", "feature_extractor", "image_processor", "video_processor", "processor")
 
 
 def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any]) -> Any:
@@ -311,16 +280,9 @@ def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any])
     if loading and "image" in model.inputs:
         parts["image_processor"] = source.processor(transformers.AutoImageProcessor, **loading)
     where = {} if source.device_map else {"device": source.device}
+    options = {**parts, **source.revision, **NO_CODE, **where}
     make: Any = transformers.pipeline
-    loaded = make(
-        model.task,
-        model=network,
-        config=source.path,
-        **parts,
-        **source.revision,
-        **NO_CODE,
-        **where,
-    )
+    loaded = make(model.task, model=network, config=source.path, **options)
     if loaded.feature_extractor is not None:
         crop_alike(loaded.feature_extractor)
     if loaded.tokenizer is not None:
@@ -372,54 +334,39 @@ class PipelineTask:
 
     `rows` converts a batch to the pipeline's input for each row. `result` converts the pipeline's
     result for one row to a value of `type`. Rows for which `kind` returns the same value are
-    computed together. Without `kind`, each row is computed alone, because the pipeline does not
-    support batches."""
+    computed together."""
 
     rows: Callable[[Batch], list[Any]]
     result: Callable[[Any], Any]
     type: pa.DataType
-    kind: Callable[[Any, Any], Hashable] | None = None
+    kind: Callable[[Any, Any], Hashable]
+
+
+RANKED = {
+    "zero-shot-audio-classification": PipelineTask(audio_rows, unchanged, _LABELS, _one_group),
+    "zero-shot-classification": PipelineTask(text_rows, ranked_columns, _LABELS, _one_group),
+    "zero-shot-image-classification": PipelineTask(image_rows, unchanged, _LABELS, _size),
+}
+"""Tasks whose pipelines return all candidate labels, best first."""
+TASKS = {
+    **RANKED,
+    "automatic-speech-recognition": PipelineTask(audio_rows, transcript, pa.string(), _length),
+    "depth-estimation": PipelineTask(image_rows, depth, _DEPTH, _size),
+    "fill-mask": PipelineTask(text_rows, fillings, pa.list_(_FILLING), _one_group),
+    "image-segmentation": PipelineTask(image_rows, segments, _SEGMENTS, _size),
+    "object-detection": PipelineTask(image_rows, unchanged, _OBJECTS, _size),
+    "token-classification": PipelineTask(text_rows, entities, pa.list_(_ENTITY), _one_group),
+    "zero-shot-object-detection": PipelineTask(labeled_image_rows, unchanged, _OBJECTS, _size),
+}
 
 
 def task_of(model: TransformersModel) -> PipelineTask:
     """Return the task, adapted to the fields of the model."""
+    task, top_k = TASKS[model.task], model.top_k
     if model.task == "automatic-speech-recognition" and model.options.get("return_timestamps"):
-        task = TASKS[model.task]
-        return replace(task, result=timed_transcript, type=TRANSCRIPT)
-    if model.task == "decision":
-        return replace(TASKS[model.task], type=answers_type(model.options["questions"]))
-    if model.task in RANKED:
-        return _limited(RANKED[model.task], model.top_k)
-    return TASKS[model.task]
-
-
-def _limited(task: PipelineTask, top_k: int | None) -> PipelineTask:
-    """Return the task with a result of only the best label, or of the `top_k` best."""
-    if top_k is None:
+        return replace(task, result=timed_transcript, type=_TRANSCRIPT)
+    if model.task in RANKED and top_k is None:
         return replace(task, result=lambda found: task.result(found)[0], type=LABELED)
-    return replace(task, result=lambda found: task.result(found)[:top_k])
-
-
-_FOUND = pa.list_(OBJECT)
-_LABELS = pa.list_(LABELED)
-RANKED = {
-    "zero-shot-audio-classification": PipelineTask(audio_rows, listed, _LABELS, _one_group),
-    "zero-shot-classification": PipelineTask(text_rows, ranked_columns, _LABELS, _one_group),
-    "zero-shot-image-classification": PipelineTask(image_rows, listed, _LABELS, _size),
-}
-"""Tasks whose pipelines return all candidate labels, best first."""
-TASKS = {
-    "automatic-speech-recognition": PipelineTask(audio_rows, transcript, pa.string(), _length),
-    "decision": PipelineTask(decision_rows, answers, pa.null()),
-    "depth-estimation": PipelineTask(image_rows, depth, DEPTH, _size),
-    "document-question-answering": PipelineTask(document_rows, listed, pa.list_(DOCUMENT_ANSWER)),
-    "fill-mask": PipelineTask(text_rows, fillings, pa.list_(FILLING), _one_group),
-    "image-segmentation": PipelineTask(image_rows, segments, pa.list_(SEGMENT), _size),
-    "keypoint-matching": PipelineTask(image_pair_rows, listed, pa.list_(MATCH)),
-    "mask-generation": PipelineTask(image_rows, masks, pa.list_(MASK)),
-    "object-detection": PipelineTask(image_rows, listed, _FOUND, _size),
-    "table-question-answering": PipelineTask(table_rows, listed, TABLE_ANSWER),
-    "text-to-audio": PipelineTask(text_rows, speech, SPEECH),
-    "token-classification": PipelineTask(text_rows, entities, pa.list_(ENTITY), _one_group),
-    "zero-shot-object-detection": PipelineTask(labeled_image_rows, listed, _FOUND, _size),
-}
+    if model.task in RANKED:
+        return replace(task, result=lambda found: task.result(found)[:top_k])
+    return task

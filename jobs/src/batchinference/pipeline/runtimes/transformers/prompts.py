@@ -13,13 +13,13 @@ from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
-from batchinference.pipeline.runtimes.chat_templates import check_chat
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,
     chat_content_of,
     chat_of,
+    check_chat,
     content_of,
     describes_images,
     parts_of,
@@ -111,7 +111,7 @@ class TextPrompts:
         self._template = ChatTemplate(self.tokenizer, model)
         self._template.check(model)
         # a truncated prompt would be a different request
-        self._tokens = Tokens(self.tokenizer, model, network, truncation=False)
+        self._tokens = Tokens(self.tokenizer, model, network, "fail")
         has_encoder = network.config.is_encoder_decoder
         self._encoder_is_limited = has_encoder and bool(position_tables(network))
         self.limit: PromptLimit | None = None
@@ -121,7 +121,7 @@ class TextPrompts:
         is none."""
         limit = self._tokens.limit
         if self._model.too_long is None:
-            if not (self._tokens.truncation or self._encoder_is_limited):
+            if not self._encoder_is_limited:
                 self._tokens.limit = replace(limit, tokens=None)  # see `check_room`
             return
         if limit.tokens is None:

@@ -25,12 +25,11 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     pad,
 )
 from batchinference.pipeline.runtimes.text_limits import (
-    NO_LIMIT,
-    TextLimit,
     Windows,
     check_length,
+    limit_of,
     max_tokens,
-    truncation_explained,
+    set_padding_token,
 )
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
@@ -45,25 +44,14 @@ from batchinference.spec.warnings import WarningName
 _MIN_VOCABULARY_SHARE = 0.1
 """Minimum share of the model's tokens that its tokenizer must have. The tokenizer
 of the model has nearly all of them."""
-_FROM_THE_ONLY_TEXT = (True, "longest_first", "only_first")
-"""The values of the option `truncation` that cut a text without a second one."""
 
 
-def padded(length: int, multiple: int | None, limit: int) -> int:
-    """Return the length rounded up to a multiple, but not beyond the limit of the model."""
-    if multiple is None:
-        return length
-    return max(length, min(-(-length // multiple) * multiple, limit))
-
-
-def buckets(
-    lengths: Sequence[int] | np.ndarray, most_tokens: int | None, multiple: int | None, limit: int
-) -> list[np.ndarray]:
+def buckets(lengths: Sequence[int] | np.ndarray, most_tokens: int | None) -> list[np.ndarray]:
     """Return groups of row numbers, sorted by length.
 
-    The number of rows in a group times its longest padded length is at most `most_tokens`. A row
-    that exceeds this limit is alone in its group. Without `most_tokens`, one group holds all
-    rows in their order.
+    The number of rows in a group times its longest length is at most `most_tokens`. A row that
+    exceeds this limit is alone in its group. Without `most_tokens`, one group holds all rows in
+    their order.
     """
     if most_tokens is None:
         return [np.arange(len(lengths))]
@@ -71,8 +59,7 @@ def buckets(
     groups: list[np.ndarray] = []
     start = 0
     for end in range(1, len(order) + 1):
-        more = end + 1 - start
-        if end == len(order) or more * padded(lengths[order[end]], multiple, limit) > most_tokens:
+        if end == len(order) or (end + 1 - start) * lengths[order[end]] > most_tokens:
             groups.append(order[start:end])
             start = end
     return groups
@@ -98,8 +85,7 @@ def fit(tokenizer: Any, network: Any, source: str) -> None:
             f"source: the tokenizer of '{source}' has {len(tokens)} tokens{ratio}. Add the files "
             "of its tokenizer, such as tokenizer.json, to the model's folder"
         )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    set_padding_token(tokenizer)
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id
     if (limit := max_tokens(tokenizer, network)) is not None:
@@ -117,26 +103,35 @@ def pad_behind(tokenizer: Any, network: Any) -> None:
 class Tokens:
     """Tokenizes the texts of a batch, and pads those that are computed together.
 
-    `options` are the options that a model or task requires. The options of the user override them.
+    `policy` is for texts that are too long, unless the user has set another. If `unpadded`, only
+    texts of the same length are computed together. `options` are those that a model or task
+    requires. The options of the user override them.
     """
 
     def __init__(
-        self, tokenizer: Any, model: TransformersModel, network: Any, **options: Any
+        self,
+        tokenizer: Any,
+        model: TransformersModel,
+        network: Any,
+        policy: TooLong = "truncate",
+        *,
+        unpadded: bool = False,
+        **options: Any,
     ) -> None:
         self._tokenizer = tokenizer
         self._options = {**options, **model.options}
         take_loading(self._options)  # unused: tokenizers have one implementation
         check_options(self._options, tokenizer_options(tokenizer))
+        if "truncation" in self._options:
+            raise ModelLoad("options.truncation: use the model's field tooLong")
         self._pad_to_max = self._options.pop("padding", True) == "max_length"
-        self.truncation = self._options.pop("truncation", True)
         chosen = self._options.pop("max_length", None)
         if chosen is not None:
             check_length(chosen, network, model.source)
-        policy: TooLong = "truncate" if self.truncation else "fail"
-        self.limit = limit_of(tokenizer, model, chosen, policy)
+        self.limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer), policy)
         self._flat = FlatTokenizer.of(tokenizer, self._options)
+        self._unpadded = unpadded
         self._most_tokens = model.max_tokens_per_batch
-        self._multiple = model.pad_to_multiple_of
 
     def batches(
         self,
@@ -168,16 +163,14 @@ class Tokens:
     ) -> Iterator[tuple[np.ndarray, BatchEncoding]]:
         """Yield groups of texts, padded to the longest text of the group."""
         lengths = tokens.lengths
-        limit = self.limit.tokens or int(lengths.max())
-        if self._pad_to_max:
-            lengths = np.full_like(lengths, limit)
-        groups = buckets(lengths, self._most_tokens, self._multiple, limit)
-        if not has_mask:  # the model would read the padding
+        if self._pad_to_max and self.limit.tokens:
+            lengths = np.full_like(lengths, self.limit.tokens)
+        groups = buckets(lengths, self._most_tokens)
+        if self._unpadded or not has_mask:  # the model would read the padding
             groups = [part for group in groups for part in _of_equal_length(group, lengths)]
         has_mask |= MASK in self._tokenizer.model_input_names
         for rows in groups:
-            width = padded(int(lengths[rows].max()), self._multiple, limit)
-            arrays = pad(self._tokenizer, tokens, rows, width, has_mask=has_mask)
+            arrays = pad(self._tokenizer, tokens, rows, int(lengths[rows].max()), has_mask=has_mask)
             yield rows, _tensors(arrays)
 
     def _cut(
@@ -188,39 +181,16 @@ class Tokens:
         options: dict[str, Any],
     ) -> FlatTokens:
         """Return the tokens of texts, of which the `long` ones are cut."""
-        is_simple = len(texts) == 1 and self.truncation in _FROM_THE_ONLY_TEXT
-        flat = FlatTokenizer.of(self._tokenizer, options) if is_simple else None
+        flat = FlatTokenizer.of(self._tokenizer, options) if len(texts) == 1 else None
         limit = self.limit.tokens or 0
         if flat is not None and (cut := flat.cut(tokens, limit)) is not None:
             return cut
         parts = tuple([column[row] for row in long] for column in texts)
-        truncation = self.truncation or True
-        with truncation_explained(
-            f"options.truncation: {truncation} does not cut the other text, which is too long. "
-            "Leave the option out, so that both are cut, or shorten that text"
-        ):
-            cut = self._of_library(parts, truncation=truncation, max_length=limit, **options)
+        cut = self._of_library(parts, truncation=True, max_length=limit, **options)
         return tokens.with_rows(long, cut)
 
     def _of_library(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:
         return FlatTokens.of_lists(self._tokenizer(*map(list, texts), **options))
-
-
-def limit_of(
-    tokenizer: Any,
-    model: TransformersModel,
-    chosen: int | None = None,
-    policy: TooLong = "truncate",
-) -> TextLimit:
-    """Return the limit of a model, whose texts have at most `chosen` tokens. `policy` is used
-    unless the user has set another."""
-    longest = tokenizer.model_max_length
-    tokens = chosen or (longest if longest < NO_LIMIT else None)
-    limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
-    if model.too_long in ("truncate", "truncateLeft"):
-        tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
-    limit.check_windows(model.source)
-    return limit
 
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> BatchEncoding:
@@ -244,13 +214,15 @@ class TextInput:
         self._names = [name for name in ("text", "text_pair") if name in model.inputs]
         self._config = network.config.get_text_config()
         # a model may classify the last token that is not the padding token of its configuration
-        padding = self._padding()
-        self.marks_padding = model.task == "text-classification" and padding is None
-        if model.task == "text-classification" and padding is not None:
+        padding = self._padding() if model.task == "text-classification" else None
+        unpadded = model.task == "text-classification" and padding is None
+        if padding is not None:
             self._tokenizer.pad_token = padding
         fit(self._tokenizer, network, model.source)
         pad_behind(self._tokenizer, network)
-        self._tokens = Tokens(self._tokenizer, model, network, **options)
+        if unpadded:
+            self._config.pad_token_id = -1  # which no token is
+        self._tokens = Tokens(self._tokenizer, model, network, unpadded=unpadded, **options)
 
     def _padding(self) -> str | None:
         """Return the padding token that the configuration of the model names, if it is known."""
@@ -264,19 +236,7 @@ class TextInput:
         self, inputs: Batch, prepared: Prepared | None = None
     ) -> Iterator[tuple[np.ndarray, Any]]:
         columns = (texts(inputs[name]) for name in self._names)
-        for rows, tensors in self._tokens.batches(*columns, prepared=prepared):
-            if self.marks_padding:
-                self._mark_padding(tensors)
-            yield rows, tensors
-
-    def _mark_padding(self, tensors: Any) -> None:
-        """Pad with a token that ends no text. A model without a padding token classifies the last
-        token, and finds it by its difference from the padding."""
-        ids, mask = tensors["input_ids"], tensors["attention_mask"]
-        last = set(ids[torch.arange(len(ids)), mask.sum(dim=1) - 1].tolist())
-        padding = next(token for token in range(len(last) + 1) if token not in last)
-        ids[mask == 0] = padding
-        self._config.pad_token_id = padding
+        yield from self._tokens.batches(*columns, prepared=prepared)
 
     def divided(self, inputs: Batch) -> tuple[Batch, Windows | None]:
         """Return the windows of long texts as inputs. For a pair, the longer text is divided.

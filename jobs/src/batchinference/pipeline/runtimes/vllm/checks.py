@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad, describe
-from batchinference.pipeline.runtimes.chat_templates import check_chat
 from batchinference.pipeline.runtimes.model_files import local_tokenizer
+from batchinference.pipeline.runtimes.prompts import check_chat
 from batchinference.spec.models import VllmModel
 from batchinference.spec.models.sampling import GENERATE, check_kind
 from batchinference.spec.problems import did_you_mean

@@ -33,10 +33,18 @@ Prompt = dict[str, Any]
 _Result = TypeVar("_Result")
 
 
-@lru_cache(maxsize=8)
+_LOADING = threading.Lock()
+
+
 def engine_of(document: str, *, has_devices: bool) -> Engine:
-    """Return the engine of a model, given as JSON. It is loaded once per process: load it before
-    several threads use it. Raises ModelLoad."""
+    """Return the engine of a model, given as JSON. It is loaded once per process. Raises
+    ModelLoad."""
+    with _LOADING:  # threads that miss a cache at the same time would load an engine each
+        return _engine_of(document, has_devices=has_devices)
+
+
+@lru_cache(maxsize=8)
+def _engine_of(document: str, *, has_devices: bool) -> Engine:
     model = VllmModel.model_validate_json(document)
     try:
         return Engine(model)
@@ -69,7 +77,16 @@ class Engine:
         self._ask = self._llm.generate if model.task == "generate" else self._llm.encode
         # a chat template writes the special tokens itself
         self._tokenization = {"add_special_tokens": not model.is_chat}
+        self._turns = threading.Lock()
         weakref.finalize(self, self._llm.shutdown)
+
+    def tokens(self, prompt: str) -> Prompt:
+        """Return the tokens of a prompt. Raises an error of vLLM if they are too many."""
+        renderer = self._llm.renderer
+        options = renderer.default_cmpl_tok_params.with_kwargs(**self._tokenization)
+        with self._turns:  # a tokenizer is not for several threads
+            (tokens,) = renderer.render_cmpl([{"prompt": prompt}], options)
+        return dict(tokens)
 
     def submit(self, asked: list[tuple[Prompt, Any, Any]]) -> Future[list[Any]]:
         """Let the engine answer prompts with their parameters and adapters; with its base model

@@ -69,10 +69,8 @@ class VllmRuntime:
             adapter = self._engine.adapter(plain(row[name])) if name else None
             row, cut = fitted(self._model, row)
             return Request(self._prompt(texts_of_row(self._model, row)), parameters, adapter, cut)
-        except Exception as error:
-            if not is_about_the_row(error):
-                raise
-            return error
+        except Exception as error:  # noqa: BLE001 - vLLM raises many types
+            return self._explained(_row_error(error))
 
     def _parameters(self, row: Row) -> Any:
         if not self._model.row_parameters:
@@ -82,10 +80,11 @@ class VllmRuntime:
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
         if not model.is_chat:
-            return {"prompt": _not_empty(text_of(model, row))}
-        messages, images = messages_of(model, row), Prompt()
-        if model.images:
-            messages, images = self._engine.without_images(self._inlined(messages))
+            return self._engine.tokens(_not_empty(text_of(model, row)))
+        messages = messages_of(model, row)
+        if not model.images:
+            return self._engine.tokens(apply_template(model, self._engine.processor, messages))
+        messages, images = self._engine.without_images(self._inlined(messages))
         return {"prompt": apply_template(model, self._engine.processor, messages), **images}
 
     def _result(self, answer: Any) -> Any:

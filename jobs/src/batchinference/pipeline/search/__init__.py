@@ -1,1 +1,0 @@
-"""Similarity search: finds the rows of a finished output with embeddings nearest to a query."""

@@ -1,0 +1,123 @@
+"""Which nodes pods prefer or need, in the format of a Kubernetes pod."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import LABEL_KEY, SpecModel, keyed
+from batchinference.spec.pods import LabelKey, LabelValue
+
+Key = Annotated[str, Field(pattern=LABEL_KEY, max_length=316)]
+_WITH_VALUES = "In and NotIn need values, Gt and Lt need one number, other operators need none"
+
+
+class NodeRequirement(SpecModel):
+    """A condition on a label of nodes."""
+
+    key: Key
+    """The key of the label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    """How the label is compared with the values."""
+    values: Annotated[list[LabelValue], Field(max_length=64)] = []
+    """The values."""
+
+    @model_validator(mode="after")
+    def _check(self) -> NodeRequirement:
+        number = len(self.values) == 1 and re.fullmatch("[0-9]+", self.values[0]) is not None
+        valid = {"In": bool(self.values), "NotIn": bool(self.values), "Gt": number, "Lt": number}
+        if not valid.get(self.operator, not self.values):
+            raise PydanticCustomError("values", _WITH_VALUES, {})
+        return self
+
+
+class LabelSelector(SpecModel):
+    match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = {}
+    """Labels of the pods."""
+
+
+class NodeTerm(SpecModel):
+    match_expressions: Annotated[list[NodeRequirement], Field(min_length=1, max_length=8)]
+    """Conditions, all of which must hold."""
+
+
+class NodeTerms(SpecModel):
+    node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1, max_length=8)]
+    """Terms, one of which must hold."""
+
+
+Weight = Annotated[int, Field(ge=1, le=100)]
+
+
+class PreferredNodes(SpecModel):
+    weight: Weight
+    """The weight of the preference, from 1 to 100."""
+    preference: NodeTerm
+    """The preferred nodes."""
+
+
+class NodeAffinity(SpecModel):
+    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
+    """Nodes on which pods must run."""
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[PreferredNodes], Field(max_length=8)
+    ] = []
+    """Nodes on which pods run if possible."""
+
+
+class PodTerm(SpecModel):
+    """Pods in the namespace of the job. Other namespaces cannot be named: pods that exclude those
+    of others could keep them from their nodes."""
+
+    label_selector: LabelSelector
+    """The pods."""
+    topology_key: Key
+    """The label of nodes whose value is the same for nodes that count as one place."""
+
+
+class PreferredPods(SpecModel):
+    weight: Weight
+    """The weight of the preference, from 1 to 100."""
+    pod_affinity_term: PodTerm
+    """The pods."""
+
+
+class PodAffinity(SpecModel):
+    required_during_scheduling_ignored_during_execution: Annotated[
+        list[PodTerm], Field(max_length=8)
+    ] = []
+    """Pods that must be in the same place, or in no such place."""
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[PreferredPods], Field(max_length=8)
+    ] = []
+    """Pods that are in the same place, or in no such place, if possible."""
+
+
+class Affinity(SpecModel):
+    """Nodes and pods that attract or repel the pods of the job."""
+
+    node_affinity: NodeAffinity | None = None
+    """Nodes that pods need or prefer."""
+    pod_affinity: PodAffinity | None = None
+    """Pods near which the pods run."""
+    pod_anti_affinity: PodAffinity | None = None
+    """Pods far from which the pods run."""
+
+
+class TopologySpread(SpecModel):
+    """How evenly pods are spread over places, such as zones."""
+
+    max_skew: Annotated[int, Field(ge=1, le=1000)]
+    """Maximum difference between the numbers of pods of two places."""
+    topology_key: Key
+    """The label of nodes whose value is the same for nodes of one place."""
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    """Whether a pod waits if the difference would be larger."""
+    label_selector: LabelSelector | None = None
+    """The pods that are counted. By default, the pods of the attempt."""
+
+
+TopologySpreads = Annotated[list[TopologySpread], *keyed("topologyKey", 8, "whenUnsatisfiable")]

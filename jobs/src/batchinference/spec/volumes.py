@@ -1,0 +1,222 @@
+"""Volumes of the pods of a job, and where they are mounted, in the format of a Kubernetes pod."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import (
+    DIRECTORY,
+    DNS_LABEL,
+    DNS_SUBDOMAIN,
+    RELATIVE_PATH,
+    SpecModel,
+    keyed,
+)
+from batchinference.spec.pods import Key, NamedRef, ObjectName
+from batchinference.spec.quantities import MemoryRequest
+
+Directory = Annotated[str, Field(pattern=DIRECTORY, max_length=1024)]
+RelativePath = Annotated[str, Field(pattern=RELATIVE_PATH, max_length=1024)]
+VolumeName = Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
+RESERVED_VOLUMES = "^(ray-logs|shared-mem|ray-token|batchinference-job|batchinference-kube-api)$"
+RESERVED_PATHS = (
+    "^/+((tmp/+ray|dev/+shm|etc/+batchinference|(var/+)?run/+secrets/+(kubernetes|ray)[.]io)"
+    "(/.*)?)?$"
+)
+"""Mount paths of KubeRay and the operator, and the root directory."""
+_RESERVED = "is reserved for Ray, KubeRay and the operator"
+
+
+class ClaimVolume(SpecModel):
+    claim_name: ObjectName
+    """The name of the PersistentVolumeClaim."""
+    read_only: bool = False
+    """Whether the claim is mounted read-only everywhere."""
+
+
+class KeyToPath(SpecModel):
+    key: Key
+    """The key in the object."""
+    path: RelativePath
+    """The file in the volume."""
+
+
+class KeyFiles(SpecModel):
+    items: Annotated[list[KeyToPath], Field(max_length=64)] = []
+    """The keys and their files. By default, each key is a file with its name."""
+    optional: bool = False
+    """Whether pods start without the object."""
+
+
+class ConfigMapVolume(KeyFiles):
+    name: ObjectName
+    """The name of the ConfigMap."""
+
+
+class SecretVolume(KeyFiles):
+    secret_name: ObjectName
+    """The name of the Secret."""
+
+
+class EmptyDirVolume(SpecModel):
+    medium: Literal["", "Memory"] = ""
+    """`Memory` for a file system in memory, which counts as memory of the pod."""
+    size_limit: MemoryRequest | None = None
+    """Maximum size, after which the pod is evicted."""
+
+
+class StorageRequests(SpecModel):
+    storage: MemoryRequest
+    """The size of the volume."""
+
+
+class ClaimResources(SpecModel):
+    requests: StorageRequests
+    """The size of the volume."""
+
+
+class ClaimSpec(SpecModel):
+    access_modes: Annotated[
+        list[Literal["ReadWriteOnce", "ReadWriteOncePod"]], Field(min_length=1, max_length=1)
+    ]
+    """How pods mount the volume. Each pod has its own."""
+    storage_class_name: ObjectName | None = None
+    """The StorageClass. By default, the one of the cluster."""
+    resources: ClaimResources
+    """The size of the volume."""
+
+
+class ClaimTemplate(SpecModel):
+    spec: ClaimSpec
+    """The PersistentVolumeClaim of a pod."""
+
+
+class EphemeralVolume(SpecModel):
+    volume_claim_template: ClaimTemplate
+    """The PersistentVolumeClaim that each pod gets, and that is deleted with the pod."""
+
+
+class CsiVolume(SpecModel):
+    driver: Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
+    """The name of the CSI driver."""
+    read_only: bool = False
+    """Whether the volume is read-only."""
+    fs_type: Annotated[str, Field(max_length=32)] | None = None
+    """The type of the file system."""
+    volume_attributes: Annotated[
+        dict[Annotated[str, Field(max_length=253)], Annotated[str, Field(max_length=1024)]],
+        Field(max_length=32),
+    ] = {}
+    """Settings of the driver."""
+    node_publish_secret_ref: NamedRef | None = None
+    """The Secret with the credentials of the driver."""
+
+
+class ImageVolume(SpecModel):
+    reference: Annotated[str, Field(min_length=1, max_length=512)]
+    """The image or OCI artifact, whose files are mounted read-only."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """When the image is pulled."""
+
+
+class NfsVolume(SpecModel):
+    server: Annotated[str, Field(min_length=1, max_length=253)]
+    """The host name of the server."""
+    path: Directory
+    """The exported directory."""
+    read_only: bool = False
+    """Whether the volume is read-only."""
+
+
+class HostPathVolume(SpecModel):
+    path: Directory
+    """The directory on the node."""
+
+
+_SOURCES = (
+    *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
+    *("nfs", "hostPath"),
+)
+_ONE_SOURCE = f"give exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCES[-1]}"
+
+
+class Volume(SpecModel):
+    """A volume of all pods, which `volumeMounts` mounts. It has exactly one source."""
+
+    name: VolumeName
+    """The name of the volume in the pods."""
+    persistent_volume_claim: ClaimVolume | None = None
+    """A PersistentVolumeClaim that all pods can mount (ReadWriteMany or ReadOnlyMany)."""
+    config_map: ConfigMapVolume | None = None
+    """A ConfigMap, with one file per key."""
+    secret: SecretVolume | None = None
+    """A Secret, with one file per key."""
+    empty_dir: EmptyDirVolume | None = None
+    """An empty directory of each pod, which is deleted with the pod."""
+    ephemeral: EphemeralVolume | None = None
+    """A PersistentVolumeClaim of each pod, which is deleted with the pod."""
+    csi: CsiVolume | None = None
+    """A volume of a CSI driver."""
+    image: ImageVolume | None = None
+    """The files of an image, such as a model."""
+    nfs: NfsVolume | None = None
+    """A directory of an NFS server."""
+    host_path: HostPathVolume | None = None
+    """A directory of the node. Pods share it only if all of them run on the same node."""
+
+    @property
+    def kept(self) -> bool:
+        """Return whether files that a pod writes outlive the pod."""
+        claim, server = self.persistent_volume_claim, self.nfs or self.csi
+        writable = claim or server
+        return self.host_path is not None or (writable is not None and not writable.read_only)
+
+    @model_validator(mode="after")
+    def _check(self) -> Volume:
+        if len(self.model_dump(exclude_none=True, exclude={"name"})) != 1:
+            raise PydanticCustomError("volume_source", _ONE_SOURCE, {})
+        if re.match(RESERVED_VOLUMES, self.name):
+            message = f"the name '{{name}}' {_RESERVED}: choose another"
+            raise PydanticCustomError("volume_name", message, {"name": self.name})
+        return self
+
+
+class VolumeMount(SpecModel):
+    """Where a volume is mounted in all pods."""
+
+    name: VolumeName
+    """The name of the volume in `volumes`."""
+    mount_path: Directory
+    """The directory at which the volume is mounted."""
+    sub_path: RelativePath | None = None
+    """The directory or file in the volume that is mounted, instead of the whole volume."""
+    read_only: bool = False
+    """Whether the volume is mounted read-only."""
+
+    @model_validator(mode="after")
+    def _check(self) -> VolumeMount:
+        if re.match(RESERVED_PATHS, self.mount_path):
+            message = f"the mountPath '{{path}}' {_RESERVED}: mount the volume elsewhere"
+            raise PydanticCustomError("volume_path", message, {"path": self.mount_path})
+        return self
+
+
+def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
+    """Raise PydanticCustomError if a mount names a volume that is not in `volumes`.
+
+    This holds for the settings of a job alone. Therefore a job cannot mount a volume of the
+    platform again, such as a read-only volume so that it is writable.
+    """
+    known = {volume.name for volume in volumes}
+    for mount in mounts:
+        if mount.name not in known:
+            message = "volumeMounts: there is no volume '{name}' in volumes. Add it there"
+            raise PydanticCustomError("mount", message, {"name": mount.name})
+
+
+Volumes = Annotated[list[Volume], *keyed("name", 16)]
+VolumeMounts = Annotated[list[VolumeMount], *keyed("mountPath", 32)]

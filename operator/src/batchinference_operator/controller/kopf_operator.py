@@ -1,0 +1,136 @@
+"""The operator as kopf sees it: its handlers and settings.
+
+kopf watches BatchInferences and BatchInferenceSchedules. The handlers update the cache, and add a
+key to the work queue if the event changes anything. Writes of the operator are already in the
+cache. Event handlers of kopf set no finalizers or annotations and never retry; the work queue
+retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import kopf
+
+from batchinference.rendering import MANAGER
+from batchinference.spec.job import GROUP, KIND, PLURAL, VERSION
+from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
+from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.schedules import ScheduleController
+from batchinference_operator.kube.api import PAGE, Conflict, Refused
+from batchinference_operator.kube.kopf_login import EndlessBackoffs, KopfLogin
+
+STOP_SECONDS = 10.0
+"""Seconds that kopf may take to stop before it kills the process."""
+RESYNC_SECONDS = 3600.0
+logger = logging.getLogger("batchinference.operator")
+
+
+def kopf_operator(
+    controller: Controller,
+    schedules: ScheduleController,
+    login: KopfLogin,
+    namespaces: Sequence[str],
+    *,
+    watch_seconds: int = 60,
+    stop: Callable[[], None] = lambda: None,
+) -> kopf.OperatorRegistry:
+    """Return the handlers of the operator. No namespaces means all namespaces.
+
+    `stop` is called after SIGTERM, when nothing is watched any more.
+    """
+    registry, cache = kopf.OperatorRegistry(), controller.cache
+    of_schedule: Any = {SCHEDULE_LABEL: kopf.PRESENT}
+
+    @kopf.on.startup(registry=registry)
+    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        _watch_only(settings, watch_seconds)
+        # detecting new CustomResourceDefinitions requires cluster-wide permissions
+        settings.scanning.disabled = bool(namespaces)
+
+    @kopf.on.cleanup(registry=registry)
+    async def end(**_: Any) -> None:
+        stop()
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**options: Any) -> kopf.AiohttpSession | None:
+        return await login.login(**options)
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, id="jobs", registry=registry)
+    async def on_job(event: kopf.RawEvent, **_: Any) -> None:
+        update_cache = cache.delete_job if event["type"] == "DELETED" else cache.set_job
+        controller.handle_event(update_cache, dict(event["object"]))
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, id="runs", labels=of_schedule, registry=registry)
+    @kopf.on.event(GROUP, VERSION, SCHEDULE_PLURAL, id="schedules", registry=registry)
+    async def on_schedule(event: kopf.RawEvent, **_: Any) -> None:
+        schedules.handle_event(dict(event["object"]), deleted=event["type"] == "DELETED")
+
+    return registry
+
+
+def run_kopf(
+    registry: kopf.OperatorRegistry, namespaces: Sequence[str]
+) -> Coroutine[None, None, None]:
+    """Return the coroutine that runs kopf until SIGTERM."""
+    return kopf.operator(
+        registry=registry,
+        namespaces=namespaces,
+        clusterwide=not namespaces,
+        standalone=True,
+        # otherwise kopf looks up the user's name; the parameter's type is not public
+        identity=MANAGER,  # type: ignore[arg-type]
+    )
+
+
+class _NoDiffs(kopf.StatusDiffBaseStorage):
+    """Disables kopf's diffs, which nothing reads and for which kopf would copy each object."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+
+def _watch_only(settings: kopf.OperatorSettings, watch_seconds: int) -> None:
+    """Configure kopf to watch objects and write nothing."""
+    settings.posting.enabled = False
+    settings.persistence.diffbase_storage = _NoDiffs()
+    settings.watching.chunk_size = PAGE
+    settings.watching.server_timeout = watch_seconds
+    settings.networking.request_timeout = 60
+    settings.networking.error_backoffs = EndlessBackoffs()
+    # after a failed watch, kopf may hang while it stops, and the pod would never restart
+    settings.process.ultimate_exiting_timeout = STOP_SECONDS
+    settings.networking.connect_timeout = 10
+    settings.queueing.idle_timeout = 0.2  # an object has a task only while it changes
+
+
+async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
+    """Every RESYNC_SECONDS, forget the jobs that are gone. No namespaces means all namespaces.
+
+    When a watch of kopf starts over, it does not report jobs that were deleted in the meantime. The
+    next reconcile of such a job finds that it is gone. But finished and suspended jobs are never
+    reconciled, so without a resync they would stay in memory and in the metrics forever.
+    """
+    while True:
+        await asyncio.sleep(RESYNC_SECONDS)
+        for namespace in namespaces or [""]:
+            try:
+                await _forget_deleted(controller, namespace)
+            except (Refused, Conflict) as problem:
+                logger.warning("jobs cannot be listed: %s", problem)
+
+
+async def _forget_deleted(controller: Controller, namespace: str) -> None:
+    """Forget known jobs that are not in the API server. An empty namespace means all."""
+    known = controller.cache.uids().items()
+    deleted = {key: uid for key, uid in known if namespace in ("", key[0])}
+    async for body in controller.api.list_all(KIND, namespace):
+        key = body["metadata"]["namespace"], body["metadata"]["name"]
+        if deleted.get(key) == body["metadata"]["uid"]:
+            del deleted[key]
+    for key, uid in deleted.items():
+        controller.cache.forget_job(key, uid)
+        controller.queue.add(key)

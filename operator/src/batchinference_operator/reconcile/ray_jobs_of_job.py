@@ -1,0 +1,75 @@
+"""Finds the RayJobs that a job owns, and computes their names."""
+
+from __future__ import annotations
+
+from batchinference.rendering import Names
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.attempts import attempt_number, is_running
+from batchinference_operator.status.ray_job import RayJobView
+
+
+def names_of(job: JobView, attempt: int) -> Names:
+    """Return the names of the objects of an attempt."""
+    return Names(job.name, job.uid, attempt)
+
+
+def ray_job_names(job: JobView, last: int) -> set[str]:
+    """Return the names of the RayJobs of the first `last` attempts."""
+    return {names_of(job, number).ray_job for number in range(1, last + 1)}
+
+
+def names_of_last_attempt(job: JobView) -> Names:
+    """Return the names of the objects of the last attempt."""
+    return names_of(job, attempt_number(job.status))
+
+
+def next_names(job: JobView) -> Names:
+    """Return the names of the objects of the next attempt."""
+    return names_of(job, attempt_number(job.status) + 1)
+
+
+def attempt_ray_job(observed: Observed) -> RayJobView | None:
+    """Return the RayJob with the name of the running attempt's RayJob. It may have any owner."""
+    return observed.ray_jobs.get(names_of_last_attempt(observed.job).ray_job)
+
+
+def running_ray_job(observed: Observed) -> RayJobView | None:
+    """Return the RayJob of the running attempt if this job owns it."""
+    job, ray_job = observed.job, attempt_ray_job(observed)
+    return ray_job if is_running(job.status) and ray_job and ray_job.owner_uid == job.uid else None
+
+
+def owned(observed: Observed) -> list[RayJobView]:
+    """Return the RayJobs of this job, without RayJobs of an earlier job with the same name."""
+    uid = observed.job.uid
+    return [ray_job for ray_job in observed.ray_jobs.values() if ray_job.owner_uid == uid]
+
+
+def live_ray_jobs(observed: Observed) -> list[RayJobView]:
+    """Return the RayJobs of this job that are not being deleted."""
+    return [ray_job for ray_job in owned(observed) if not ray_job.deleting]
+
+
+def ray_jobs_of_earlier_attempts(observed: Observed) -> tuple[RayJobView, ...]:
+    """Return the RayJobs of attempts before the running one that have not ended.
+
+    A late request of a former leader may create such a RayJob again.
+    """
+    names = ray_job_names(observed.job, attempt_number(observed.job.status) - 1)
+    return tuple(one for one in live_ray_jobs(observed) if one.name in names and not one.ended)
+
+
+def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
+    """Return the RayJobs that are being deleted although pods of their clusters are not.
+
+    This happens if KubeRay is down and the operator has not deleted the clusters yet.
+    """
+    clusters = {pod.cluster for pod in observed.pods if pod.ended is None and not pod.deleting}
+    return tuple(one for one in owned(observed) if one.deleting and one.cluster in clusters)
+
+
+def holds_resources(observed: Observed) -> bool:
+    """Return whether a RayJob or a pod of this job still holds resources."""
+    live = any(not ray_job.ended for ray_job in owned(observed))
+    return live or any(pod.ended is None for pod in observed.pods)

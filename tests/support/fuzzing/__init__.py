@@ -1,1 +1,0 @@
-"""Damaged files for readers, and a process that reads them within limits."""

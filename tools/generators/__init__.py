@@ -1,0 +1,1 @@
+"""Generate the definitions and the pages of the documentation from the models."""

@@ -1,0 +1,119 @@
+"""The field reference and the JSON schema for editors, generated from the models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from batchinference.spec.descriptions import WithDescriptions
+from batchinference.spec.job import (
+    API_VERSION,
+    KIND,
+    SCHEDULE_KIND,
+    BatchInference,
+    BatchInferenceSpec,
+)
+from batchinference.spec.quantities import NUMBER
+from batchinference.spec.report import Report
+from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
+from batchinference.spec.schema import Schema, expanded_schema
+from batchinference.spec.status import BatchInferenceStatus
+
+_INTRODUCTION = f"""# Field reference
+
+This page is generated from the code by `make generate`.
+It lists the type, the default and the meaning of every field of a `{KIND}` of `{API_VERSION}`.
+The last sections list the fields of a `{SCHEDULE_KIND}` ([schedules.md](schedules.md)) and of
+`_batchinference/report.json` ([report.md](report.md)).
+Fields in **bold** are required. If a field such as `format` or `runtime` selects the other fields,
+each of its values has its own table.
+"""
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "spec": BatchInferenceSpec,
+    "status": BatchInferenceStatus,
+    f"{SCHEDULE_KIND}.spec": ScheduleSpec,
+    f"{SCHEDULE_KIND}.status": ScheduleStatus,
+    "report": Report,
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a BatchInference file, for editors and other tools."""
+    schema = BatchInference.model_json_schema(by_alias=True, schema_generator=WithDescriptions)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_cel_rules(schema)}
+
+
+def _without_cel_rules(schema: Any) -> Any:
+    """Return the schema without CEL rules. Strict validators reject unknown keywords."""
+    if isinstance(schema, list):
+        return [_without_cel_rules(child) for child in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: child for name, child in schema.items() if name != "x-kubernetes-validations"}
+    return {name: _without_cel_rules(child) for name, child in kept.items()}
+
+
+def reference() -> str:
+    """Return docs/reference.md."""
+    parts = [_INTRODUCTION]
+    for section, model in _SECTIONS.items():
+        parts += _section(section, expanded_schema(model))
+    return "\n".join(parts)
+
+
+def _section(path: str, schema: Schema, heading: str = "##", title: str = "") -> list[str]:
+    """Return a heading, a table of the fields below `path`, and a section for each variant of each
+    union."""
+    unions: list[tuple[str, Schema]] = []
+    rows = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
+    rows += _rows(schema, path, unions)
+    parts = [f"{heading} {title or path}\n", schema.get("description", "") + "\n"]
+    parts.append("\n".join(rows) + "\n")
+    for union_path, union in unions:
+        for value, variant in union["variants"].items():
+            title = f"{union_path}, {union['tag']}: {value}"
+            parts += _section(union_path, variant, "###", title)
+    return parts
+
+
+def _rows(schema: Schema, path: str, unions: list[tuple[str, Schema]]) -> list[str]:
+    """Return the table rows of the fields below `path`, and add the unions to `unions`."""
+    rows = []
+    required = schema.get("required", [])
+    for name, child in schema.get("properties", {}).items():
+        field = f"{path}.{name}"
+        cell = f"**`{field}`**" if name in required else f"`{field}`"
+        rows.append(f"| {cell} | {_type(child)} | {_default(child)} | {_meaning(child)} |")
+        nested = {field: child, f"{field}[]": child.get("items", {}),
+                  f"{field}.NAME": child.get("additionalProperties", {})}  # fmt: skip
+        for nested_path, nested_schema in nested.items():
+            if "variants" in nested_schema:
+                unions.append((nested_path, nested_schema))
+            rows += _rows(nested_schema, nested_path, unions)
+    return rows
+
+
+def _type(schema: Schema) -> str:
+    if "variants" in schema:
+        return f"object, by `{schema['tag']}`"
+    if "enum" in schema:
+        return "one of " + ", ".join(f"`{value}`" for value in schema["enum"])
+    if "items" in schema:
+        return f"list of {_type(schema['items'])}"
+    if "additionalProperties" in schema:
+        return f"map of string to {_type(schema['additionalProperties'])}"
+    if schema.get("pattern") == NUMBER:
+        return "quantity"
+    return str(schema.get("type", "any"))
+
+
+def _default(schema: Schema) -> str:
+    value = schema.get("default")
+    if value is None or isinstance(value, dict | list):
+        return ""
+    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+
+
+def _meaning(schema: Schema) -> str:
+    return str(schema.get("description", "")).replace("|", "\\|")

@@ -26,12 +26,9 @@ from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import EngineDied, JobFailure, ModelLoad, describe
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.model_files import (
-    ADAPTER_FILE,
-    files_of,
-    files_without_weights,
-)
+from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm import checks, engine
+from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
 from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step

@@ -19,11 +19,11 @@ from batchinference_operator.reconcile.attempt_end import (
 from batchinference_operator.reconcile.attempt_objects import create_actions, render_token_secret
 from batchinference_operator.reconcile.attempt_start import (
     CREATE_RETRY_SECONDS,
-    has_create_error,
     requeue_for_admission,
     wait_for_name,
 )
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import has_create_error
 from batchinference_operator.reconcile.deadlines import (
     Deadline,
     attempt_deadlines,

@@ -30,6 +30,7 @@ from batchinference_operator.reconcile.deadlines import (
     backstop_of,
     job_deadlines,
 )
+from batchinference_operator.reconcile.device_usage import current_gpus
 from batchinference_operator.reconcile.driver_silence import (
     awaits_report,
     driver_problem,
@@ -38,7 +39,6 @@ from batchinference_operator.reconcile.driver_silence import (
     with_cause_of_silence,
     without_old_report,
 )
-from batchinference_operator.reconcile.gpu_usage import current_gpus
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
 from batchinference_operator.reconcile.lost_pods import record_driver_head, unrecoverable_cause

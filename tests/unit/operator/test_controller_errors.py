@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_poller import Answer
-from batchinference_operator.kube.api import Conflict, Refused, Unreachable
+from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import attempt_sync
 from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.create_errors import UNREACHABLE_SECONDS

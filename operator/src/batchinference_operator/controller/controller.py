@@ -20,8 +20,8 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import POD, Conflict, Refused, Unreachable
-from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.client import POD, KubeClient
+from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry

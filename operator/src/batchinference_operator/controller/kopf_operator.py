@@ -20,7 +20,8 @@ from batchinference.spec.job import GROUP, KIND, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.schedules import ScheduleController
-from batchinference_operator.kube.api import PAGE, Conflict, Refused
+from batchinference_operator.kube.client import PAGE
+from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.kube.kopf_login import EndlessBackoffs, KopfLogin
 
 STOP_SECONDS = 10.0

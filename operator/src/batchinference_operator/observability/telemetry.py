@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from batchinference_operator.kube.api import Conflict, Refused, Unreachable
+from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView

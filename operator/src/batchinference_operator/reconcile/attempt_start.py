@@ -14,7 +14,7 @@ from batchinference_operator.reconcile.attempt_end import (
     backoff_left,
     fail_if_expired,
 )
-from batchinference_operator.reconcile.attempt_objects import create_actions, planning_status
+from batchinference_operator.reconcile.attempt_rendering import create_actions, planning_status
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.create_errors import has_create_error
 from batchinference_operator.reconcile.deadlines import job_deadlines

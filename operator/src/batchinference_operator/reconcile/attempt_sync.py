@@ -16,7 +16,7 @@ from batchinference_operator.reconcile.attempt_end import (
     memory_of_next_attempt,
     record_out_of_memory,
 )
-from batchinference_operator.reconcile.attempt_objects import create_actions, render_token_secret
+from batchinference_operator.reconcile.attempt_rendering import create_actions, render_token_secret
 from batchinference_operator.reconcile.attempt_start import (
     CREATE_RETRY_SECONDS,
     requeue_for_admission,

@@ -172,9 +172,10 @@ def _regular_end(text: bytes, dialect: Dialect, *, ended: bool) -> int | None:
     half = not ended and text.endswith(dialect.quote)  # of a doubled quote
     values = np.frombuffer(text, np.uint8, len(text) - half)
     quotes = np.flatnonzero(values == dialect.quote[0])
-    before, after = quotes[::2] - 1, quotes[1::2] + 1
-    around = values[np.append(before[before >= 0], after[after < len(values)])]
-    if around.tobytes().strip(dialect.boundaries + dialect.quote):
+    closing = quotes[1::2] + 1
+    before = values[np.maximum(quotes[::2] - 1, 0)]
+    after = values[closing[closing < len(values)]]
+    if (before.tobytes() + after.tobytes()).strip(dialect.boundaries + dialect.quote):
         return None
     line_ends = np.flatnonzero((values == ord("\n")) | (values == ord("\r")))
     outside = line_ends[np.searchsorted(quotes, line_ends) % 2 == 0]

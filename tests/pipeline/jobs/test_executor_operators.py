@@ -75,7 +75,12 @@ def logical_operators(dataset: Dataset) -> list[Any]:
 COLLECTED = {"rowsPerFile": 50}
 CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
     "no steps": (1, [], COLLECTED, ["ReadRows", "Write"]),
-    "a pool and one file": (1, [POOL], {}, ["ReadRows", "MapBatches(pool)", "Write"]),
+    "a pool and one file": (
+        1,
+        [FILTER, POOL],
+        {},
+        ["ReadRows", "MapBatches(filter)", "MapBatches(pool)", "Write"],
+    ),
     "functions around a pool": (
         20,
         [FILTER, POOL, AFTER],

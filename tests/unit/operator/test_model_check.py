@@ -428,9 +428,9 @@ class JobModel(RuleBasedStateMachine):
         """Check that a driver that does not answer is subject to `deadlines.stall`."""
         status, spec = job["status"], job["spec"]
         ready = find_condition(status, "Ready") or {}
-        if ready.get("reason") == "DriverSilent" and "progressTime" in status:
+        if ready.get("reason") == "DriverSilent" and "progressTime" in status.get("operator", {}):
             limit = seconds_of(spec.get("deadlines", {}).get("stall", "9999h"))
-            since = datetime.fromisoformat(status["progressTime"])
+            since = datetime.fromisoformat(status["operator"]["progressTime"])
             assert (self.clock.now() - since).total_seconds() < limit, status
 
     def check_usage(self, job: Object) -> None:

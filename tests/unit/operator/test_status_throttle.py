@@ -31,7 +31,7 @@ STATUS: dict[str, Any] = {
     "progress": {"rows": 5, "total": 10},
     "counts": {"read": 5},
     "deviceSeconds": 7,
-    "usageTime": "2026-03-01T12:01:00Z",
+    "operator": {"usageTime": "2026-03-01T12:01:00Z"},
 }
 
 
@@ -57,8 +57,8 @@ def test_changes_of_state_are_written_at_once(changes: dict[str, Any]) -> None:
 FIGURES = [
     {"progress": {"rows": 6, "total": 10}},
     {"counts": {"read": 6}},
-    {"deviceSeconds": 9, "cpuSeconds": 1, "usageTime": "2026-03-01T12:01:02Z"},
-    {"progressTime": "2026-03-01T12:01:02Z", "attempts": [{**ATTEMPT, "rows": 6}]},
+    {"deviceSeconds": 9, "cpuSeconds": 1, "operator": {"usageTime": "2026-03-01T12:01:02Z"}},
+    {"operator": {"progressTime": "2026-03-01T12:01:02Z"}, "attempts": [{**ATTEMPT, "rows": 6}]},
     {"conditions": [{**CONDITION, "message": "going on well"}]},
     {"conditions": [{**CONDITION, "reason": "Unschedulable"}]},
 ]
@@ -82,7 +82,7 @@ def test_problem_before_the_first_row_is_written_at_once() -> None:
 
 def test_usage_of_starting_pods_is_written_rarely() -> None:
     before = {**STATUS, "phase": "Starting"}
-    used = {**before, "cpuSeconds": 9, "usageTime": "2026-03-01T12:01:09Z"}
+    used = {**before, "cpuSeconds": 9, "operator": {"usageTime": "2026-03-01T12:01:09Z"}}
     assert write_delay(before, used, since=WRITE_SECONDS) == USAGE_SECONDS - WRITE_SECONDS
     assert write_delay(before, used, since=USAGE_SECONDS) == 0
     explained = {**used, "conditions": [{**CONDITION, "message": "another"}]}

@@ -149,7 +149,7 @@ def test_job_created_suspended_creates_objects_when_resumed() -> None:
     assert "attempts" not in loop.status
     resume(loop, 100)
     assert (loop.phase, loop.status["attempt"]) == ("Planning", 1)
-    assert loop.status["suspendedSeconds"] == 100
+    assert loop.status["operator"]["suspendedSeconds"] == 100
     loop.start()
     loop.spec["suspend"] = True
     loop.reconcile(50)
@@ -157,7 +157,7 @@ def test_job_created_suspended_creates_objects_when_resumed() -> None:
     loop.finalize_deletions()
     loop.reconcile()
     resume(loop, 200)
-    assert loop.status["suspendedSeconds"] == 300
+    assert loop.status["operator"]["suspendedSeconds"] == 300
 
 
 def test_unrecorded_ray_job_is_removed_and_not_missed_after_resume(loop: ReconcileLoop) -> None:
@@ -307,4 +307,4 @@ def test_suspended_time_before_a_late_pod_is_counted() -> None:
     loop.pods = ()
     loop.reconcile()
     resume(loop, 10)
-    assert loop.status["suspendedSeconds"] == 110
+    assert loop.status["operator"]["suspendedSeconds"] == 110

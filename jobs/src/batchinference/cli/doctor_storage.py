@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import util
+from typing import TYPE_CHECKING
 
 from batchinference.cli.finding import Finding, Result
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.storage import Storage
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.storage.location import Location
 
 _ADVICE = "Check the path, the endpoint and the rights of the credentials"
 
@@ -38,13 +44,41 @@ def _access(field: str, path: str, storage: Storage) -> Finding:
     import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
     from batchinference.pipeline.error_attribution import root_cause
     from batchinference.pipeline.preflight import check_writable
-    from batchinference.pipeline.storage.access import check_access
     from batchinference.pipeline.storage.location import Location
 
     place = Location(path, storage)
     try:
-        check_writable(place) if place.local else check_access(place)
+        check_writable(place) if place.local else _check_access(place)
     except Exception as error:  # noqa: BLE001 - object stores raise any error
         return Finding(field, Result.FAILED, root_cause(error).message, _ADVICE)
     done = "written and deleted" if place.local else "written, listed, read and deleted"
     return Finding(field, Result.OK, f"'{path}': files can be {done}")
+
+
+def _check_access(place: Location) -> None:
+    """Write, list, read and delete a small file in a directory. No file is left.
+
+    Raises BadOutput, which names the operation that failed. An object store may keep an object that
+    marks the directory, as after any deletion."""
+    name = f"_batchinference-check-{uuid.uuid4().hex}"
+    file = place / name
+    with _named(f"'{place.uri}': no file can be written"):
+        file.write(b"check")
+    try:
+        with _named(f"'{place.uri}': its files cannot be listed"):
+            (place / f"{name}-list").files()  # a list of the whole directory may be long
+        with _named(f"'{place.uri}': its files cannot be read"):
+            file.read()
+    finally:
+        with _named(f"'{file.uri}': it cannot be deleted, so delete this file yourself"):
+            file.delete()
+
+
+@contextmanager
+def _named(problem: str) -> Iterator[None]:
+    from batchinference.pipeline.errors import BadOutput, shown
+
+    try:
+        yield
+    except OSError as error:
+        raise BadOutput(f"{problem} ({shown(str(error))})") from None

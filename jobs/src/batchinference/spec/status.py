@@ -124,6 +124,17 @@ class Attempt(SpecModel):
     """The head of its driver. Absent until the driver has started."""
 
 
+class Internal(SpecModel):
+    """Bookkeeping of the operator, which is no part of the API."""
+
+    suspended_seconds: int | None = None
+    """The total time of suspension in seconds, which does not count towards `deadlines.total`."""
+    progress_time: Timestamp | None = None
+    """When the last row was finished, as observed by the operator."""
+    usage_time: Timestamp | None = None
+    """The time up to which `deviceSeconds` and `cpuSeconds` are counted."""
+
+
 class BatchInferenceStatus(SpecModel):
     """The observed state of the job."""
 
@@ -149,7 +160,8 @@ class BatchInferenceStatus(SpecModel):
     """Differences between the input and what the job made of it, such as files that were not read
     or texts that were cut."""
     start_time: Timestamp | None = None
-    """When the RayJob was created."""
+    """When the first RayJob was created. As of a Job of Kubernetes, it is the time at which the
+    work was handed over, and not that of the first row."""
     completion_time: Timestamp | None = None
     """When the job ended."""
     attempt: int | None = None
@@ -160,12 +172,8 @@ class BatchInferenceStatus(SpecModel):
     """When the next attempt starts. Present during the backoff."""
     attempts: Annotated[list[Attempt], *keyed("number", 20)] = []
     """The last 20 attempts."""
-    suspended_seconds: int | None = None
-    """The total time of suspension in seconds, which does not count towards `deadlines.total`."""
-    progress_time: Timestamp | None = None
-    """When the last row was finished, as observed by the operator."""
-    usage_time: Timestamp | None = None
-    """The time up to which `deviceSeconds` and `cpuSeconds` are counted."""
+    operator: Internal | None = None
+    """Bookkeeping of the operator. It may change at any time."""
     devices: Annotated[int, Field(ge=0)] | None = None
     """Number of devices, such as GPUs, of the pods of the running attempt."""
     device_seconds: Rows | None = None

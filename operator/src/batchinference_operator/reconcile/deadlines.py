@@ -13,6 +13,7 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.status.attempts import last_attempt
+from batchinference_operator.status.job_status import internal
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
@@ -32,7 +33,8 @@ def job_deadlines(
     """Yield the deadlines of the job over all attempts. `gpus` is its current number of GPUs."""
     limit = spec.deadlines.total
     if limit is not None:
-        elapsed = seconds_since(job.created_at, now) - job.status.get("suspendedSeconds", 0)
+        suspended = internal(job.status).get("suspendedSeconds", 0)
+        elapsed = seconds_since(job.created_at, now) - suspended
         message = f"the job has not ended within deadlines.total {limit}"
         yield Deadline(seconds_of(limit) - elapsed, Cause.DEADLINE_EXCEEDED, message)
     hours = spec.limits.device_hours
@@ -62,7 +64,7 @@ def attempt_deadlines(
         yield Deadline(seconds_of(limits.active) - elapsed, Cause.DEADLINE_EXCEEDED, message)
     if not awaits_rows:
         return
-    last = status.get("progressTime")
+    last = internal(status).get("progressTime")
     if last is None and limits.pending is not None:
         message = f"no row was finished within deadlines.pending {limits.pending}: {why}"
         yield Deadline(seconds_of(limits.pending) - elapsed, Cause.DEADLINE_EXCEEDED, message)
@@ -77,6 +79,6 @@ def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeRay
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
     waited = max(0, round((admitted - start).total_seconds())) if start and admitted else 0
     # after the first row, gated pods are additional pods of an elastic job
-    admitted_for_good = not queued or "progressTime" in job.status
+    admitted_for_good = not queued or "progressTime" in internal(job.status)
     counting = admitted_for_good and "queuedTime" not in attempt
     return KubeRayDeadlines.of(spec.deadlines, queued=queued, counting=counting, waited=waited)

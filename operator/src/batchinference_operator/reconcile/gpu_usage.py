@@ -12,7 +12,7 @@ from datetime import datetime
 from batchinference.spec.progress import MAX_ROWS
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import Attempt
-from batchinference_operator.status.job_status import Status, without
+from batchinference_operator.status.job_status import Status, internal, with_internal, without
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
@@ -26,8 +26,8 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
     *before, last = status["attempts"]
-    start = _first_second(plan, last)
-    since = unix_seconds(status["usageTime"]) if "usageTime" in status else start
+    start, counted = _first_second(plan, last), internal(status).get("usageTime")
+    since = unix_seconds(counted) if counted else start
     gpus = _usage_seconds([(_gpus(pod, plan), pod) for pod in pods], since, until)
     used = {
         "deviceSeconds": min(gpus, _max_device_seconds(plan, last, since, until)),
@@ -36,12 +36,8 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     if not any(used.values()):
         return status
     attempts = [*before, {**last, **_incremented(last, used)}]
-    return {
-        **status,
-        **_incremented(status, used),
-        "attempts": attempts,
-        "usageTime": to_rfc3339(now),
-    }
+    status = with_internal(status, usageTime=to_rfc3339(now))
+    return {**status, **_incremented(status, used), "attempts": attempts}
 
 
 def current_gpus(observed: Observed) -> int:

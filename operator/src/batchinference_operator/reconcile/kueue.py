@@ -12,6 +12,7 @@ from datetime import datetime
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import last_attempt, mark_admitted, mark_queued
+from batchinference_operator.status.job_status import internal
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
@@ -27,7 +28,7 @@ def is_gated(observed: Observed) -> bool:
     After the first row, gated pods are additional pods of an elastic job, which continues without
     them.
     """
-    waits = "progressTime" not in observed.job.status
+    waits = "progressTime" not in internal(observed.job.status)
     return waits and any(pod.gated for pod in observed.pods_of_attempt)
 
 

@@ -74,8 +74,8 @@ USAGE_SECONDS = 30.0
 """Minimum seconds between two writes that change only the usage of an attempt without progress.
 Pods may take minutes to start, and each change of a pod changes the usage."""
 _DEFERRABLE_FIELDS = {
-    *("progress", "stage", "counts", "warnings", "progressTime"),
-    *("usageTime", "devices", "deviceSeconds", "cpuSeconds", "cost"),
+    *("progress", "stage", "counts", "warnings", "operator"),
+    *("devices", "deviceSeconds", "cpuSeconds", "cost"),
 }
 _DEFERRABLE_ATTEMPT_FIELDS = {"rows", "deviceSeconds", "cpuSeconds"}
 

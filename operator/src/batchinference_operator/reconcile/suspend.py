@@ -15,7 +15,7 @@ from batchinference_operator.reconcile.ray_jobs_of_job import (
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
-from batchinference_operator.status.job_status import Status, StatusUpdate
+from batchinference_operator.status.job_status import Status, StatusUpdate, internal, with_internal
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
@@ -80,4 +80,5 @@ def add_suspended_time(job: JobView, now: datetime) -> Status:
     if before is None or before["status"] != "True":
         return job.status
     seconds = round(seconds_since(before["lastTransitionTime"], now))
-    return {**job.status, "suspendedSeconds": job.status.get("suspendedSeconds", 0) + seconds}
+    before_this = internal(job.status).get("suspendedSeconds", 0)
+    return with_internal(job.status, suspendedSeconds=before_this + seconds)

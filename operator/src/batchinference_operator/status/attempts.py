@@ -9,7 +9,7 @@ from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
 from batchinference.text import in_one_line
-from batchinference_operator.status.job_status import Status, without
+from batchinference_operator.status.job_status import Status, with_internal, without
 from batchinference_operator.status.ray_job import RayJobView
 
 MAX_ATTEMPTS = 20
@@ -44,17 +44,9 @@ def add_attempt(status: Status, names: Names) -> Status:
     """Return the status with a new attempt. The attempt starts when its RayJob is observed."""
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
     attempts = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
-    left = without(status, *_ATTEMPT_FIELDS)
+    left = without(status, "nextAttemptTime", "rayClusterName")
+    left = with_internal(left, progressTime=None, usageTime=None)
     return {**left, "attempt": names.attempt, "attempts": attempts, "rayJobName": names.ray_job}
-
-
-_ATTEMPT_FIELDS = (
-    "nextAttemptTime",
-    "progressTime",
-    "usageTime",
-    "rayClusterName",
-)
-"""Status fields that apply to one attempt only."""
 
 
 def remove_attempt(status: Status) -> Status:
@@ -89,7 +81,7 @@ def mark_queued(status: Status, now: str) -> Status:
     if "queuedTime" in last:
         return status
     queued = {**without(last, "admittedTime", "rows", "driverHead"), "queuedTime": now}
-    return {**without(status, "progressTime"), "attempts": [*before, queued]}
+    return {**with_internal(status, progressTime=None), "attempts": [*before, queued]}
 
 
 def mark_admitted(status: Status, now: str) -> Status:
@@ -168,7 +160,7 @@ def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
     if own == known:
         return status
     status = update_last(status, {"rows": own})
-    return {**status, "progressTime": now} if own > known else status
+    return with_internal(status, progressTime=now) if own > known else status
 
 
 def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:

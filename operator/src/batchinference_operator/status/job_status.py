@@ -94,6 +94,19 @@ def without(status: Status, *names: str) -> Status:
     return {name: value for name, value in status.items() if name not in names}
 
 
+def internal(status: Status) -> Status:
+    """Return the bookkeeping of the operator in a status."""
+    found: Status = status.get("operator", {})
+    return found
+
+
+def with_internal(status: Status, **fields: object) -> Status:
+    """Return the status with other bookkeeping. None removes a field."""
+    known = {**internal(status), **fields}
+    kept = {name: value for name, value in known.items() if value is not None}
+    return {**without(status, "operator"), **({"operator": kept} if kept else {})}
+
+
 def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
     """Return when the work ended, as reported by the driver or KubeRay; None if unknown."""
     if report is not None and report.state.ended:

@@ -169,7 +169,8 @@ class DatasetExecution:
         }
         if stage.replicas is None:
             task = _task(stage.name, self._segment([stage]))
-            retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
+            # Ray fuses tasks with equal arguments: the few tasks that read would run the step
+            retries = {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
             return dataset.map_batches(task, batch_size=None, **common, **retries)
         least, most = pool_size(stage, plan)
         arguments = {

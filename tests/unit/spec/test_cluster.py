@@ -209,6 +209,16 @@ def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
     assert settings(env=[{"name": name, "value": "x"}]).env[0].name == name
 
 
+@pytest.mark.parametrize("prefix", ["R", "RAY_", "RAY_AUTH_", "KUBE", "BATCHINFERENCE_", "RAYS_"])
+def test_keys_of_an_object_are_no_reserved_variables(prefix: str) -> None:
+    cluster = with_cluster(envFrom=[{"prefix": prefix, "secretRef": {"name": "s"}}])
+    if prefix == "RAYS_":
+        assert parse(cluster)
+    else:
+        found = f"spec.cluster.envFrom[0]: with the prefix '{prefix}', the keys could be variables"
+        assert refused(cluster).startswith(found)
+
+
 def test_a_variable_that_is_given_twice_is_refused() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]
     message = "two items have the name 'A'. Remove one of them"

@@ -80,6 +80,11 @@ the authentication of the Ray cluster or Ray Data's protection against pickled i
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator: remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
 _ONE_OBJECT = "give exactly one of secretRef and configMapRef"
+_RESERVED_PREFIXES = ("RAY_", "KUBERAY_", "BATCHINFERENCE_JOB_")
+_RESERVED_PREFIX = (
+    "with the prefix '{prefix}', the keys could be variables of Ray, KubeRay or the operator: "
+    "choose another"
+)
 _ONE_VALUE = "give exactly one of value and valueFrom"
 _NO_KEY = "without a key, operator must be Exists"
 _NO_VALUE = "'value' is for operator Equal"
@@ -148,6 +153,9 @@ class EnvFrom(SpecModel):
     def _check(self) -> EnvFrom:
         if (self.secret_ref is None) == (self.config_map_ref is None):
             raise PydanticCustomError("env_from", _ONE_OBJECT, {})
+        prefix = self.prefix or "-"
+        if any(each.startswith((prefix, prefix[: len(each)])) for each in _RESERVED_PREFIXES):
+            raise PydanticCustomError("env_prefix", _RESERVED_PREFIX, {"prefix": prefix})
         return self
 
 

@@ -51,12 +51,12 @@ def test_patch_of_another_type_is_refused_at_its_path() -> None:
 
 def test_patches_are_for_the_platform_only() -> None:
     assert parse_defaults("patches: [{groups: [head], pod: {}}]").patches[0].groups == ["head"]
-    with pytest.raises(SpecError, match=r"spec.cluster.patches: unknown field"):
+    with pytest.raises(SpecError, match=r"spec.cluster.patches: was removed"):
         job(cluster={"patches": []})
 
 
 def test_patch_of_the_page_adds_a_sidecar() -> None:
-    (values,) = (block for block in blocks("docs/devices.md", "text") if "patches" in block)
+    (values,) = (block for block in blocks("docs/devices.md", "yaml") if "patches" in block)
     (sidecar,) = yaml.safe_load(values)["defaults"]["patches"]
     for pod in pods(sidecar):
         assert [one["name"] for one in pod["spec"]["containers"]] == ["ray", "database-proxy"]

@@ -214,7 +214,7 @@ class JobMetrics(Collector):
         )
         yield _gauge(
             "batchinference_devices",
-            "GPUs that the pods of jobs have now.",
+            "Devices, such as GPUs, that the pods of jobs have now.",
             ("namespace",),
             {(label,): gpus[label] for label in labels},
         )

@@ -265,13 +265,35 @@ def test_credentials_in_a_value_of_any_field_are_masked(address: str) -> None:
         ("spec.cluster.limits.gpuHours", 1, "deviceHours"),
         ("spec.cluster.limits.priority", 1, "the chart value policy.maxPriority"),
         ("spec.errors.retry", True, "retryFailedRows"),
+        ("spec.steps.1.model.timeoutSeconds", 300, "timeout: 5m"),
+        ("spec.steps.1.model.timeoutSeconds", 90.5, "timeout: 1m31s"),
+        ("spec.steps.1.model.timeoutSeconds", "a", "timeout"),
     ],
 )
 def test_old_name_of_a_field_is_refused_with_the_new_name(place: str, value: Any, new: str) -> None:
-    assert refused_at(place, value) == f"{place}: was renamed. Use {new}"
+    assert f": was renamed. Use {new}" in refused_at(place, value).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "new"),
+    [
+        ("spec.cluster.patches", [], "was removed. Use the fields of the pods"),
+        ("spec.cluster.volumes", [{"name": "a", "mountPath": "/a"}], "Use cluster.volumeMounts"),
+        ("spec.steps.0.repartition", {}, "was removed. Use batchSize"),
+        ("spec.steps.1.model.task", "decision", "'decision' was removed. Use a python step"),
+        ("spec.steps.1.model.runtime", "keras", "'keras' was removed. Use the runtime onnx"),
+        ("spec.read.format", "tfrecords", "'tfrecords' was removed. Use parquet"),
+        ("spec.write.format", "images", "'images' was removed. Use webdataset"),
+    ],
+)
+def test_removed_field_or_value_is_refused_with_its_substitute(
+    place: str, value: Any, new: str
+) -> None:
+    assert new in refused_at(place, value)
 
 
 def test_old_version_is_refused_with_the_way_to_convert_it() -> None:
     found = refused_at("apiVersion", "batchinference.dev/v1alpha1")
-    assert found.startswith("apiVersion: 'batchinference.dev/v1alpha1' is of an older version")
+    assert found.startswith("apiVersion: 'batchinference.dev/v1alpha1' is an older version. Use ")
+    assert "Use batchinference.dev/v1beta1" in found
     assert "docs/upgrades.md" in found

@@ -53,6 +53,7 @@ from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.fixes import (
     duration_fix,
     example_fix,
+    in_units,
     length_fix,
     memory_fix,
     module_fix,
@@ -166,11 +167,28 @@ _RENAMED = {
     "cluster.queue": "queueName",
     "cluster.queuePriorityClass": "queuePriorityClassName",
     "errors.retry": "retryFailedRows",
-    "model.timeoutSeconds": "timeout: 60s",
-    "spec.startingDeadlineSeconds": "startingDeadline: 2h",
+    "model.timeoutSeconds": "timeout",
+    "spec.startingDeadlineSeconds": "startingDeadline",
 }
 """The names that fields had in v1alpha1, and their names now. Options were in snake_case."""
-_OLD_VERSION = "of an older version. Convert the file as in docs/upgrades.md"
+_REMOVED = {
+    "cluster.patches": "the fields of the pods in docs/devices.md",
+    "volumes.mountPath": "cluster.volumeMounts",
+    "volumes.readOnly": "readOnly of cluster.volumeMounts",
+    "steps.nearest": "LanceDB or DuckDB on the embeddings, as in docs/outputs.md",
+    "steps.repartition": "batchSize of the steps that get the rows",
+    "model.padToMultipleOf": "options: {padding: max_length}",
+    "keras": "the runtime onnx, after model.export('model.onnx', format='onnx')",
+    "tfrecords": "parquet or webdataset",
+    "images": "webdataset with members such as .png, or parquet",
+    "any-to-any": "image-text-to-text",
+    **dict.fromkeys(
+        ("decision", "document-question-answering", "keypoint-matching", "mask-generation",
+         "table-question-answering", "text-to-audio"),
+        "a python step that calls the pipeline of the library",
+    ),
+}  # fmt: skip
+"""The fields and values of v1alpha1 that were removed, and what to use in their place."""
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "urlEnv", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
@@ -231,7 +249,8 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     elif kind == "union_tag_invalid":
         message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
     elif location == ["apiVersion"] and str(details["input"]).endswith("/v1alpha1"):
-        message = f"{value} is {_OLD_VERSION}"
+        new = details["ctx"]["expected"].strip("'")
+        message = f"{value} is an older version. Use {new}, and convert the file: docs/upgrades.md"
     elif kind in ("literal_error", "enum"):
         message = _not_one_of(value, details["ctx"]["expected"])
         if (location[-1], details["input"]) == ("shuffle", "rows"):
@@ -249,8 +268,10 @@ def _unknown_field(
 ) -> str:
     """Return the message about an unknown field."""
     parent = owners[-1]
-    if new := _new_name(location, parent):
+    if new := _new_name(location, parent, value):
         return f"was renamed. Use {new}"
+    if new := _REMOVED.get(_last_names(location)):
+        return f"was removed. Use {new}"
     if value is True and (field := _field_with(parent, loc[-1])):
         return f"unknown field; did you mean '{field}: {loc[-1]}'?"
     near = _suggestion(loc[-1], _aliases(parent))
@@ -265,12 +286,21 @@ def _unknown_field(
     return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
 
 
-def _new_name(location: list[str | int], parent: type[BaseModel] | None) -> str | None:
+def _new_name(
+    location: list[str | int], parent: type[BaseModel] | None, value: object
+) -> str | None:
     """Return the new name of a field that had another name in v1alpha1; None for other fields."""
     name = to_camel(str(location[-1]))
     if location[-2:-1] == ["options"] and name != location[-1] and name in _aliases(parent):
         return name
-    return _RENAMED.get(".".join(map(str, location[-2:])))
+    new = _RENAMED.get(_last_names(location))
+    duration = in_units(value) if name.endswith("Seconds") else ""
+    return f"{new}: {duration}" if new and duration else new
+
+
+def _last_names(location: list[str | int]) -> str:
+    """Return the name of a field with the name of the field that contains it."""
+    return ".".join([word for word in location if isinstance(word, str)][-2:])
 
 
 def _field_with(model: type[BaseModel] | None, value: str | int) -> str | None:
@@ -402,6 +432,8 @@ def type_name(value: object) -> str:
 
 def _not_one_of(value: _Value, expected: str) -> str:
     known = re.findall(r"'([^']*)'", expected)
+    if isinstance(value.value, str) and (new := _REMOVED.get(value.value)):
+        return f"{value} was removed. Use {new}"
     near = "" if value.nested else _suggestion(value.value, known, listed=True)
     if near and len(known) > MAX_LISTED:
         return f"{value} is unknown{near}"

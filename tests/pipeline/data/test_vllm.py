@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -305,29 +305,32 @@ def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> Non
 def test_runtimes_of_a_process_share_one_engine(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import vllm as fake
+    lock, begun, goes_on = threading.Lock(), threading.Event(), threading.Event()
 
-    started: list[Any] = []
-    begun, goes_on = Event(), Event()
-    start = fake.AsyncLLMEngine
+    class Loaded:
+        """Is loaded until the second thread waits for the lock, or loads an engine, too."""
 
-    def slow_start(args: Any, **_: Any) -> Any:
-        started.append(args)
-        begun.set()
-        assert goes_on.wait(60)
-        return start(args)
+        def __init__(self, _: VllmModel) -> None:
+            (goes_on if begun.is_set() else begun).set()
+            assert goes_on.wait(60)
 
-    monkeypatch.setattr(start, "from_engine_args", slow_start)
+    class Loading(AbstractContextManager[None]):
+        def __enter__(self) -> None:
+            if not lock.acquire(blocking=False):
+                goes_on.set()
+                assert lock.acquire(timeout=60)
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    monkeypatch.setattr(engine, "_LOADING", Loading())
+    monkeypatch.setattr(engine, "Engine", Loaded)
     document = model(source=folder).model_dump_json(by_alias=True)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(engine_of, document, has_devices=True)
         assert begun.wait(60)
-        begun.clear()
         second = threads.submit(engine_of, document, has_devices=True)
-        begun.wait(0.2)  # not reached: the second thread waits for the first one
-        goes_on.set()
         assert first.result() is second.result()
-    assert len(started) == 1
 
 
 def test_engine_gets_the_rows_of_a_batch_in_one_call(

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import io
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -84,10 +84,6 @@ class EngineDeadError(Exception):
     """The engine's process has died."""
 
 
-class EngineGenerateError(Exception):
-    """An unexpected error of a request, which is its cause."""
-
-
 class Renderer:
     """Tokenizes prompts."""
 
@@ -129,48 +125,36 @@ class AsyncLLMEngine:
         assert usage_context == "for batches"
         return cls(arguments)
 
-    async def generate(
+    async def add_request(
         self,
-        prompt: Any,
-        sampling_params: Any,
         request_id: str,
+        prompt: Any,
+        params: Any,
         *,
         lora_request: Any,
         tokenization_kwargs: dict[str, Any],
-    ) -> AsyncIterator[Any]:
+    ) -> SimpleNamespace:
         text = self._checked(prompt, tokenization_kwargs)
+        if isinstance(params, PoolingParams):
+            return _queue(_vector(text))
+        return _queue(self._generated(text, prompt, params, lora_request))
+
+    async def _generated(self, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
         folder = Path(self.arguments.model).parent
         while text == "hold" and not (folder / "release").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         if (folder / "record").exists():
             (folder / f"computed-{uuid4().hex}").write_text(text)
-        generated = text[::-1][: sampling_params.max_tokens]
-        if lora_request is not None:
-            generated += f" by {lora_request.lora_path}"
+        generated = text[::-1][: params.max_tokens]
+        if adapter is not None:
+            generated += f" by {adapter.lora_path}"
         if images := prompt.get("multi_modal_data"):
             generated += f" of {[tuple(map(int, size)) for size in images['image']]}"
         if ray.is_initialized() and (group := ray.util.get_current_placement_group()):
             generated += f" on {len(group.bundle_specs)} bundles"
         texts = [Completion(generated)]
-        texts += [
-            Completion(f"{generated} {index}", index) for index in range(1, sampling_params.n)
-        ]
-        yield SimpleNamespace(outputs=texts[::-1], prompt_token_ids=[*text])
-
-    async def encode(
-        self,
-        prompt: Any,
-        pooling_params: Any,
-        request_id: str,
-        *,
-        lora_request: Any,
-        tokenization_kwargs: dict[str, Any],
-    ) -> AsyncIterator[Any]:
-        import torch
-
-        text = self._checked(prompt, tokenization_kwargs)
-        vector = torch.tensor([float(len(text)), 0.5], dtype=torch.bfloat16)
-        yield SimpleNamespace(outputs=SimpleNamespace(data=vector))
+        texts += [Completion(f"{generated} {index}", index) for index in range(1, params.n)]
+        return SimpleNamespace(outputs=texts[::-1], prompt_token_ids=[*text])
 
     def shutdown(self) -> None:
         """Do nothing."""
@@ -188,8 +172,25 @@ class AsyncLLMEngine:
         if "is lost" in text or text == "die":
             raise EngineDeadError("EngineCore encountered an issue")
         if "no memory" in text:
-            raise EngineGenerateError from MemoryError("no memory left")
+            raise MemoryError("no memory left")
         return text
+
+
+def _queue(output: Coroutine[Any, Any, Any]) -> SimpleNamespace:
+    """Return a queue that gets an output, which is computed in the meantime."""
+    task = asyncio.create_task(output)
+    return SimpleNamespace(get=lambda: _awaited(task))
+
+
+async def _awaited(task: asyncio.Task[Any]) -> Any:
+    return await task
+
+
+async def _vector(text: str) -> Any:
+    import torch
+
+    vector = torch.tensor([float(len(text)), 0.5], dtype=torch.bfloat16)
+    return SimpleNamespace(outputs=SimpleNamespace(data=vector))
 
 
 async def parse_chat_messages_async(
@@ -233,8 +234,4 @@ _module("vllm.usage")
 _module("vllm.usage.usage_lib", UsageContext=SimpleNamespace(LLM_CLASS="for batches"))
 _module("vllm.v1")
 _module("vllm.v1.engine")
-_module(
-    "vllm.v1.engine.exceptions",
-    EngineDeadError=EngineDeadError,
-    EngineGenerateError=EngineGenerateError,
-)
+_module("vllm.v1.engine.exceptions", EngineDeadError=EngineDeadError)

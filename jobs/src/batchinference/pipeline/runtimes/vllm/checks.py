@@ -107,4 +107,6 @@ def _parameters(model: VllmModel, of_row: Mapping[str, Any]) -> Any:
         return vllm.PoolingParams(**values, task="embed" if model.task == "embed" else "classify")
     if constraint := values.pop("structured_outputs", None):
         values["structured_outputs"] = StructuredOutputsParams(**constraint)
-    return vllm.SamplingParams(**values, **of_row, output_kind=RequestOutputKind.FINAL_ONLY)
+    # the engine copies the parameters for each row, by default with all they refer to
+    own = {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
+    return vllm.SamplingParams(**values, **of_row, **own)

@@ -65,6 +65,9 @@ class Engine:
         self.processor = _processor(model) if model.is_chat else None
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
+        self.turn = threading.Lock()
+        """Held by the thread that prepares the prompts of a batch: a tokenizer is not for several
+        threads, and more of them would take Python's own lock from the event loop."""
         self._adapters = _LoraRequests(model)
         self._numbers = itertools.count()
         self._loop = _event_loop()
@@ -74,39 +77,40 @@ class Engine:
                 f"task: '{model.source}' has {len(self.labels)} labels, and a model for task score "
                 "has one. Use classify"
             )
-        self._ask = self._llm.generate if model.task == "generate" else self._llm.encode
         # a chat template writes the special tokens itself
         self._tokenization = {"add_special_tokens": not model.is_chat}
         limits = self._llm.renderer.default_cmpl_tok_params
         self._limits = limits.with_kwargs(**self._tokenization)
-        self._turns = threading.Lock()
         weakref.finalize(self, self._llm.shutdown)
 
     def tokens(self, prompt: str) -> Prompt:
         """Return the tokens of a prompt. Raises an error of vLLM if they are too many."""
-        with self._turns:  # a tokenizer is not for several threads
-            (tokens,) = self._llm.renderer.render_cmpl([{"prompt": prompt}], self._limits)
+        (tokens,) = self._llm.renderer.render_cmpl([{"prompt": prompt}], self._limits)
         return dict(tokens)
 
     def submit(self, asked: list[tuple[Prompt, Any, Any]]) -> Future[list[Any]]:
         """Let the engine answer prompts with their parameters and adapters; with its base model
         where the adapter is None. The result has an exception in place of the answer of a prompt
         that failed."""
-        # one call for all of them: a call per prompt costs more than small models compute
+        # one task for all of them: a task per prompt costs more than small models compute
         return asyncio.run_coroutine_threadsafe(self._answers(asked), self._loop)
 
     async def _answers(self, asked: list[tuple[Prompt, Any, Any]]) -> list[Any]:
-        return await asyncio.gather(*(self._answer(*one) for one in asked), return_exceptions=True)
+        added = [await _result_or_error(self._add(*one)) for one in asked]
+        return [
+            one if isinstance(one, Exception) else await _result_or_error(one.get())
+            for one in added
+        ]
 
-    async def _answer(self, prompt: Prompt, parameters: Any, adapter: Any) -> Any:
-        outputs = self._ask(
+    async def _add(self, prompt: Prompt, parameters: Any, adapter: Any) -> Any:
+        """Return the queue that gets the only output of a prompt, or an error."""
+        return await self._llm.add_request(
+            str(next(self._numbers)),
             prompt,
             parameters,
-            request_id=str(next(self._numbers)),
             lora_request=adapter,
             tokenization_kwargs=self._tokenization,
         )
-        return [output async for output in outputs][-1]
 
     @cached_property
     def labels(self) -> dict[int, str]:
@@ -153,6 +157,13 @@ class Engine:
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _result_or_error(awaited: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await awaited
+    except Exception as error:  # noqa: BLE001 - the engine raises many types
+        return error
 
 
 @lru_cache(maxsize=1)

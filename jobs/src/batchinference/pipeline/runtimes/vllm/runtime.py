@@ -47,8 +47,7 @@ class VllmRuntime:
         """Return one result per row, with an exception in place of the result of a failed row.
 
         Raises EngineDied if the engine has died, and errors that are not about a row."""
-        each = self._engine.threads.map if self._model.images else map
-        requests = list(each(self._request, rows_of(inputs)))
+        requests = self._requests(inputs)
         for row, request in enumerate(requests):
             if isinstance(request, Request) and request.cut:
                 warn(WarningName.TEXT_CUT, row=row, amount=request.cut)
@@ -58,6 +57,13 @@ class VllmRuntime:
             self._result(next(answers)) if isinstance(request, Request) else request
             for request in requests
         ]
+
+    def _requests(self, inputs: dict[str, Any]) -> list[Request | Exception]:
+        """Return the request of each row, or the row's error."""
+        if self._model.images:
+            return list(self._engine.threads.map(self._request, rows_of(inputs)))
+        with self._engine.turn:
+            return [self._request(row) for row in rows_of(inputs)]
 
     def _request(self, row: dict[str, Any]) -> Request | Exception:
         """Return the request of a row, or the row's error."""
@@ -144,14 +150,12 @@ def _not_empty(prompt: str) -> str:
 
 def _row_error(error: Exception) -> Exception:
     """Return the error of a row. Raises EngineDied, and errors that are not about the row."""
-    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+    from vllm.v1.engine.exceptions import EngineDeadError
 
     if isinstance(error, EngineDeadError):
         raise EngineDied(
             f"the engine of vLLM has died ({error}). The output of its process says why"
         ) from error
-    if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__
     if not is_about_the_row(error):
         raise error
     return error

@@ -39,6 +39,7 @@ from batchinference.pipeline.execution.concurrent_batches import (
 )
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.isolation import NO_DEATHS, Isolation
+from batchinference.pipeline.execution.length_sorting import WindowLimits
 from batchinference.pipeline.execution.resources import (
     ACTOR_RESTARTS,
     TASK_RETRIES,
@@ -54,7 +55,6 @@ from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
-from batchinference.pipeline.execution.text_windows import WindowLimits
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.model_use import OCCUPANCY
 from batchinference.pipeline.ray_compat import (

@@ -4,7 +4,8 @@
 
 MODEL is a folder, ROWS are 2000 by default, and ROUNDS 7. Each side loads the model in a process of
 its own, without Ray. They take turns to compute a round, each with other rows, and the medians
-count. It fails if the texts differ. Needs vLLM: on a machine without GPUs, its build for CPUs.
+count. On a busy machine the processor time, without that of the engine's process, says more. It
+fails if the texts differ. Needs vLLM: on a machine without GPUs, its build for CPUs.
 """
 
 from __future__ import annotations
@@ -75,28 +76,32 @@ class Side:
         )
         self.start = self.seconds_of(0, FEW)[0]
 
-    def seconds_of(self, first: int, rows: int) -> tuple[float, str]:
-        """Return the seconds of a round and the hash of its texts."""
+    def seconds_of(self, first: int, rows: int) -> tuple[float, float, str]:
+        """Return the seconds of a round, its processor time and the hash of its texts."""
         print(first, rows, file=self._process.stdin, flush=True)
         for line in self._process.stdout:  # vLLM prints, too
             if line.startswith("round "):
-                return float(line.split()[1]), line.split()[2]
+                _, seconds, processor, texts = line.split()
+                return float(seconds), float(processor), texts
         sys.exit("a side has ended")
 
 
 def main(model: str, rows: int = 2000, rounds: int = 7) -> None:
     sides = {name: Side(name, model) for name in SIDES}
     seconds: dict[str, list[float]] = {name: [] for name in SIDES}
+    processor: dict[str, list[float]] = {name: [] for name in SIDES}
     for number in range(rounds):
         done = {name: side.seconds_of((number + 1) * rows, rows) for name, side in sides.items()}
-        if len({texts for _, texts in done.values()}) > 1:
+        if len({texts for _, _, texts in done.values()}) > 1:
             sys.exit("the texts differ")
         for name in SIDES:
             seconds[name].append(done[name][0])
+            processor[name].append(done[name][1])
     median = {name: statistics.median(each) for name, each in seconds.items()}
     for name, side in sides.items():
         each = " ".join(f"{one:.2f}" for one in seconds[name])
-        print(f"{name}: start {side.start:.1f} s, {rows / median[name]:.0f} rows/s ({each} s)")
+        rate, used = rows / median[name], statistics.median(processor[name])
+        print(f"{name}: start {side.start:.1f} s, {rate:.0f} rows/s ({each} s), CPU {used:.2f} s")
     product_rows, other = (1 / median[name] for name in SIDES)
     print(f"rows/s: {product_rows / other:.2f} of LLM.chat")
 
@@ -106,9 +111,10 @@ def compute_rounds(name: str, model: str) -> None:
     began, run = time.perf_counter(), SIDES[name](model)
     for number, line in enumerate(sys.stdin):
         first, rows = map(int, line.split())
-        began = began if number == 0 else time.perf_counter()
+        began, used = began if number == 0 else time.perf_counter(), time.process_time()
         answers = run([f"question number {number}" for number in range(first, first + rows)])
-        print("round", time.perf_counter() - began, hash_of(answers), flush=True)
+        seconds, processor = time.perf_counter() - began, time.process_time() - used
+        print("round", seconds, processor, hash_of(answers), flush=True)
 
 
 def hash_of(answers: list[str]) -> str:

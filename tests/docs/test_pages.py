@@ -110,3 +110,17 @@ def test_verify_page_has_every_result_and_kind() -> None:
     page = (ROOT / "docs/verify.md").read_text()
     named = set(re.findall(r"`(\w+)`", page))
     assert named >= {kind.value for kind in (*Kind, *Result)}
+
+
+def test_tests_that_pages_name_exist() -> None:
+    tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"def (test_\w+)\(", tests))
+    named = {page: set(re.findall(r"`(test_\w+)`", (ROOT / page).read_text())) for page in PAGES}
+    assert sum(map(len, named.values())) > 15
+    assert {page: missing for page, names in named.items() if (missing := names - defined)} == {}
+
+
+def test_each_test_with_the_engine_of_vllm_is_a_row_of_its_page() -> None:
+    tests = (ROOT / "tests/pipeline/jobs/test_vllm_engine.py").read_text()
+    page = (ROOT / "docs/models.md").read_text()
+    assert set(re.findall(r"def (test_\w+)\(", tests)) == set(re.findall(r"`(test_\w+)`", page))

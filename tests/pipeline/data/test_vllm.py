@@ -330,6 +330,22 @@ def test_runtimes_of_a_process_share_one_engine(
         assert first.result() is second.result()
 
 
+def test_prompts_of_one_batch_at_a_time_are_prepared(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = model(source=folder, chat=False)
+    loaded = engine_of(spec.model_dump_json(by_alias=True), has_devices=False)
+    tokens = loaded.tokens
+
+    def prepared(prompt: str) -> Any:
+        assert loaded.turn.locked()
+        return tokens(prompt)
+
+    monkeypatch.setattr(loaded, "tokens", prepared)
+    assert asked(spec, text=["ab"]) == ["ba"]
+    assert not loaded.turn.locked()
+
+
 def test_engine_gets_the_rows_of_a_batch_in_one_call(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

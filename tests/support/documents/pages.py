@@ -26,13 +26,10 @@ def code_of_pages() -> str:
     return "\n".join(block for page in with_jobs for block in blocks(page, "python"))
 
 
-PARTS = (["steps"], ["defaults"])
-
-
 def jobs(page: str) -> list[Document]:
-    """Return the jobs and outputs of a page, without steps alone and values of the chart."""
+    """Return the jobs and outputs of a page, without blocks of steps or values of the chart."""
     documents = (yaml.load(block, yaml.CSafeLoader) for block in blocks(page, "yaml"))
-    return [document for document in documents if list(document) not in PARTS]
+    return [document for document in documents if "kind" in document]
 
 
 def name_of(job: Document) -> str:

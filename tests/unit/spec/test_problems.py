@@ -15,6 +15,7 @@ from batchinference.spec.problems import problems_of
 from batchinference.spec.read import ReadImages
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import reading, refused, refused_at, short, writing
+from support.documents.v1alpha1 import as_v1alpha1, converted
 
 QUOTES = "Put it in quotes"
 
@@ -290,6 +291,27 @@ def test_removed_field_or_value_is_refused_with_its_substitute(
     place: str, value: Any, new: str
 ) -> None:
     assert new in refused_at(place, value)
+
+
+def test_messages_about_old_fields_convert_a_document() -> None:
+    new = document(
+        read={"format": "text", "paths": ["in"], "options": {"includePaths": True}},
+        errors={"retryFailedRows": False},
+        retry={"onCause": {"NodeLost": "Fail"}},
+        cluster={
+            "queueName": "a",
+            "limits": {"devices": 1},
+            "volumes": [{"name": "code", "configMap": {"name": "code"}}],
+            "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+        },
+    )
+    old = as_v1alpha1(new)
+    spec = old["spec"]
+    spec["read"]["options"] = {"include_paths": True}
+    spec["errors"] = {"retry": False}
+    spec["retry"] = {"onCause": {"NodeLost": "fail"}}
+    spec["cluster"] |= {"queue": spec["cluster"].pop("queueName"), "limits": {"gpu": 1}}
+    assert converted(old) == new
 
 
 def test_old_version_is_refused_with_the_way_to_convert_it() -> None:

@@ -24,7 +24,9 @@ from pydantic_core import ErrorDetails
 
 from batchinference.credentials import without_credentials
 from batchinference.spec.base import (
+    A_LABEL_KEY,
     ACCELERATOR,
+    CONTROLLER,
     CRON,
     DATA_KEY,
     DELIMITER,
@@ -36,16 +38,20 @@ from batchinference.spec.base import (
     ENV_NAME,
     HTTP_URL,
     KUBERNETES_RESOURCE,
+    LABEL_KEY,
     LABEL_VALUE,
     MARK,
     MEMORY,
     MODULE_PATH,
     PARAMETER_NAME,
+    RELATIVE_PATH,
     SQL_NAME,
     START_VALUE,
     TAINT_KEY,
     TIME_ZONE,
     VARIABLE,
+    WEIGHTS,
+    WRITTEN_DELIMITER,
 )
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
@@ -63,7 +69,7 @@ from batchinference.spec.fixes import (
 )
 from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
-from batchinference.spec.uris import HIDDEN
+from batchinference.spec.uris import HIDDEN, PREFIX, URL_PREFIX
 
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
@@ -79,7 +85,7 @@ MAX_LISTED = 17
 """Maximum number of known names that are listed next to a suggestion."""
 _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""
-_PATTERNS = {
+PATTERNS = {
     MEMORY: A_QUANTITY,
     DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
     DURATION: A_DURATION,
@@ -89,24 +95,32 @@ _PATTERNS = {
     MODULE_PATH: "a callable written as module:name",
     ENV_NAME: "letters, digits, '_', '-' and '.', not beginning with a digit",
     DIRECTORY: "an absolute path without '.', '..' and ':'",
+    RELATIVE_PATH: "a relative path without '.', '..' and ':'",
     DNS_SUBDOMAIN: "a Kubernetes name: lower-case letters, digits, '-' and '.'",
     DATA_KEY: "letters, digits, '-', '_' and '.'",
-    TAINT_KEY: "a taint key such as pool or example.com/pool",
+    LABEL_KEY: A_LABEL_KEY,
+    TAINT_KEY: A_LABEL_KEY.replace("label", "taint"),
+    CONTROLLER: "a controller such as batchinference.dev/operator",
     LABEL_VALUE: "letters, digits, '-', '_' and '.', a letter or digit at both ends",
     ACCELERATOR: "letters, digits, '-', '_' and '.', a letter or digit at both ends",
     KUBERNETES_RESOURCE: "the resource of a device plugin, such as nvidia.com/gpu",
     DEVICE_KIND: "a PyTorch device type, such as cuda or npu",
     START_VALUE: "letters, digits and _ . / : , = @ % + -",
     DELIMITER: "one ASCII character or a tab",
+    WRITTEN_DELIMITER: "a tab, or punctuation that is not in numbers or dates",
     MARK: "one ASCII character that is no letter, digit or space, or an empty text",
     COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
     HTTP_URL: "an address that begins with http:// or https://",
     VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
+    PREFIX: "the beginning of an address such as s3://bucket/, or of an absolute path",
+    URL_PREFIX: "the beginning of an address such as https://example.com/",
+    WEIGHTS: "a name in capitals, such as IMAGENET1K_V1",
     SQL_NAME: "an SQL name: letters, digits, '_' and '.'",
     ENDPOINT: "an http:// or https:// address without user and password",
 }
+"""The expected value, by its pattern."""
 _PATTERN_FIXES = {MEMORY: memory_fix, DURATION: duration_fix, MODULE_PATH: module_fix}
 _TYPE_NAMES = {
     dict: "a mapping",
@@ -339,7 +353,7 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
         return f"required, but missing{example_fix('Add', field)}"
-    if expected := _PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
+    if expected := PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
         got = f"{_actual(details, value)}{_fix(details, value, field)}"
         return f"expected {_with_numbers(expected, context)}, got {got}"
     if value.nested and not kind.endswith("_type"):

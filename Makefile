@@ -190,11 +190,11 @@ transcript: $(VENV)/.browser $(CHART)/charts ## Record docs/transcript.md and do
 	$(PYTEST) tests/e2e/test_transcript.py --write-transcript
 
 # The commit from which `make upgrade` upgrades. Its images are built.
-FROM ?= 0284584
+FROM ?= 80505925
 OLDER := out/upgrade-from
 
 .PHONY: upgrade
-upgrade: $(VENV)/.test $(CHART)/charts ## Test an upgrade from the commit FROM with running jobs, on the cluster of KUBECONFIG
+upgrade: $(VENV)/.test $(CHART)/charts ## Test an upgrade from the commit FROM with v1alpha1, on the cluster of KUBECONFIG
 	rm -rf $(OLDER) && mkdir -p $(OLDER)
 	git archive $(FROM) | tar --extract --directory $(OLDER)
 	cp -r $(CHART)/charts $(OLDER)/$(CHART)/

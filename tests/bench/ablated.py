@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from batchinference.pipeline import job, row_batch
 from batchinference.pipeline.commit import attempt, committer, snapshot
-from batchinference.pipeline.execution import commit_tasks, segment, step_runner, text_windows
+from batchinference.pipeline.execution import commit_tasks, length_sorting, segment, step_runner
 from batchinference.pipeline.execution.step_runner import Part
 from batchinference.pipeline.input import scan
 from batchinference.pipeline.row_batch import NO_ROWS, RowBatch
@@ -38,7 +38,7 @@ def without_row_ids() -> None:
         return np.broadcast_to(np.int64(0), count)
 
     def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
-        lengths = text_windows.text_lengths(batch.table, columns)
+        lengths = length_sorting.text_lengths(batch.table, columns)
         return batch if lengths is None else batch.taken(np.argsort(-lengths))
 
     scan.consecutive_ids = same
@@ -81,7 +81,7 @@ def without_progress() -> None:
 def without_bucketing() -> None:
     """Compute texts in the order of the input."""
     segment.text_columns = lambda table, columns: []
-    text_windows.text_columns = lambda table, columns: []
+    length_sorting.text_columns = lambda table, columns: []
 
 
 def _all_rows_count() -> None:

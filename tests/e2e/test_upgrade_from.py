@@ -1,4 +1,5 @@
-"""An upgrade from an older chart with jobs in each phase. `make upgrade` builds what it needs.
+"""The upgrade from a chart with v1alpha1, as docs/upgrades.md describes it. `make upgrade` builds
+what it needs.
 
 OLDER_CHART is the chart's directory, and OLDER_TAG the tag of its images.
 """
@@ -14,42 +15,46 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from e2e.jobs import GATED, PAUSED, SLOT, counts
+from e2e.jobs import GATED, PAUSED, counts
 from support.cluster.deployment import (
     NAMESPACE,
     PIPELINE_IMAGE,
     REGISTRY,
+    ROOT,
     VALUES,
     install,
     require_cluster,
     uninstall,
 )
 from support.cluster.kubectl import Kubectl, run
-from support.cluster.object_store import ObjectStore
+from support.cluster.object_store import ObjectStore, starts
 from support.cluster.state import REPLICAS
 from support.cluster.statuses import WatchingKubectl
-from support.cluster.waits import (
-    JOB_END,
-    outcomes,
-    ray_jobs_created,
-    suspend,
-    wait_for_phase,
-    wait_for_rows,
-)
-from support.engines import missing
+from support.cluster.waits import JOB_END, suspend, wait_for_phase, wait_for_rows
+from support.documents.minimal import schedule_document
+from support.documents.v1alpha1 import as_v1alpha1, converted
+from support.engines import missing, program
+from support.timeouts import scaled
 
 pytestmark = [pytest.mark.long("upgrade"), pytest.mark.timeout(580)]
 Job = dict[str, Any]
+DEFINITIONS = [
+    f"{kind}.batchinference.dev" for kind in ("batchinferences", "batchinferenceschedules")
+]
 
 
 @pytest.fixture(scope="session")
 def installation() -> Iterator[ObjectStore]:
     """Install the older chart, and yield the object store."""
     require_cluster()
+    program("jq", "https://jqlang.org/download/")
     chart, tag = os.environ.get("OLDER_CHART"), os.environ.get("OLDER_TAG")
     if not (chart and tag):
         missing("OLDER_CHART", "run `make upgrade`")
+    # Helm keeps the definitions of an earlier release, which do not have v1alpha1
+    run(["kubectl", "delete", "crd", "--ignore-not-found", *DEFINITIONS])
     image = f"{REGISTRY}/batchinference/pipeline:{tag}"
     values = {"image": {**VALUES["image"], "tag": tag},
               "defaults": {**VALUES["defaults"], "image": image}}  # fmt: skip
@@ -62,65 +67,55 @@ def installation() -> Iterator[ObjectStore]:
     uninstall()
 
 
-def test_upgrade_keeps_jobs_in_each_phase(
+def test_jobs_of_v1alpha1_are_converted_and_continue(
     *,
     kubectl: WatchingKubectl,
     store: ObjectStore,
     slow_job: Callable[..., Job],
     open_gate: Callable[[Job], None],
-    open_slot: Callable[[], None],
     create: Callable[[Job], str],
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "lines.txt").write_text("".join(f"line {n}\n" for n in range(GATED)))
-    late = slow_job("retried")
-    late["spec"]["read"]["paths"] = [store.uri("late")]
-    late["spec"]["retry"] = {"backoff": {"initial": "45s"}, "onCause": {"BadInput": "Retry"}}
-    pended = slow_job("pending")
-    pended["spec"]["cluster"] |= {"nodeSelector": {SLOT: "open"}}
-    done, job = slow_job("complete"), slow_job("running")
-    halted = slow_job("suspended", rows=PAUSED)
-
+    export, delete = _commands()
+    done, halted = slow_job("complete"), slow_job("suspended", rows=PAUSED)
+    schedule = schedule_document("yearly", "0 0 1 1 *", suspend=True, startingDeadlineSeconds=7200)
+    kubectl.apply(schedule | {"apiVersion": "batchinference.dev/v1alpha1"})
     open_gate(done)
-    complete, suspended = create(done), create(halted)
+    complete, suspended = create(as_v1alpha1(done)), create(as_v1alpha1(halted))
     wait_for_rows(kubectl, suspended)
     kubectl.wait_complete(complete, JOB_END)
     suspend(kubectl, suspended, True)
     wait_for_phase(kubectl, suspended, "Suspended")
-    running, pending = create(job), create(pended)
-    wait_for_rows(kubectl, running)
-    wait_for_phase(kubectl, pending, "Pending")
-    retried = create(late)
-    wait_for_phase(kubectl, retried, "Retrying")
-    ended = kubectl.status(complete)
 
+    run(["bash", "-ec", f"cd {tmp_path}\n{export}"])
+    exported = list(yaml.safe_load_all((tmp_path / "jobs.yaml").read_text()))
+    run(["bash", "-ec", delete], timeout=scaled(240))
+    kubectl.history.clear()
     install({})
-    open_slot()
-    store.upload(tmp_path, "late")
-    for gated in (job, pended, late, halted):
-        open_gate(gated)
+    kubectl.apply(*map(converted, exported))
     suspend(kubectl, suspended, False)
-    statuses = {name: kubectl.wait_complete(name, JOB_END) for name in (running, pending, retried)}
-    failed = wait_for_phase(kubectl, suspended, "Failed")
+    open_gate(halted)
+    status = kubectl.wait_complete(suspended, JOB_END)
+    again = kubectl.wait_complete(complete, JOB_END)
 
-    print(json.dumps([statuses, failed], indent=1))
-    assert {name: outcomes(status) for name, status in statuses.items()} == {
-        running: ["Succeeded"], pending: ["Succeeded"], retried: ["Failed", "Succeeded"]
+    print(json.dumps([status, again], indent=1))
+    assert {document["metadata"]["name"] for document in exported} == {
+        complete, suspended, "yearly"
     }  # fmt: skip
-    assert statuses[retried]["counts"] == counts(GATED)
-    assert kubectl.status(complete) == with_present_counts(ended)
-    assert ray_jobs_created(kubectl, complete, suspended, running, pending, retried) == [
-        f"{complete}-1", f"{suspended}-1", f"{suspended}-2", f"{running}-1", f"{pending}-1",
-        f"{retried}-1", f"{retried}-2"
-    ]  # fmt: skip
+    assert status["counts"] == counts(PAUSED)
+    assert starts(store, halted["spec"]["write"]["path"])[-1] > 0
+    assert again["counts"] == counts(GATED)
+    assert starts(store, done["spec"]["write"]["path"]) == [0]
+    yearly = kubectl.get("batchinferenceschedule", "yearly") or {}
+    assert yearly["spec"]["startingDeadline"] == "2h"
     assert errors() == []
 
 
-def with_present_counts(status: dict[str, Any]) -> dict[str, Any]:
-    """Return a status of an ended job of the older version, as the newer CRD shows it. The older
-    field `counts.skipped` is now `counts.filtered`, which has a default."""
-    counts = {name: count for name, count in status["counts"].items() if name != "skipped"}
-    return status | {"counts": counts | {"filtered": 0}}
+def _commands() -> list[str]:
+    """Return the commands of docs/upgrades.md that export and delete the objects."""
+    page = (ROOT / "docs" / "upgrades.md").read_text()
+    section = page.partition("## From v1alpha1 to v1beta1")[2].partition("\n## ")[0]
+    return re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
 
 
 def errors() -> list[str]:

@@ -10,12 +10,21 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "jobs/src/batchinference"
 OPERATOR = ROOT / "operator/src/batchinference_operator"
 SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
+BUDGETS = {
+    "jobs/src/batchinference/pipeline": 36_200,
+    "jobs/src": 54_300,
+    "operator/src": 8_900,
+    "tests": 105_000,
+}
+"""Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MAY_BE_LONG = 5
 """CONTRIBUTING: a function has about 10 lines, rarely more than 35, never more than 60."""
 HEAVY = ("ray", "pyarrow", "torch", "transformers", "numpy", "pandas", "PIL")
@@ -132,3 +141,14 @@ def test_no_module_has_a_todo_mark() -> None:
     assert [
         name_of(path) for path in SOURCES if marks.search(path.read_text(encoding="utf-8"))
     ] == []
+
+
+def lines_of(package: str) -> int:
+    """Return the number of lines of the Python files below a directory of the repository."""
+    files = (ROOT / package).rglob("*.py")
+    return sum(file.read_text(encoding="utf-8").count("\n") for file in files)
+
+
+@pytest.mark.parametrize(("package", "most"), BUDGETS.items())
+def test_package_keeps_its_budget_of_lines(package: str, most: int) -> None:
+    assert lines_of(package) <= most

@@ -6,7 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from batchinference.spec.base import MEMORY
 from batchinference.spec.descriptions import WithDescriptions
+from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.job import (
     API_VERSION,
     KIND,
@@ -28,7 +30,13 @@ The last sections list the fields of a `{SCHEDULE_KIND}` ([schedules.md](schedul
 `_batchinference/report.json` ([report.md](report.md)).
 Fields in **bold** are required. If a field such as `format` or `runtime` selects the other fields,
 each of its values has its own table.
+
+A quantity is a number with at most three decimal places such as `2` or `0.5`, or a text such as
+`500m`, which is 0.5. A size of memory or disk space is a text such as `512Mi`, `1.5Gi` or `8G`.
+A duration is a text such as `90s`, `1h30m` or `7d`, in whole days, hours, minutes and seconds.
 """
+_NOTATIONS = {NUMBER: "quantity", MEMORY: "size", DURATION: "duration"}
+"""The names of texts and numbers in a notation, by their pattern."""
 _SECTIONS: dict[str, type[BaseModel]] = {
     "spec": BatchInferenceSpec,
     "status": BatchInferenceStatus,
@@ -98,21 +106,25 @@ def _type(schema: Schema) -> str:
     if "variants" in schema:
         return f"object, by `{schema['tag']}`"
     if "enum" in schema:
-        return "one of " + ", ".join(f"`{value}`" for value in schema["enum"])
+        return "one of " + ", ".join(map(_shown, schema["enum"]))
     if "items" in schema:
         return f"list of {_type(schema['items'])}"
     if "additionalProperties" in schema:
         return f"map of string to {_type(schema['additionalProperties'])}"
-    if schema.get("pattern") == NUMBER:
-        return "quantity"
-    return str(schema.get("type", "any"))
+    if kind := _NOTATIONS.get(schema.get("pattern", "")):
+        return kind
+    return str(schema.get("type", "integer or string"))
 
 
 def _default(schema: Schema) -> str:
     value = schema.get("default")
     if value is None or isinstance(value, dict | list):
         return ""
-    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+    return _shown(str(value).lower() if isinstance(value, bool) else value)
+
+
+def _shown(value: object) -> str:
+    return f"`{value}`" if value != "" else '`""`'
 
 
 def _meaning(schema: Schema) -> str:

@@ -26,8 +26,8 @@ from batchinference_operator.controller.driver_poller import (
 from batchinference_operator.controller.kopf_operator import kopf_operator, resync, run_kopf
 from batchinference_operator.controller.policy_reload import reload_policy
 from batchinference_operator.controller.schedules import ScheduleController
-from batchinference_operator.kube.api import Refused
 from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.errors import Refused
 from batchinference_operator.kube.http import USER_AGENT, RateLimiter, send_recorded
 from batchinference_operator.kube.kopf_login import KopfLogin
 from batchinference_operator.kube.leader_election import (
@@ -37,10 +37,11 @@ from batchinference_operator.kube.leader_election import (
     LeaseForbidden,
 )
 from batchinference_operator.kube.reflector import Reflector, WatchHealth
-from batchinference_operator.observability.event_recorder import EventRecorder, Telemetry
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings

@@ -45,8 +45,11 @@ def test_texts(name: str, side: str, tmp_path: Path) -> None:
         assert_same_in_batches(loaded(task, source, ["text"], pooling="cls"), {"text": TEXTS})
 
 
+@pytest.mark.parametrize("options", [{}, {"padding": "max_length", "max_length": 64}])
 @pytest.mark.parametrize("name", ["gpt without padding", "gpt with an invalid padding token"])
-def test_model_without_padding_token_classifies_the_last_token(name: str, tmp_path: Path) -> None:
+def test_model_without_padding_token_classifies_the_last_token(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     task, source = padded_models.write_text_model(name, tmp_path, "right")
     tokenizer = hf.AutoTokenizer.from_pretrained(source)
     model = hf.AutoModelForSequenceClassification.from_pretrained(source).eval()
@@ -55,7 +58,7 @@ def test_model_without_padding_token_classifies_the_last_token(name: str, tmp_pa
         with torch.inference_mode():
             logits = model(**tokenizer(text, return_tensors="pt")).logits
         expected.append(float(logits.softmax(dim=-1).max()))
-    found = run(loaded(task, source, ["text"]), {"text": TEXTS})
+    found = run(loaded(task, source, ["text"], options=options), {"text": TEXTS})
     assert [one["score"] for one in found] == pytest.approx(expected, abs=1e-5)
 
 

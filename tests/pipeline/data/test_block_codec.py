@@ -382,16 +382,18 @@ def test_columns_with_values_are_unchanged() -> None:
         ([3, 3, 3], 1 << 20, [4, 5]),
         ([3, 3, 3], 3 * 8, [3, 3, 3]),
         ([0, 10, 0], 10 * 8, [5, 5]),
+        ([12], 2 * 8, [2] * 6),
+        ([4] * 15, 1 << 20, [4, 4, 4, 8, 8, 8, 12, 12]),
         ([], 1 << 20, []),
     ],
-    ids=["cut", "joined", "both", "large", "large and cut", "none"],
+    ids=["cut", "joined", "both", "large", "large and cut", "very large", "too many", "none"],
 )
 def test_blocks_of_a_reader_have_their_rows_or_bytes(
     monkeypatch: pytest.MonkeyPatch, given: list[int], most_bytes: int, expected: list[int]
 ) -> None:
     monkeypatch.setattr(dataset, "READ_BYTES", most_bytes)
     blocks = [pa.table({"n": np.arange(rows)}) for rows in given]
-    sized = list(dataset.sized_blocks(iter(blocks), rows=4))
+    sized = list(dataset.sized_blocks(iter(blocks), rows=4, expected=2))
     assert [block.num_rows for block in sized] == expected
     values = [value for block in sized for value in block.column("n").to_pylist()]
     assert values == [value for rows in given for value in range(rows)]

@@ -87,6 +87,7 @@ REGULAR = {
     'a,b\n1,x\n2,5" disk\n3,6"\n4,"z"\n': 4,
     'a,b\n1,x\n2,a "b" c\n3,"\r\n,\r\n"\n': 3,
     'a,b\n1,"3,x\n4,x\n5,x\n6,x"\n7,x\n': 2,
+    'a,b\n6" disk,"\n1,x"\n2,""\n': 2,
     "a,b\n1,x\r": 1,
 }
 """Content without a damaged quote, and the number of its rows."""

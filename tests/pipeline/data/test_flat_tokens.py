@@ -16,9 +16,9 @@ import transformers as hf
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from batchinference.pipeline.execution.block_codec import decode, encode
+from batchinference.pipeline.execution.length_sorting import longest_first
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.text_windows import longest_first
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
 from batchinference.pipeline.runtimes.flat_tokens import (
     IDS,

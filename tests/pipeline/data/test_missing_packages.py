@@ -35,7 +35,7 @@ def test_missing_package_error_has_the_install_command() -> None:
         assert caught.value.message == (
             "the format 'x' needs the package no-such-module: "
             "pip install './jobs[formats]' in a checkout of the repository of "
-            "BatchInference, or use the image"
+            "BatchInference, or use the pipeline image"
         )
 
 

@@ -192,5 +192,5 @@ def test_invalid_message_is_rejected(of: Any) -> None:
 def test_transformers_rejects_addresses_in_messages() -> None:
     for image in ({"url": "http://localhost:1/a.png"}, {"image": "a.png"}):
         turn = {"role": "user", "content": [{"type": "image", **image}]}
-        with pytest.raises(TypeError, match="holds text alone, not 'image'"):
+        with pytest.raises(TypeError, match="may only contain text, not 'image'"):
             of_transformers({"inputs": {"question": "text"}}, {"question": [turn]})

@@ -147,7 +147,7 @@ def test_missing_library_is_reported_at_open(
     assert str(caught.value) == (
         f"the format '{format_}' needs the package {library.replace('_', '-')}: "
         "pip install './jobs[formats]' in a checkout of the repository of "
-        "BatchInference, or use the image"
+        "BatchInference, or use the pipeline image"
     )
 
 

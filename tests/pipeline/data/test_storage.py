@@ -299,3 +299,18 @@ def test_file_is_read_in_directories_that_cannot_be_listed(
     root = Location(str(tmp_path))
     assert Location(str(file)).read() == b"content"
     assert (root.without_links_below(root) / "deep/file").read() == b"content"
+
+
+def test_lock_that_cannot_be_created_is_a_missing_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = os.open
+
+    def refusing(path: str, flags: int, *args: int, **options: int) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real_open(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(PermissionError):
+        Location(str(tmp_path / "job.json")).update(lambda _: b"new")

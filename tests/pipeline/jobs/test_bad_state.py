@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit import lease as leases
+from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.commit.snapshot import FORMAT
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
@@ -202,7 +202,7 @@ class TestUnfinished:
     def test_owner_of_a_later_version_is_respected(
         self, outputs: Outputs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(leases, "LEASE_TIMEOUT_SECONDS", 0.2)  # its process is unknown
+        monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.2)  # its process is unknown
         outputs.put(outputs.unfinished, "job.json", "a later version's")
         outputs.finished(outputs.job)
 

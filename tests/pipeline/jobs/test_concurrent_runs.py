@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as pipeline_job
-from batchinference.pipeline.commit import lease as leases
-from batchinference.pipeline.commit import output_plan
+from batchinference.pipeline.commit import heartbeat, output_plan
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
@@ -29,7 +28,7 @@ from support.outputs.verify_command import verified
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LEASE_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
 
 
 class Place:
@@ -127,7 +126,7 @@ def test_output_that_is_being_written_is_not_replaced(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its failed rows are retried while the replacement is computed."""
-    monkeypatch.setattr(leases, "LEASE_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
     step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
     place.add(c="bad")
     old = place.job("old", steps=[step], errors={"maxRows": 1})
@@ -141,9 +140,9 @@ def test_output_that_is_being_written_is_not_replaced(
     def retry() -> None:
         layout.success.delete()
         lease.put(layout, read_lease(layout))
-        read = leases._read_heartbeat
+        read = heartbeat._read_heartbeat
         monkeypatch.setattr(
-            leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
+            heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
         )
 
     before(monkeypatch, pipeline_job, "swap_in_replacement", retry)
@@ -175,8 +174,8 @@ def test_output_that_is_completed_while_a_job_waits_is_kept(
     elsewhere = replace(lease, process="")
     elsewhere.put(layout, lease)
     layout.success.delete()
-    monkeypatch.setattr(leases, "LEASE_TIMEOUT_SECONDS", 0.0)
-    before(monkeypatch, leases, "_read_heartbeat", lambda: elsewhere.complete(layout))
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.0)
+    before(monkeypatch, heartbeat, "_read_heartbeat", lambda: elsewhere.complete(layout))
     fail_after_tasks(monkeypatch, place.job("new", source, write={"mode": mode}), tasks=0)
     assert elsewhere.is_complete(layout)
     assert place.rows() == ["a1", "a2", "b1"]
@@ -194,11 +193,11 @@ def test_rows_of_a_running_append_are_not_deleted(
 
     def alive() -> None:
         fail_after_tasks(monkeypatch, append)
-        lease, beats, read = read_lease(layout), itertools.count(), leases._read_heartbeat
+        lease, beats, read = read_lease(layout), itertools.count(), heartbeat._read_heartbeat
         assert lease is not None
         replace(lease, process="").put(layout, lease)  # of another machine
         monkeypatch.setattr(
-            leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
+            heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
         )
 
     if begun == "before the replacement":
@@ -219,10 +218,10 @@ def test_nothing_is_appended_while_the_output_is_replaced(
     refused: list[Report] = []
 
     def append() -> None:
-        beats, read = itertools.count(), leases._read_heartbeat
+        beats, read = itertools.count(), heartbeat._read_heartbeat
         with monkeypatch.context() as patch:
             patch.setattr(
-                leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
+                heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
             )
             refused.append(run_without_ray(place.job("append", "third", write={"mode": "append"})))
 

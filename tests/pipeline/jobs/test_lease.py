@@ -10,14 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from batchinference.pipeline.commit import lease
+from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.lease import (
-    Lease,
-    ensure_not_running,
-    identity_of,
-    keep_heartbeat,
-)
+from batchinference.pipeline.commit.heartbeat import ensure_not_running, keep_heartbeat
+from batchinference.pipeline.commit.lease import Lease, identity_of, this_process
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
@@ -46,8 +42,8 @@ def test_dead_run_of_the_same_job_is_taken_over(
     layout, clock = layout_of(tmp_path / "out"), itertools.count()
     waited: list[float] = []
     time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
-    monkeypatch.setattr(lease, "time", time)
-    machine = lease.this_process().partition("-")[0]
+    monkeypatch.setattr(heartbeat, "time", time)
+    machine = this_process().partition("-")[0]
     dead = Lease.new(layout, 1, job=job)
     ensure_not_running(layout, replace(dead, process=process.replace("MACHINE", machine)), job)
     assert bool(waited) == waits
@@ -89,6 +85,6 @@ def test_heartbeat_survives_an_error(
             raise error
 
     monkeypatch.setattr(Location, "write", write)
-    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.001)
     with keep_heartbeat(Location("heartbeat")):
         wait_until(lambda: len(beats) > 3, "a heartbeat")

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.commit import lease
+from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import (
     identity_of,
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
-    monkeypatch.setattr(lease, "LEASE_TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 2.0)
 
 
 def resource(directory: Path, uid: str, **spec: object) -> Document:
@@ -96,7 +96,7 @@ def test_same_file_is_refused_while_its_first_run_is_alive(tmp_path: Path, mode:
     """This happens if a cron job takes longer than its interval."""
     held = HeldJob(tmp_path, "", write={"mode": mode})
     try:
-        with patch.object(lease, "this_process", lambda: "another process"):
+        with patch.object(heartbeat, "this_process", lambda: "another process"):
             run = run_job(held.document)
         assert run.report.reason == "BadOutput"
         assert f"is being written by {identity_of(parse(held.document))}" in str(run.report.message)

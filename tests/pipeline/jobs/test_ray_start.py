@@ -14,10 +14,10 @@ import pytest
 
 from batchinference.api.runner import Runner
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline.commit import lease
+from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.commit.decision import OutputReader
+from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import keep_heartbeat
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import cluster
 from batchinference.pipeline.execution.stop_signals import (
@@ -168,13 +168,13 @@ def test_a_stopped_start_that_fails_is_interrupted(
 def test_another_run_is_refused_while_ray_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr(lease, "LEASE_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 1.0)
     given = document_of(tmp_path)
     others: list[Report] = []
 
     def start() -> None:
-        with patch.object(lease, "this_process", lambda: "another process"):
+        with patch.object(heartbeat, "this_process", lambda: "another process"):
             others.append(run_without_ray(given))
 
     report = run_on(given, start)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.runtimes.model_files import ADAPTER_FILE
+from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm_step

@@ -27,9 +27,9 @@ def code_of_pages() -> str:
 
 
 def jobs(page: str) -> list[Document]:
-    """Return the jobs and outputs of a page, without blocks that are only steps."""
+    """Return the jobs and outputs of a page, without blocks of steps or values of the chart."""
     documents = (yaml.load(block, yaml.CSafeLoader) for block in blocks(page, "yaml"))
-    return [document for document in documents if list(document) != ["steps"]]
+    return [document for document in documents if "kind" in document]
 
 
 def name_of(job: Document) -> str:

@@ -32,7 +32,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 
-from batchinference.pipeline.commit import lease as leases
+from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
@@ -291,7 +291,7 @@ def _run_in_child(
 ) -> None:
     os.environ.update(environment)
     os.fsync = lambda _: None  # only a crash of the machine loses written data
-    leases.LEASE_TIMEOUT_SECONDS = 0.2  # a process that is stopped writes no heartbeat
+    heartbeat.LEASE_TIMEOUT_SECONDS = 0.2  # a process that is stopped writes no heartbeat
     steps = _Steps(Location(given["spec"]["write"]["path"]).path, stops, log, states)
     steps.count()
     if task is None:

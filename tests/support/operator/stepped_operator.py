@@ -13,7 +13,7 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.controller.workqueue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
-from batchinference_operator.kube.api import Conflict, Refused, Unreachable
+from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.status.ray_job import RayJobView

@@ -10,13 +10,15 @@ import pytest
 from aiohttp import web
 
 from batchinference.rendering import KubeRayDeadlines
-from batchinference_operator.kube.api import MAX_RUNS, PAGE, Conflict, Refused
 from batchinference_operator.kube.client import (
     MAX_EVENTS,
     MAX_LISTS,
+    MAX_RUNS,
+    PAGE,
     KubeClient,
     path_of,
 )
+from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import NAMESPACE, owner, ray_job_body

@@ -12,8 +12,8 @@ from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
 from batchinference_operator.kube import http
-from batchinference_operator.kube.api import Refused, Unreachable
 from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.kube.http import RateLimiter
 from support.operator.objects import NAMESPACE
 from support.servers.scripted_http import Answer, Serve, Server

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from batchinference.rendering import QUEUE_LABEL
-from batchinference_operator.kube.api import Forbidden
+from batchinference_operator.kube.errors import Forbidden
 from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_kuberay import FakeKubeRay

@@ -13,7 +13,7 @@ from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import Conflict
+from batchinference_operator.kube.errors import Conflict
 from batchinference_operator.observability.job_metrics import JobMetrics, JobSummary
 from batchinference_operator.observability.metrics import Metrics, verb_and_resource
 from support.operator.harness import Harness

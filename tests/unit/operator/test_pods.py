@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.rendering import DEVICES_LABEL, Names
 from batchinference.spec.causes import Cause
-from batchinference_operator.reconcile.attempt_objects import create_actions
+from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.failure_cause import Disruption, disruption_of
 from batchinference_operator.status.pods import PodView

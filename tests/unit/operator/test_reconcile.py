@@ -15,10 +15,10 @@ from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.attempt_objects import create_actions, parse_with_defaults
-from batchinference_operator.reconcile.attempt_start import status_after_create_error
+from batchinference_operator.reconcile.attempt_rendering import create_actions, parse_with_defaults
 from batchinference_operator.reconcile.config import Concurrency, Config
-from batchinference_operator.reconcile.driver_report import (
+from batchinference_operator.reconcile.create_errors import status_after_create_error
+from batchinference_operator.reconcile.driver_silence import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
     polls_driver,

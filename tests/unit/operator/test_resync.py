@@ -10,7 +10,7 @@ import pytest
 
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.kopf_operator import RESYNC_SECONDS, resync
-from batchinference_operator.kube.api import Refused, Unreachable
+from batchinference_operator.kube.errors import Refused, Unreachable
 from support.operator.harness import Harness
 from support.operator.objects import NAMESPACE
 from support.operator.virtual_time import in_virtual_time

@@ -49,14 +49,23 @@ def test_patch_of_another_type_is_refused_at_its_path() -> None:
     assert str(refused.value) == "defaults.patches[1].pod.spec.containers: expected a list"
 
 
+def test_job_has_no_volume_with_the_name_of_one_of_a_patch() -> None:
+    """It could mount the volume of the platform, which is merged with its own."""
+    node = {"name": "node", "emptyDir": None, "hostPath": {"path": "/platform"}}
+    defaults = PlatformDefaults.model_validate({"patches": [patch(["*"], volumes=[node])]})
+    own = job(cluster={"volumes": [{"name": "node", "emptyDir": {}}]})
+    with pytest.raises(SpecError, match=r"^spec.cluster.volumes\[0\].name: the platform has a"):
+        with_platform_defaults(own, defaults)
+
+
 def test_patches_are_for_the_platform_only() -> None:
     assert parse_defaults("patches: [{groups: [head], pod: {}}]").patches[0].groups == ["head"]
-    with pytest.raises(SpecError, match=r"spec.cluster.patches: unknown field"):
+    with pytest.raises(SpecError, match=r"spec.cluster.patches: was removed"):
         job(cluster={"patches": []})
 
 
 def test_patch_of_the_page_adds_a_sidecar() -> None:
-    (values,) = (block for block in blocks("docs/devices.md", "text") if "patches" in block)
+    (values,) = (block for block in blocks("docs/devices.md", "yaml") if "patches" in block)
     (sidecar,) = yaml.safe_load(values)["defaults"]["patches"]
     for pod in pods(sidecar):
         assert [one["name"] for one in pod["spec"]["containers"]] == ["ray", "database-proxy"]

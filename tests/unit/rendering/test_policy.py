@@ -32,6 +32,10 @@ def test_default_refuses_access_to_nodes() -> None:
     assert PlatformPolicy.model_validate(values) == policy
 
 
+def test_name_is_a_field_of_volumes_only() -> None:
+    assert refused(PlatformPolicy(annotations=[]), {"annotations": {"name": "x"}}) != []
+
+
 @pytest.mark.parametrize(
     ("prefix", "image", "allowed"),
     [

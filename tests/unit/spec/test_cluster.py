@@ -114,7 +114,8 @@ KEYS = [
     *((key, False) for key in ("batchinference.dev/attempt", "ray.io/cluster", "ray.io/x")),
     *((key, False) for key in ("kueue.x-k8s.io/queue-name", "app.kubernetes.io/managed-by")),
     *((key, False) for key in ("kueue.x-k8s.io/podset-required-topology-2", "a b")),
-    *((key, True) for key in ("team", "example.com/ray.io", "my-ray.io/x")),
+    *((key, True) for key in ("team", "example.com/ray.io", "my-ray.io/x", "a/" + "b" * 63)),
+    ("a/" + "b" * 64, False),
     *((key, True) for key in ("kueue.x-k8s.io/podset-required-topology",
                               "ray.io/gang-scheduling-enabled")),
 ]  # fmt: skip
@@ -188,6 +189,7 @@ RESERVED = [
     *("RAY_DATA_AUTOLOAD_PYEXTENSIONTYPE", "RAY_JOB_STOP_WAIT_TIME_S", "RAY_CLUSTER_NAME"),
     *("KUBERAY_GEN_RAY_START_CMD", "BATCHINFERENCE_JOB_SHA256", "RAY_TMPDIR", "FQ_RAY_IP"),
     *("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES"),
+    *("NVIDIA_IMEX_CHANNELS", "NVIDIA_MOFED"),
 ]
 
 
@@ -205,6 +207,16 @@ def test_a_reserved_variable_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["RAY_memory_usage_threshold", "MY_RAY_ADDRESS", "RAY_AUTHOR"])
 def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
     assert settings(env=[{"name": name, "value": "x"}]).env[0].name == name
+
+
+@pytest.mark.parametrize("prefix", ["R", "RAY_", "RAY_AUTH_", "KUBE", "BATCHINFERENCE_", "RAYS_"])
+def test_keys_of_an_object_are_no_reserved_variables(prefix: str) -> None:
+    cluster = with_cluster(envFrom=[{"prefix": prefix, "secretRef": {"name": "s"}}])
+    if prefix == "RAYS_":
+        assert parse(cluster)
+    else:
+        found = f"spec.cluster.envFrom[0]: with the prefix '{prefix}', the keys could be variables"
+        assert refused(cluster).startswith(found)
 
 
 def test_a_variable_that_is_given_twice_is_refused() -> None:

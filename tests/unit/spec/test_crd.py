@@ -16,6 +16,7 @@ from jsonschema import Draft4Validator
 
 from batchinference.spec import SpecError, parse
 from batchinference.spec.crd import custom_resource_definition
+from batchinference.spec.problems import PATTERNS
 from batchinference.spec.quantities import NUMBER
 from support.documents.minimal import Document, document, python_step
 from support.documents.refusals import READ_OPTIONS, reading, valid_documents, writing
@@ -125,6 +126,12 @@ def test_every_field_is_described() -> None:
         if not path.endswith(("[]", "{}")):
             assert schema.get("description"), path
             assert len(schema["description"]) <= 1024, path
+
+
+def test_no_message_shows_a_pattern() -> None:
+    """Numbers and `auto` have their own messages."""
+    patterns = {schema["pattern"] for schema in IN_SPEC.values() if "pattern" in schema}
+    assert patterns - set(PATTERNS) == {NUMBER, "^auto$"}
 
 
 def test_names_in_the_status_are_not_listed() -> None:

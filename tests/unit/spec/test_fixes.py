@@ -36,7 +36,7 @@ def test_memory_is_written_with_a_unit(value: object, written: str) -> None:
     [
         (3600, "1h"),
         (90, "1m30s"),
-        (86461.5, "24h1m1s"),
+        (86461.5, "24h1m2s"),
         ("2 hours", "2h"),
         ("1 day", "1d"),
         ("30 Min", "30m"),
@@ -62,6 +62,7 @@ def test_unit_of_other_values_is_unknown(value: object) -> None:
         ("-0.5", False, "-0.5"),
         (True, True, "1"),
         (2.0, True, "2"),
+        ("500m", True, "a whole number such as 2"),
         ("half", False, "a number such as 0.5"),
         (2.5, True, "a whole number such as 2"),
         (math.inf, False, "a number such as 0.5"),

@@ -15,6 +15,7 @@ from batchinference.spec.problems import problems_of
 from batchinference.spec.read import ReadImages
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import reading, refused, refused_at, short, writing
+from support.documents.v1alpha1 import as_v1alpha1, converted
 
 QUOTES = "Put it in quotes"
 
@@ -265,13 +266,56 @@ def test_credentials_in_a_value_of_any_field_are_masked(address: str) -> None:
         ("spec.cluster.limits.gpuHours", 1, "deviceHours"),
         ("spec.cluster.limits.priority", 1, "the chart value policy.maxPriority"),
         ("spec.errors.retry", True, "retryFailedRows"),
+        ("spec.steps.1.model.timeoutSeconds", 300, "timeout: 5m"),
+        ("spec.steps.1.model.timeoutSeconds", 90.5, "timeout: 1m31s"),
+        ("spec.steps.1.model.timeoutSeconds", "a", "timeout"),
     ],
 )
 def test_old_name_of_a_field_is_refused_with_the_new_name(place: str, value: Any, new: str) -> None:
-    assert refused_at(place, value) == f"{place}: was renamed. Use {new}"
+    assert f": was renamed. Use {new}" in refused_at(place, value).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "new"),
+    [
+        ("spec.cluster.patches", [], "was removed. Use the fields of the pods"),
+        ("spec.cluster.volumes", [{"name": "a", "mountPath": "/a"}], "Use cluster.volumeMounts"),
+        ("spec.steps.0.repartition", {}, "was removed. Use batchSize"),
+        ("spec.steps.1.model.task", "decision", "'decision' was removed. Use a python step"),
+        ("spec.steps.1.model.runtime", "keras", "'keras' was removed. Use the runtime onnx"),
+        ("spec.read.format", "tfrecords", "'tfrecords' was removed. Use parquet"),
+        ("spec.write.format", "images", "'images' was removed. Use webdataset"),
+    ],
+)
+def test_removed_field_or_value_is_refused_with_its_substitute(
+    place: str, value: Any, new: str
+) -> None:
+    assert new in refused_at(place, value)
+
+
+def test_messages_about_old_fields_convert_a_document() -> None:
+    new = document(
+        read={"format": "text", "paths": ["in"], "options": {"includePaths": True}},
+        errors={"retryFailedRows": False},
+        retry={"onCause": {"NodeLost": "Fail"}},
+        cluster={
+            "queueName": "a",
+            "limits": {"devices": 1},
+            "volumes": [{"name": "code", "configMap": {"name": "code"}}],
+            "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+        },
+    )
+    old = as_v1alpha1(new)
+    spec = old["spec"]
+    spec["read"]["options"] = {"include_paths": True}
+    spec["errors"] = {"retry": False}
+    spec["retry"] = {"onCause": {"NodeLost": "fail"}}
+    spec["cluster"] |= {"queue": spec["cluster"].pop("queueName"), "limits": {"gpu": 1}}
+    assert converted(old) == new
 
 
 def test_old_version_is_refused_with_the_way_to_convert_it() -> None:
     found = refused_at("apiVersion", "batchinference.dev/v1alpha1")
-    assert found.startswith("apiVersion: 'batchinference.dev/v1alpha1' is of an older version")
+    assert found.startswith("apiVersion: 'batchinference.dev/v1alpha1' is an older version. Use ")
+    assert "Use batchinference.dev/v1beta1" in found
     assert "docs/upgrades.md" in found

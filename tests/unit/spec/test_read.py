@@ -170,7 +170,8 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
         ("csv", "decimal", ";", ": ';' is not one of ., ,"),
         ("csv", "nullValues", ["-", "-"], ": '-' is named twice. Remove one of them"),
         ("manifest", "allow", ["intranet"],
-         "[0]: expected a text that matches '^([a-z][a-z0-9]*://[^/]|/)', got 'intranet'"),
+         "[0]: expected the beginning of an address such as s3://bucket/, or of an absolute "
+         "path, got 'intranet'"),
         ("manifest", "allow", ["http://host:99999/"],
          "[0]: not a valid prefix: its port is invalid, "
          "got 'http://host:99999/'"),

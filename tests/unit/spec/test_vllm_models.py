@@ -83,7 +83,7 @@ def test_vllm_model_is_accepted(model: Document) -> None:
         ({"prompt": "Hi", "adapter": "question", "loraPath": "adapters"},
          ".model: loraPath: expected an absolute path or an address, got 'adapters'"),
         ({"allow": ["https://a/"]}, ".model: 'allow' needs 'images': it is about their addresses"),
-        ({"allow": ["/data/"]}, ".model.allow[0]: expected a text that matches"),
+        ({"allow": ["/data/"]}, ".model.allow[0]: expected the beginning of an address"),
         ({"loraAdapters": ["a/b"]}, ".model: 'loraAdapters' needs an 'adapter': the input that"),
         (with_adapter(), ".model: 'adapter' needs 'loraPath', or 'loraAdapters' with the ids of"),
         (with_adapter(loraAdapters=["a/b", "../c"]),

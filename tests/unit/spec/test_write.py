@@ -46,7 +46,7 @@ def test_write_mode_is_accepted(mode: str) -> None:
         ("json", {"path": "ftp://out"},
          "path: the scheme 'ftp://' is not supported"),
         ("json", {"paths": ["out"]}, "paths: unknown field; did you mean 'path'?"),
-        ("csv", {"delimiter": "1"}, "delimiter: expected a text that matches"),
+        ("csv", {"delimiter": "1"}, "delimiter: expected a tab, or punctuation"),
     ],
     ids=short,
 )  # fmt: skip

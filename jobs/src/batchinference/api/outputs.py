@@ -137,7 +137,7 @@ def _report_of(work: StoredJob) -> Report | None:
 
 
 def _heartbeat_age(work: StoredJob) -> float | None:
-    from batchinference.pipeline.commit.lease import heartbeat_file
+    from batchinference.pipeline.commit.heartbeat import heartbeat_file
 
     written = heartbeat_file(work.layout, work.lease).info().mtime
     return None if written is None else max(0.0, time.time() - written.timestamp())

@@ -87,7 +87,7 @@ def _package(name: str, extra: str) -> Finding:
         return Finding(name, Result.OK, metadata.version(name))
     except metadata.PackageNotFoundError:
         missing = Result.FAILED if extra == REQUIRED else Result.NOTE
-        advice = f"pip install './jobs[{extra}]' in a checkout"
+        advice = f"pip install './jobs[{extra}]' in a checkout of the repository"
         return Finding(name, missing, "not installed", advice)
 
 

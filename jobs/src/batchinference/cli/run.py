@@ -65,7 +65,7 @@ class RunOptions:
 def run_file(file: str, options: RunOptions) -> int:
     """Run the job in a file and return the exit code."""
     directory = directory_of(file)
-    if problem := _conflict(options):
+    if problem := _problem_of_address(options):
         echo(problem, err=True)
         return exits.BAD_INPUT
     if problems := shadowing([str(directory)]):
@@ -81,6 +81,7 @@ def run_file(file: str, options: RunOptions) -> int:
     from batchinference.pipeline.errors import JobFailure
 
     try:
+        # a trial or `--restart` may only replace output of this job
         own_only = bool(options.limit) or (options.restart and not overwrites(job))
         job = _apply_options(job, options)
         report = _run(job, plan, file, options, own_only=own_only)
@@ -114,8 +115,8 @@ def _mounted_plan(file: str) -> Plan | None:
 
 
 def _exit_code(report: Report) -> int:
-    """Return the exit code of a failed job. Whatever is found before its first attempt, and so
-    before Ray starts, is wrong input."""
+    """Return the exit code of a failed job. A job that fails before its first attempt, and so
+    before Ray starts, has wrong input."""
     code = exits.code_of(report.reason)
     refused = code == exits.JOB_FAILED and report.attempt is None
     return exits.BAD_INPUT if refused else code
@@ -127,8 +128,8 @@ def _failed(code: int, reason: str | None, message: str | None, options: RunOpti
     return code
 
 
-def _conflict(options: RunOptions) -> str | None:
-    """Return why the options contradict each other, or None if they do not."""
+def _problem_of_address(options: RunOptions) -> str | None:
+    """Return why a job cannot run at this address; None if it can."""
     if (options.address or "").startswith("ray://"):
         return (
             f"--address {options.address}: Ray Client cannot run a job. Run this command on a node "
@@ -155,7 +156,9 @@ def _run(
     ):
         if options.limit is not None:
             rows, place = options.limit, job.spec.write.path
-            display.say(f"{job.metadata.name}: trial over the first {rows} row(s), into {place}")
+            display.say(
+                f"{job.metadata.name}: trial with the first {rows} row(s), written to {place}"
+            )
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None
         quiet = not options.verbose and not on_cluster
@@ -178,7 +181,8 @@ def _run(
 
 
 def _with_name_of_file(report: Report, file: str) -> Report:
-    """Return a report whose message names the file in the command that it advises."""
+    """Return the report with the name of the job file in the command that its message
+    recommends."""
     from batchinference.pipeline.commit.decision import RETRY
 
     command = RETRY.replace("FILE", shlex.quote(file))

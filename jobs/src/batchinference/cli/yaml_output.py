@@ -11,7 +11,7 @@ _NUMBER_OR_BOOLEAN = re.compile(
     r"[yYnN]|[-+]?(0[oOxXbB][0-9a-fA-F_]+"
     r"|(\.[0-9][0-9_]*|[0-9][0-9_]*\.?[0-9_]*)([eE][-+]?[0-9]+)?)"
 )
-"""Strings that kubectl reads as numbers or booleans unless quoted, but PyYAML does not quote."""
+"""Strings that PyYAML does not quote, although kubectl would read them as numbers or booleans."""
 
 
 class _Dumper(yaml.SafeDumper):

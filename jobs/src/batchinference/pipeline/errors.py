@@ -14,8 +14,10 @@ from batchinference.text import without_controls
 MAX_MESSAGE = 4000
 """Maximum characters of an error. Libraries put whole rows and responses into their messages."""
 MARGIN = 1 << 14
-"""Characters around a cut that are masked but not shown, because part of a secret is not
-recognized."""
+"""Number of characters beyond each cut that are masked too, so that a secret across the cut is
+recognized. They are not shown."""
+MAX_CACHED = 1 << 14
+"""Maximum characters of a text whose shown form is cached."""
 PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
@@ -33,13 +35,13 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
     """Return a text in a form that is safe and short enough for reports and error records.
 
     Secrets are removed. A long text is cut to its beginning and its end."""
-    return (_shown if len(text) <= MARGIN else _shown.__wrapped__)(text, most)
+    return (_shown if len(text) <= MAX_CACHED else _shown.__wrapped__)(text, most)
 
 
 @lru_cache(maxsize=256)  # many rows may fail with the same error, and masking takes time
 def _shown(text: str, most: int) -> str:
     half, length = (most - 40) // 2, len(text)
-    if length > 2 * (half + 2 * MARGIN):  # masking takes time
+    if length > 2 * (half + 2 * MARGIN):  # mask only what is shown
         beginning = mask_secrets(text[: half + 2 * MARGIN])[:-MARGIN]
         ending = mask_secrets(text[-half - 2 * MARGIN :])[MARGIN:]
     else:
@@ -104,7 +106,8 @@ class BadOutput(JobFailure):
 
 
 class UnwritableValue(BadOutput):
-    """The format of the output cannot hold a value. Its row is a failed row."""
+    """A value that the format of the output cannot hold. The committer catches this and makes the
+    row a failed row."""
 
 
 class ModelLoad(JobFailure):
@@ -144,14 +147,14 @@ class OutOfMemory(JobFailure):
 
 
 class WorkerCrashed(JobFailure):
-    """A process died more often than Ray restarts it. No step raised an error."""
+    """A process died more often than Ray may restart it. No step raised an error."""
 
     reason = "WorkerCrashed"
 
 
 class EngineDied(WorkerCrashed):
-    """This process can compute no more rows, for example because a process on which it depends has
-    died, so that it must be replaced."""
+    """This process cannot compute any more rows and must be replaced, for example because the
+    process of its engine has died."""
 
 
 class DeviceFailed(JobFailure):
@@ -183,7 +186,7 @@ def missing_package(what: str, module: str, package: str, *, in_image: bool = Tr
     This program is in no package registry, so its extras are installed from its repository."""
     library = module.replace("_", "-")
     where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
-    image = ", or use the image" if in_image else ""
+    image = ", or use the pipeline image" if in_image else ""
     return f"{what} needs the package {library}: pip install '{package}'{where}{image}"
 
 

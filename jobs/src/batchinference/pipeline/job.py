@@ -11,8 +11,9 @@ from functools import cached_property, partial
 import numpy as np
 
 from batchinference.pipeline.commit.claim import swap_in_replacement
+from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
+from batchinference.pipeline.commit.lease import identity_of
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_plan import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot

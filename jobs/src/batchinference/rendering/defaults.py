@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from pydantic import ValidationError
 
 from batchinference.plan import plan_for_cluster
@@ -10,7 +12,8 @@ from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.job import BatchInference
 from batchinference.spec.limits import lower_limits
 from batchinference.spec.merge import with_defaults
-from batchinference.spec.problems import Problem, SpecError, problems_of
+from batchinference.spec.platform_defaults import Patch, PlatformDefaults
+from batchinference.spec.problems import Problem, SpecError, problems_of, raise_for_problems
 
 
 def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInference:
@@ -27,6 +30,8 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     limits = lower_limits(job.spec.cluster.limits, defaults.limits)
     cluster = with_defaults(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
+    if isinstance(defaults, PlatformDefaults):
+        raise_for_problems(_volumes_of_patches(job.spec.cluster, defaults.patches))
     if defaults.ray_start_params:
         plan = plan_for_cluster(_with_cluster(job, cluster).spec)
         known = {ALL_GROUPS, HEAD_GROUP, *(group.name for group in plan.groups)}
@@ -38,6 +43,20 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
         }
         cluster = cluster.model_copy(update={"ray_start_params": params})
     return _with_cluster(job, cluster)
+
+
+def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Problem]:
+    """Yield the volumes of a job that a patch would merge with a volume of the platform.
+
+    The job could mount the merged volume, or its pods would be invalid.
+    """
+    lists = [patch.pod.spec.get("volumes") for patch in patches]
+    patched = [volume for volumes in lists if isinstance(volumes, list) for volume in volumes]
+    taken = {str(volume.get("name")) for volume in patched if isinstance(volume, dict)}
+    for index, volume in enumerate(own.volumes):
+        if volume.name in taken:
+            message = f"the platform has a volume '{volume.name}'. Choose another name"
+            yield Problem(f"spec.cluster.volumes[{index}].name", message)
 
 
 def _with_cluster(job: BatchInference, cluster: Cluster) -> BatchInference:

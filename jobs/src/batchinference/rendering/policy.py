@@ -97,10 +97,11 @@ class Rule:
     """The name of the chart value."""
     paths: tuple[str, ...]
     """The fields below `spec.cluster`."""
-    compare: Literal["name", "prefix", "image", "any", "variable"] = "name"
-    """With `name`, a value must be listed. With `prefix`, it may also begin with a listed prefix
-    that ends in `/`, and with `image` with a listed registry or repository. With `any`, every value
-    is refused, and with `variable`, the beginnings of the names of DEVICE_VARIABLES."""
+    compare: Literal["name", "kind", "prefix", "image", "any", "variable"] = "name"
+    """With `name`, a value must be listed. With `kind`, it may also be the field `name`. With
+    `prefix`, it may also begin with a listed prefix that ends in `/`, and with `image` with a
+    listed registry or repository. With `any`, every value is refused, and with `variable`, the
+    beginnings of the names of DEVICE_VARIABLES."""
 
     @cached_property
     def tree(self) -> Tree:
@@ -140,7 +141,7 @@ class Rule:
                     for name in names
                     for separated in (f"{name}/", f"{name}:", f"{name}@")
                 )
-        return value in names
+        return value in names or (self.compare == "kind" and value == "name")
 
 
 def refusal(policy: str, allowed: str) -> str:
@@ -168,7 +169,7 @@ def _children(value: Any, step: str) -> list[tuple[str, Any]]:
     if step == "{}":
         return [(f".{name}", child) for name, child in value.items()]
     if step == "*":
-        return [(f".{name}", name) for name in value if name != "name"]
+        return [(f".{name}", name) for name in value]
     name = step.rstrip("?")
     child = value.get(name)
     if child is None and step == name:
@@ -177,7 +178,7 @@ def _children(value: Any, step: str) -> list[tuple[str, Any]]:
 
 
 RULES = (
-    Rule("volumes", ("volumes[]*",)),
+    Rule("volumes", ("volumes[]*",), "kind"),
     Rule("images", ("image", "volumes[].image.reference"), "image"),
     Rule("serviceAccounts", ("serviceAccountName",)),
     Rule("priorityClasses", ("priorityClassName",)),

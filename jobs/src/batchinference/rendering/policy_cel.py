@@ -103,7 +103,7 @@ def _tree_problems(rule: Rule, tree: Tree, at: _Expression) -> str:
         return _join(f"{at.value}.map({at.item}, {_tree_problems(rule, below, at.key())})")
     if step == "*":
         problem = _field_problem(rule, at.item, at.key().path)
-        return _join(f"{at.value}.map({at.item}, {at.item} == 'name' ? '' : {problem})")
+        return _join(f"{at.value}.map({at.item}, {problem})")
     child = at.field(step.rstrip("?"))
     missing = _field_problem(rule, "''", child.path) if step.endswith("?") else "''"
     return f"(has({child.value}) ? {_tree_problems(rule, below, child)} : {missing})"
@@ -123,6 +123,8 @@ def _is_allowed(rule: Rule, value: str, names: str) -> str:
         return f"!{list(DEVICE_VARIABLES)}.exists(name, name.startsWith({value}))"
     if rule.compare == "name":
         return f"{value} in {names}"
+    if rule.compare == "kind":
+        return f"({value} == 'name' || {value} in {names})"
     has_prefix = f"name.endsWith('/') && {value}.startsWith(name)"
     if rule.compare == "image":
         separated = " || ".join(f"{value}.startsWith(name + '{end}')" for end in "/:@")

@@ -6,6 +6,7 @@ The functions named `...fix` return a sentence with the separator before it, or 
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Callable
 
@@ -31,7 +32,7 @@ _MEMORY = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([kmgt])i?b?\s*", re.IG
 _DURATION = re.compile(
     r"\s*([0-9]{1,4}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\s*", re.IGNORECASE
 )
-_NUMBER = re.compile(r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)")
+_NUMBER = re.compile(r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%?\s*")
 _MAX_NUMBER = 2**50
 
 
@@ -78,9 +79,24 @@ def duration_fix(value: object) -> str:
         if found is None:
             return ""
         return _quoted(f"{found[1]}{found[2][0].lower()}")
-    minutes, seconds = divmod(max(0, int(_number_in(value) or 0)), 60)
+    return _quoted(in_units(value))
+
+
+def in_units(value: object) -> str:
+    """Return a number of seconds, rounded up, as a duration; empty if it is none or zero."""
+    number = None if isinstance(value, str) else _number_in(value)
+    minutes, seconds = divmod(max(0, math.ceil(number or 0)), 60)
     parts = ((minutes // 60, "h"), (minutes % 60, "m"), (seconds, "s"))
-    return _quoted("".join(f"{number}{unit}" for number, unit in parts if number > 0))
+    return "".join(f"{number}{unit}" for number, unit in parts if number > 0)
+
+
+def quantity_fix(value: object) -> str:
+    """Return the fix for a number in another notation, such as 5 %, 1e3 or 1.2345."""
+    try:
+        number = round(float(re.sub("[ %]", "", str(value))), 3)
+    except ValueError:
+        return ""
+    return f". Write {number:.15g}" if 0 < number < _MAX_NUMBER else ""
 
 
 def number_fix(value: object, *, whole: bool) -> str:
@@ -105,10 +121,10 @@ def above_max(least: int, most: int) -> str:
 
 
 def _number_in(value: object) -> float | None:
-    """Return the number at the beginning of a text, or a boolean as 0 or 1; None if there is no
+    """Return the number of a text such as 5 or 5 %, or a boolean as 0 or 1; None if it is no
     number or a large one."""
     if isinstance(value, str):
-        found = _NUMBER.match(value)
+        found = _NUMBER.fullmatch(value)
         return float(found[1]) if found else None
     if isinstance(value, int | float) and abs(value) < _MAX_NUMBER:  # false for NaN
         return float(value)

@@ -61,9 +61,9 @@ class ImageFields(FrameFields):
     """Options of images."""
 
     mode: Mode = "RGB"
-    """The Pillow mode to which every image is converted. `I;16` gives 16-bit numbers, height x
-    width: the values in the file, or scaled from `range` to 0 to 65535. The values of images with 8
-    bits are multiplied by 257."""
+    """The Pillow mode to which every image is converted. `I;16` gives 16-bit numbers with the shape
+    height x width. They are the values in the file. With `range`, they are scaled: black is 0,
+    white 65535. The values of images with 8 bits are multiplied by 257."""
     range: Range | None = None
     """The values of black and white, for images with more than 8 bits per channel. Values outside
     of the range are clipped. Images of floating-point numbers and of signed or 32-bit integers need
@@ -78,4 +78,5 @@ class SoundFields(MediaFields):
     """Sampling rate in Hz to which all audio is resampled, such as 16000 for speech models. Each
     recording keeps its own sampling rate by default."""
     mono: bool = False
-    """Mix all channels into one. The result then has the shape samples, not channels x samples."""
+    """Mix all channels into one. The result is then a list of samples, without the dimension of the
+    channels."""

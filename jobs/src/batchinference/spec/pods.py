@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
+    A_LABEL_KEY,
     DATA_KEY,
     DNS_SUBDOMAIN,
     ENV_NAME,
@@ -22,7 +23,7 @@ from batchinference.spec.base import (
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
 Key = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
-_EXPECTED = "expected a label key such as pool or example.com/pool"
+_EXPECTED = f"expected {A_LABEL_KEY}"
 
 
 def _check_label_key(key: str) -> str:
@@ -65,19 +66,25 @@ Annotations = Annotated[
 DEVICE_VARIABLES = (
     *(f"{vendor}_VISIBLE_DEVICES" for vendor in ("NVIDIA", "ASCEND", "AMD", "HABANA", "MTHREADS")),
     *(f"NVIDIA_MIG_{kind}_DEVICES" for kind in ("CONFIG", "MONITOR")),
+    *(f"NVIDIA_{kind}" for kind in ("IMEX_CHANNELS", "GDRCOPY", "GDS", "MOFED", "NVSWITCH")),
 )
 """Environment variables with which a container gets devices of its node without a request."""
 RESERVED_NAMES = (
     "^(RAY_AUTH_.*|RAY_ENABLE_K8S_TOKEN_AUTH|RAY_ADDRESS|RAY_TMPDIR|RAY_DATA_AUTOLOAD_.*|"
     "RAY_JOB_.*|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME|"
     "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*|"
-    "(NVIDIA|ASCEND|AMD|HABANA|MTHREADS)_VISIBLE_DEVICES|NVIDIA_MIG_[A-Z]+_DEVICES)$"
+    f"{'|'.join(DEVICE_VARIABLES)})$"
 )
 """Environment variables that KubeRay, the operator or a device plugin sets, or that would disable
 the authentication of the Ray cluster or Ray Data's protection against pickled input."""
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator: remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
 _ONE_OBJECT = "give exactly one of secretRef and configMapRef"
+_RESERVED_PREFIXES = ("RAY_", "KUBERAY_", "BATCHINFERENCE_JOB_")
+_RESERVED_PREFIX = (
+    "with the prefix '{prefix}', the keys could be variables of Ray, KubeRay or the operator: "
+    "choose another"
+)
 _ONE_VALUE = "give exactly one of value and valueFrom"
 _NO_KEY = "without a key, operator must be Exists"
 _NO_VALUE = "'value' is for operator Equal"
@@ -146,6 +153,9 @@ class EnvFrom(SpecModel):
     def _check(self) -> EnvFrom:
         if (self.secret_ref is None) == (self.config_map_ref is None):
             raise PydanticCustomError("env_from", _ONE_OBJECT, {})
+        prefix = self.prefix or "-"
+        if any(each.startswith((prefix, prefix[: len(each)])) for each in _RESERVED_PREFIXES):
+            raise PydanticCustomError("env_prefix", _RESERVED_PREFIX, {"prefix": prefix})
         return self
 
 

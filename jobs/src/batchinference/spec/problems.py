@@ -24,7 +24,9 @@ from pydantic_core import ErrorDetails
 
 from batchinference.credentials import without_credentials
 from batchinference.spec.base import (
+    A_LABEL_KEY,
     ACCELERATOR,
+    CONTROLLER,
     CRON,
     DATA_KEY,
     DELIMITER,
@@ -36,16 +38,20 @@ from batchinference.spec.base import (
     ENV_NAME,
     HTTP_URL,
     KUBERNETES_RESOURCE,
+    LABEL_KEY,
     LABEL_VALUE,
     MARK,
     MEMORY,
     MODULE_PATH,
     PARAMETER_NAME,
+    RELATIVE_PATH,
     SQL_NAME,
     START_VALUE,
     TAINT_KEY,
     TIME_ZONE,
     VARIABLE,
+    WEIGHTS,
+    WRITTEN_DELIMITER,
 )
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
@@ -53,6 +59,7 @@ from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.fixes import (
     duration_fix,
     example_fix,
+    in_units,
     length_fix,
     memory_fix,
     module_fix,
@@ -62,7 +69,7 @@ from batchinference.spec.fixes import (
 )
 from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
-from batchinference.spec.uris import HIDDEN
+from batchinference.spec.uris import HIDDEN, PREFIX, URL_PREFIX
 
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
@@ -78,7 +85,7 @@ MAX_LISTED = 17
 """Maximum number of known names that are listed next to a suggestion."""
 _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""
-_PATTERNS = {
+PATTERNS = {
     MEMORY: A_QUANTITY,
     DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
     DURATION: A_DURATION,
@@ -88,24 +95,32 @@ _PATTERNS = {
     MODULE_PATH: "a callable written as module:name",
     ENV_NAME: "letters, digits, '_', '-' and '.', not beginning with a digit",
     DIRECTORY: "an absolute path without '.', '..' and ':'",
+    RELATIVE_PATH: "a relative path without '.', '..' and ':'",
     DNS_SUBDOMAIN: "a Kubernetes name: lower-case letters, digits, '-' and '.'",
     DATA_KEY: "letters, digits, '-', '_' and '.'",
-    TAINT_KEY: "a taint key such as pool or example.com/pool",
+    LABEL_KEY: A_LABEL_KEY,
+    TAINT_KEY: A_LABEL_KEY.replace("label", "taint"),
+    CONTROLLER: "a controller such as batchinference.dev/operator",
     LABEL_VALUE: "letters, digits, '-', '_' and '.', a letter or digit at both ends",
     ACCELERATOR: "letters, digits, '-', '_' and '.', a letter or digit at both ends",
     KUBERNETES_RESOURCE: "the resource of a device plugin, such as nvidia.com/gpu",
     DEVICE_KIND: "a PyTorch device type, such as cuda or npu",
     START_VALUE: "letters, digits and _ . / : , = @ % + -",
     DELIMITER: "one ASCII character or a tab",
+    WRITTEN_DELIMITER: "a tab, or punctuation that is not in numbers or dates",
     MARK: "one ASCII character that is no letter, digit or space, or an empty text",
     COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
     HTTP_URL: "an address that begins with http:// or https://",
     VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
+    PREFIX: "the beginning of an address such as s3://bucket/, or of an absolute path",
+    URL_PREFIX: "the beginning of an address such as https://example.com/",
+    WEIGHTS: "a name in capitals, such as IMAGENET1K_V1",
     SQL_NAME: "an SQL name: letters, digits, '_' and '.'",
     ENDPOINT: "an http:// or https:// address without user and password",
 }
+"""The expected value, by its pattern."""
 _PATTERN_FIXES = {MEMORY: memory_fix, DURATION: duration_fix, MODULE_PATH: module_fix}
 _TYPE_NAMES = {
     dict: "a mapping",
@@ -166,11 +181,28 @@ _RENAMED = {
     "cluster.queue": "queueName",
     "cluster.queuePriorityClass": "queuePriorityClassName",
     "errors.retry": "retryFailedRows",
-    "model.timeoutSeconds": "timeout: 60s",
-    "spec.startingDeadlineSeconds": "startingDeadline: 2h",
+    "model.timeoutSeconds": "timeout",
+    "spec.startingDeadlineSeconds": "startingDeadline",
 }
 """The names that fields had in v1alpha1, and their names now. Options were in snake_case."""
-_OLD_VERSION = "of an older version. Convert the file as in docs/upgrades.md"
+_REMOVED = {
+    "cluster.patches": "the fields of the pods in docs/devices.md",
+    "volumes.mountPath": "cluster.volumeMounts",
+    "volumes.readOnly": "readOnly of cluster.volumeMounts",
+    "steps.nearest": "LanceDB or DuckDB on the embeddings, as in docs/outputs.md",
+    "steps.repartition": "batchSize of the steps that get the rows",
+    "model.padToMultipleOf": "options: {padding: max_length}",
+    "keras": "the runtime onnx, after model.export('model.onnx', format='onnx')",
+    "tfrecords": "parquet or webdataset",
+    "images": "webdataset with members such as .png, or parquet",
+    "any-to-any": "image-text-to-text",
+    **dict.fromkeys(
+        ("decision", "document-question-answering", "keypoint-matching", "mask-generation",
+         "table-question-answering", "text-to-audio"),
+        "a python step that calls the pipeline of the library",
+    ),
+}  # fmt: skip
+"""The fields and values of v1alpha1 that were removed, and what to use in their place."""
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "urlEnv", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
@@ -231,7 +263,8 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     elif kind == "union_tag_invalid":
         message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
     elif location == ["apiVersion"] and str(details["input"]).endswith("/v1alpha1"):
-        message = f"{value} is {_OLD_VERSION}"
+        new = details["ctx"]["expected"].strip("'")
+        message = f"{value} is an older version. Use {new}, and convert the file: docs/upgrades.md"
     elif kind in ("literal_error", "enum"):
         message = _not_one_of(value, details["ctx"]["expected"])
         if (location[-1], details["input"]) == ("shuffle", "rows"):
@@ -249,8 +282,10 @@ def _unknown_field(
 ) -> str:
     """Return the message about an unknown field."""
     parent = owners[-1]
-    if new := _new_name(location, parent):
+    if new := _new_name(location, parent, value):
         return f"was renamed. Use {new}"
+    if new := _REMOVED.get(_last_names(location)):
+        return f"was removed. Use {new}"
     if value is True and (field := _field_with(parent, loc[-1])):
         return f"unknown field; did you mean '{field}: {loc[-1]}'?"
     near = _suggestion(loc[-1], _aliases(parent))
@@ -265,12 +300,21 @@ def _unknown_field(
     return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
 
 
-def _new_name(location: list[str | int], parent: type[BaseModel] | None) -> str | None:
+def _new_name(
+    location: list[str | int], parent: type[BaseModel] | None, value: object
+) -> str | None:
     """Return the new name of a field that had another name in v1alpha1; None for other fields."""
     name = to_camel(str(location[-1]))
     if location[-2:-1] == ["options"] and name != location[-1] and name in _aliases(parent):
         return name
-    return _RENAMED.get(".".join(map(str, location[-2:])))
+    new = _RENAMED.get(_last_names(location))
+    duration = in_units(value) if name.endswith("Seconds") else ""
+    return f"{new}: {duration}" if new and duration else new
+
+
+def _last_names(location: list[str | int]) -> str:
+    """Return the name of a field with the name of the field that contains it."""
+    return ".".join([word for word in location if isinstance(word, str)][-2:])
 
 
 def _field_with(model: type[BaseModel] | None, value: str | int) -> str | None:
@@ -309,7 +353,7 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
         return f"required, but missing{example_fix('Add', field)}"
-    if expected := _PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
+    if expected := PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
         got = f"{_actual(details, value)}{_fix(details, value, field)}"
         return f"expected {_with_numbers(expected, context)}, got {got}"
     if value.nested and not kind.endswith("_type"):
@@ -402,6 +446,8 @@ def type_name(value: object) -> str:
 
 def _not_one_of(value: _Value, expected: str) -> str:
     known = re.findall(r"'([^']*)'", expected)
+    if isinstance(value.value, str) and (new := _REMOVED.get(value.value)):
+        return f"{value} was removed. Use {new}"
     near = "" if value.nested else _suggestion(value.value, known, listed=True)
     if near and len(known) > MAX_LISTED:
         return f"{value} is unknown{near}"

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import MEMORY
-from batchinference.spec.fixes import memory_fix, refuse_numbers
+from batchinference.spec.fixes import memory_fix, quantity_fix, refuse_numbers
 
 MIN_MEMORY = "512Mi"
 """Minimum memory of a pod. With less, Ray's own processes are killed at startup."""
@@ -75,14 +75,15 @@ def _number_of(value: object) -> object:
     places than a quantity has.
     """
     if isinstance(value, str) and re.fullmatch(NUMBER, value):
-        return int(value[:-1]) / 1000 if value.endswith("m") else float(value)
+        number = int(value[:-1]) / 1000 if value.endswith("m") else float(value)
+        return int(number) if number.is_integer() else number
     inexact = isinstance(value, float) and value != round(value, 3)
     if isinstance(value, str) or inexact:
         message = (
             "expected a number with at most three decimal places such as 2 or 0.5, or a quantity "
-            "such as 500m"
+            "such as 500m{fix}"
         )
-        raise PydanticCustomError("quantity", message, {})
+        raise PydanticCustomError("quantity", message, {"fix": quantity_fix(value)})
     return value
 
 

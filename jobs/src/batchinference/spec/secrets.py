@@ -1,4 +1,5 @@
-"""Removes secrets from a specification before it is stored with the output."""
+"""Finds the environment variables that a specification names as secret, and removes the arguments
+of user code before it is stored."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from batchinference.credentials import SecretVariables
 from batchinference.spec.job import BatchInferenceSpec
 
 _USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
-"""Arguments of user code may contain secrets. No other field of a valid specification contains a
-secret: these fields name environment variables."""
+"""Arguments of user code may contain secrets. Other fields contain none. They only name the
+environment variables that hold secrets."""
 
 
 def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
@@ -22,6 +23,7 @@ def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
         names += step.facts.secrets
     environments = [spec.cluster.env, *(each.env for each in spec.cluster.profiles.values())]
     names += [one.name for one in chain(*environments) if one.value_from is not None]
+    # without a prefix, the names are unknown here
     prefixes = tuple(one.prefix for one in spec.cluster.env_from if one.secret_ref and one.prefix)
     names += [name for name in os.environ if name.startswith(prefixes)]
     return SecretVariables(tuple(sorted(set(filter(None, names)))))

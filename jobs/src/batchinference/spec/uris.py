@@ -72,13 +72,15 @@ def _check_port(prefix: str) -> str:
     return prefix
 
 
+PREFIX = r"^([a-z][a-z0-9]*://[^/]|/)"
+URL_PREFIX = r"^https?://[^/]"
 Prefix = Annotated[
     str,
-    Field(pattern=r"^([a-z][a-z0-9]*://[^/]|/)", max_length=2048),
+    Field(pattern=PREFIX, max_length=2048),
     AfterValidator(_check_port),
 ]
 UrlPrefix = Annotated[
     str,
-    Field(pattern=r"^https?://[^/]", max_length=2048),
+    Field(pattern=URL_PREFIX, max_length=2048),
     AfterValidator(_check_port),
 ]

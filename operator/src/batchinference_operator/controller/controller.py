@@ -20,13 +20,13 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import POD, Conflict, Refused, Unreachable
-from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.client import POD, KubeClient
+from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.reflector import Store
-from batchinference_operator.observability.event_recorder import Telemetry
 from batchinference_operator.observability.logging import log_context
-from batchinference_operator.reconcile.attempt_start import status_after_create_error
+from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import write_delay

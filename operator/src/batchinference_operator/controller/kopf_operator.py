@@ -20,10 +20,11 @@ from batchinference.spec.job import GROUP, KIND, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.schedules import ScheduleController
-from batchinference_operator.kube.api import PAGE, Conflict, Refused
+from batchinference_operator.kube.client import PAGE
+from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.kube.kopf_login import EndlessBackoffs, KopfLogin
 
-STOP_SECONDS = 10.0
+KOPF_STOP_SECONDS = 10.0
 """Seconds that kopf may take to stop before it kills the process."""
 RESYNC_SECONDS = 3600.0
 logger = logging.getLogger("batchinference.operator")
@@ -102,7 +103,7 @@ def _watch_only(settings: kopf.OperatorSettings, watch_seconds: int) -> None:
     settings.networking.request_timeout = 60
     settings.networking.error_backoffs = EndlessBackoffs()
     # after a failed watch, kopf may hang while it stops, and the pod would never restart
-    settings.process.ultimate_exiting_timeout = STOP_SECONDS
+    settings.process.ultimate_exiting_timeout = KOPF_STOP_SECONDS
     settings.networking.connect_timeout = 10
     settings.queueing.idle_timeout = 0.2  # an object has a task only while it changes
 

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import MAX_RUNS, Conflict, Refused, Unreachable
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.observability.event_recorder import Telemetry
+from batchinference_operator.kube.client import MAX_RUNS, KubeClient
+from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
+from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey, JobView, key_of
 from batchinference_operator.reconcile.schedule import (

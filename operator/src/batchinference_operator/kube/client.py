@@ -22,12 +22,7 @@ from batchinference.rendering import (
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
-from batchinference_operator.kube.api import (
-    MAX_RUNS,
-    PAGE,
-    POD,
-    Unreachable,
-)
+from batchinference_operator.kube.errors import Unreachable
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
@@ -50,6 +45,14 @@ from batchinference_operator.status.event_messages import (
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView, is_name, owner_uid
 
+POD = "Pod"
+PAGE = 10
+"""Objects per page of a list. The API server limits the objects of a page but not its size, and an
+object may have 1.5 MB. Lists do not set resourceVersion=0, because the API server then ignores the
+page size. Since Kubernetes 1.34, it serves pages from its cache."""
+MAX_RUNS = 1000
+"""Maximum number of objects with the label of a schedule in a list. The history limits allow 200
+finished runs. A tenant with more runs must not delay other schedules."""
 EVENT = "events.k8s.io"
 """The API group for writing Events. They are read through the core API."""
 WATCH_GRACE_SECONDS = 10.0

@@ -19,7 +19,7 @@ from kubernetes.aio.client.rest import RESTResponse
 
 from batchinference.rendering import MANAGER
 from batchinference.version import __version__
-from batchinference_operator.kube.api import (
+from batchinference_operator.kube.errors import (
     Conflict,
     Expired,
     Forbidden,

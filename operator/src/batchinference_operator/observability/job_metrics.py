@@ -31,7 +31,7 @@ class JobSummary:
     namespace: str
     phase: str
     gpus: int = 0
-    """GPUs that its pods have now."""
+    """Devices that its pods have now."""
     waiting_since: str = ""
     """Start of the wait of an unfinished job; empty if it processes rows or is suspended."""
     reason: str = ""
@@ -214,7 +214,7 @@ class JobMetrics(Collector):
         )
         yield _gauge(
             "batchinference_devices",
-            "GPUs that the pods of jobs have now.",
+            "Devices, such as GPUs, that the pods of jobs have now.",
             ("namespace",),
             {(label,): gpus[label] for label in labels},
         )

@@ -15,13 +15,13 @@ from pythonjsonlogger.json import JsonFormatter
 from batchinference.spec.job import KIND
 from batchinference.text import in_one_line
 
-_current_job: ContextVar[tuple[str, int]] = ContextVar("about", default=("", 0))
+_current_job: ContextVar[tuple[str, int]] = ContextVar("current_job", default=("", 0))
 _KOPF_ATTRIBUTES = ("k8s_ref", "k8s_skip", "settings")
 """Attributes that kopf adds to log records for its own use."""
 _SUPPRESSED = {
     # kopf does not close the nested generators of a watch at exit, which has no effect
     "asyncio": "closing of asynchronous generator <async_generator object infinite_watch ",
-    # watch_health.py logs a refused watch once; kopf logs it at each retry
+    # `WatchHealth` in reflector.py logs a refused watch once; kopf logs it at each retry
     "kopf._cogs.clients.watching": "APIForbiddenError(",
 }
 """Messages that are not logged, by logger name. The value is a part of the message."""

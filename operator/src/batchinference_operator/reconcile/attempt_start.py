@@ -14,8 +14,9 @@ from batchinference_operator.reconcile.attempt_end import (
     backoff_left,
     fail_if_expired,
 )
-from batchinference_operator.reconcile.attempt_objects import create_actions, planning_status
+from batchinference_operator.reconcile.attempt_rendering import create_actions, planning_status
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import has_create_error
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.ray_jobs_of_job import (
@@ -39,58 +40,12 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 ADMISSION_PENDING = "AdmissionPending"
-API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
-"""Separates a create error from the position in the admission queue in a message."""
-_CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNAVAILABLE)
-UNREACHABLE_SECONDS = 60.0
-"""Seconds of unavailability after which the status reports it. Most outages are shorter."""
 CREATE_RETRY_SECONDS = 60.0
 """Seconds after which an admitted job whose RayJob could not be created is queued again."""
 SHORT_QUEUE_SECONDS = 30.0
 LONG_QUEUE_SECONDS = 300.0
 """Seconds between updates of a waiting job's position, with fewer than ROUND_FROM_POSITION jobs
 ahead and with more. They do not delay the start, because the admission queue wakes the job."""
-
-
-def status_after_create_error(
-    job: JobView, error: str, unreachable_seconds: float | None, now: datetime
-) -> Status | None:
-    """Return the status that reports why the objects of an attempt could not be created.
-
-    `unreachable_seconds` is the time for which the API server has been unreachable; None if it
-    rejected an object. The result is None if this time is less than UNREACHABLE_SECONDS.
-    """
-    if unreachable_seconds is None:
-        summary = Summary(Cause.REFUSED.value, f"{error}{_kueue_hint(job, error)}")
-    elif unreachable_seconds >= UNREACHABLE_SECONDS:
-        message = f"the API server could not create the job's objects: {error}"
-        summary = Summary(API_SERVER_UNAVAILABLE, message)
-    else:
-        return None
-    job = job.with_status(add_suspended_time(job, now))
-    return _pending_status(job, summary, now)
-
-
-def has_create_error(job: JobView) -> bool:
-    """Return whether the status reports that the objects of the attempt cannot be created."""
-    ready = find_condition(job.status, "Ready") or {}
-    return ready.get("reason") in _CREATE_ERRORS
-
-
-def _kueue_hint(job: JobView, message: str) -> str:
-    """Return how to fix a rejection of an autoscaler by Kueue; empty for other rejections.
-
-    Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
-    is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
-    """
-    if "kueue" not in message or "autoscaling" not in message:
-        return ""
-    if not (job.spec.get("cluster") or {}).get("queueName"):
-        return ". Kueue manages jobs without a queue: set spec.cluster.queueName to a LocalQueue"
-    return (
-        ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
-        "spec.cluster.workers.min and max to the same number"
-    )
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:

@@ -16,28 +16,29 @@ from batchinference_operator.reconcile.attempt_end import (
     memory_of_next_attempt,
     record_out_of_memory,
 )
-from batchinference_operator.reconcile.attempt_objects import create_actions, render_token_secret
+from batchinference_operator.reconcile.attempt_rendering import create_actions, render_token_secret
 from batchinference_operator.reconcile.attempt_start import (
     CREATE_RETRY_SECONDS,
-    has_create_error,
     requeue_for_admission,
     wait_for_name,
 )
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import has_create_error
 from batchinference_operator.reconcile.deadlines import (
     Deadline,
     attempt_deadlines,
     backstop_of,
     job_deadlines,
 )
-from batchinference_operator.reconcile.driver_report import (
+from batchinference_operator.reconcile.device_usage import current_gpus
+from batchinference_operator.reconcile.driver_silence import (
     awaits_report,
     driver_problem,
     driver_starting,
     driver_unreachable,
+    with_cause_of_silence,
     without_old_report,
 )
-from batchinference_operator.reconcile.gpu_usage import current_gpus
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
 from batchinference_operator.reconcile.lost_pods import record_driver_head, unrecoverable_cause
@@ -57,7 +58,7 @@ from batchinference_operator.status.attempts import (
     record_rows,
     without_decrease,
 )
-from batchinference_operator.status.conditions import Summary, find_condition
+from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.crashes import describe_crashes
 from batchinference_operator.status.failure_cause import failure_cause
 from batchinference_operator.status.job_status import StatusUpdate
@@ -176,15 +177,7 @@ def _with_details(
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value
         return Phase.PENDING, Summary(crashed, describe_crashes(observed.crashes))
-    if summary.reason != "DriverSilent":
-        return phase, summary
-    if observed.driver_unauthorized:
-        return phase, Summary("DriverUnauthorized", summary.message)
-    ready = find_condition(observed.job.status, "Ready")
-    if not observed.driver_polled and ready is not None:
-        # the operator has just started and has not polled the driver yet
-        return phase, Summary(ready["reason"], ready["message"])
-    return phase, summary
+    return phase, with_cause_of_silence(observed, summary)
 
 
 def _undone_by_kuberay(observed: Observed, ray_job: RayJobView, now: datetime) -> str:

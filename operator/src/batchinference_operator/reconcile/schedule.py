@@ -19,7 +19,7 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import BatchInferenceSchedule, parse_schedule
 from batchinference.spec.times import time_of
-from batchinference_operator.reconcile.attempt_objects import create_actions
+from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS, JobView
 from batchinference_operator.status.conditions import (

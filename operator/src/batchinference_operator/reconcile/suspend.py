@@ -80,5 +80,5 @@ def add_suspended_time(job: JobView, now: datetime) -> Status:
     if before is None or before["status"] != "True":
         return job.status
     seconds = round(seconds_since(before["lastTransitionTime"], now))
-    before_this = internal(job.status).get("suspendedSeconds", 0)
-    return with_internal(job.status, suspendedSeconds=before_this + seconds)
+    counted = internal(job.status).get("suspendedSeconds", 0)
+    return with_internal(job.status, suspendedSeconds=counted + seconds)

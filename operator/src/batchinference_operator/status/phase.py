@@ -21,6 +21,7 @@ _NO_QUEUE = (
 )
 DRIVER = "/driver"
 """The key of the driver in messages. No object has this name."""
+DRIVER_SILENT = "DriverSilent"
 REPORT_UNREAD = "the driver's report could not be read: counts may be missing here; see {report}"
 
 
@@ -125,7 +126,7 @@ def _driver_phase(
     if report is None and (before in PROCESSING_PHASES or problem):
         phase = Phase(before) if before in PROCESSING_PHASES else Phase.STARTING
         why = problem or "its report is no longer available"
-        return phase, Summary("DriverSilent", f"no progress report: {why}")
+        return phase, Summary(DRIVER_SILENT, f"no progress report: {why}")
     if report is None:
         return Phase.STARTING, Summary("Starting", "waiting for the driver's first report")
     if report.state == JobState.PREPARING:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout, part_prefix
-from batchinference.pipeline.commit.lease import Lease, heartbeat_file, keep_heartbeat, read_lease
+from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import (
     Manifest,
     ManifestEntry,

@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.attempt import parts_in
 from batchinference.pipeline.commit.code_hashes import parse_code
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import (
-    Lease,
-    check_unchanged,
+from batchinference.pipeline.commit.heartbeat import (
     ensure_not_running,
     heartbeat_file,
     keep_heartbeat,
-    read_lease,
-    this_process,
 )
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import Lease, check_unchanged, read_lease, this_process
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.errors import BadOutput, Incomplete

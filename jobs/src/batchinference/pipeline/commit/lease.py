@@ -1,7 +1,6 @@
-"""The lease of an output, stored in `job.json`, and its heartbeat.
+"""The lease of an output, stored in `job.json`, and the identities of jobs and processes in it.
 
-Later runs and delayed tasks read the lease. Clocks are not compared: a run that finds the
-unfinished output of another run waits for the next heartbeat, and takes over if there is none.
+Later runs and delayed tasks read the lease.
 """
 
 from __future__ import annotations
@@ -10,11 +9,7 @@ import hashlib
 import json
 import os
 import socket
-import threading
-import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -33,9 +28,6 @@ if TYPE_CHECKING:
     from batchinference.spec.job import BatchInference
 
 
-HEARTBEAT_SECONDS = 10.0
-LEASE_TIMEOUT_SECONDS = 25.0
-"""Long enough to tolerate one late heartbeat."""
 _Text = Annotated[str, Field(strict=True, max_length=8192)]
 _Attempt = Annotated[int, Field(strict=True, ge=0, lt=10**8)]
 _Flag = Annotated[bool, Field(strict=True)]
@@ -241,65 +233,3 @@ def is_resource(identity: str) -> bool:
     once, however many attempts that takes. A job file on a machine may be run any number of
     times."""
     return identity.endswith(")")
-
-
-@contextmanager
-def keep_heartbeat(file: Location) -> Iterator[None]:
-    """Write the heartbeat of a run to this file while the block runs. Each heartbeat is a new
-    random value, so that a waiting run notices it."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        # without a beat, the run may lose its lease, which it then detects; memory may be limited
-        with suppress(OSError, MemoryError):
-            file.write(uuid.uuid4().hex.encode())
-
-    def keep_beating() -> None:
-        while not ended.wait(HEARTBEAT_SECONDS):
-            beat()
-
-    beat()
-    thread = threading.Thread(target=keep_beating, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(HEARTBEAT_SECONDS)  # do not wait longer for unavailable storage
-
-
-def heartbeat_file(layout: Layout, lease: Lease) -> Location:
-    """Return the heartbeat file of a run. After the attempt has begun, it is in the directory of
-    the attempt."""
-    return (lease.place(layout) if lease.begun else layout.state) / "heartbeat"
-
-
-def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bool:
-    """Return whether the heartbeat of another run was awaited. The run may have completed the
-    output meanwhile.
-
-    Raises BadOutput if another run, of this job or another job, is writing to the output."""
-    if lease is None or _has_ended(lease, identity) or lease.is_complete(layout):
-        return False
-    file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
-    before = _read_heartbeat(file)
-    while time.monotonic() < deadline:
-        time.sleep(min(1.0, LEASE_TIMEOUT_SECONDS / 10))
-        if _read_heartbeat(file) != before:
-            raise BadOutput(
-                f"spec.write.path: '{layout.output.uri}' is being written by {lease.job}. Choose "
-                "another path, or wait until that has ended"
-            )
-    return True
-
-
-def _has_ended(lease: Lease, identity: str) -> bool:
-    """Return whether a run is known to have ended, so that its heartbeat need not be awaited.
-
-    The operator starts an attempt only after it has stopped the previous one."""
-    stopped = lease.job == identity and (is_resource(identity) or lease.process == this_process())
-    return stopped or is_dead(lease.process)
-
-
-def _read_heartbeat(file: Location) -> bytes:
-    return file.read_if_exists() or b""

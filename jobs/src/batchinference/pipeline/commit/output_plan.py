@@ -24,8 +24,9 @@ from batchinference.pipeline.commit.decision import (
     load_state,
     storage_errors_as_bad_output,
 )
+from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, ensure_not_running, name_of
+from batchinference.pipeline.commit.lease import Lease, name_of
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles

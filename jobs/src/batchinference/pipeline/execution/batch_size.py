@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.text_windows import WINDOW_ROWS
+from batchinference.pipeline.execution.length_sorting import WINDOW_ROWS
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.plan.stages import SEARCH_ROWS
 from batchinference.spec.steps import Step

@@ -39,6 +39,7 @@ from batchinference.pipeline.execution.concurrent_batches import (
 )
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.isolation import NO_DEATHS, Isolation
+from batchinference.pipeline.execution.length_sorting import WindowLimits
 from batchinference.pipeline.execution.resources import (
     ACTOR_RESTARTS,
     TASK_RETRIES,
@@ -54,7 +55,6 @@ from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
-from batchinference.pipeline.execution.text_windows import WindowLimits
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.model_use import OCCUPANCY
 from batchinference.pipeline.ray_compat import (
@@ -147,7 +147,8 @@ class DatasetExecution:
         return self.write.committer.attempt.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
-        settings = self._segment(stages), self.errors.secrets, self.block_rows or MAX_BLOCK_ROWS
+        rows, blocks = self.block_rows or MAX_BLOCK_ROWS, math.ceil(self.blocks / len(self.tasks))
+        settings = self._segment(stages), self.errors.secrets, rows, blocks
         dataset: Dataset = ray.data.read_datasource(
             RowSource([BlockReader(task, *settings) for task in self.tasks]),
             override_num_blocks=self.blocks if self.block_rows is None else len(self.tasks),
@@ -245,15 +246,16 @@ class RowSource(Datasource):
 @dataclass(frozen=True)
 class BlockReader:
     """Reads rows, runs the first segment, and yields the results as blocks of `rows` rows, or of
-    fewer rows with about READ_BYTES."""
+    fewer rows with about READ_BYTES. `blocks` is the expected number of blocks."""
 
     read: ReadRows
     segment: Segment
     secrets: SecretVariables = NO_SECRETS
     rows: int = MAX_BLOCK_ROWS
+    blocks: int = 1
 
     def __call__(self) -> Iterator[pa.Table]:
-        return sized_blocks(self._blocks(), self.rows)
+        return sized_blocks(self._blocks(), self.rows, self.blocks)
 
     def _blocks(self) -> Iterator[pa.Table]:
         read_time = StepTime(READ_STEP)
@@ -273,10 +275,11 @@ class BlockReader:
         return resized(read, lambda: self.rows, READ_BYTES)
 
 
-def sized_blocks(blocks: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+def sized_blocks(blocks: Iterable[pa.Table], rows: int, expected: int) -> Iterator[pa.Table]:
     """Yield the rows of blocks in blocks of about `rows` rows, or of fewer rows with about
-    READ_BYTES. So many rows are kept back that no small block follows."""
-    waiting, waiting_rows, size = list[pa.Table](), 0, 0
+    READ_BYTES. So many rows are kept back that no small block follows. Each time that there are
+    more than `expected` blocks, `rows` doubles: the number of rows was an estimate."""
+    waiting, waiting_rows, size, made = list[pa.Table](), 0, 0, 0
     for block in blocks:
         waiting.append(block)
         waiting_rows, size = waiting_rows + block.num_rows, size + block.nbytes
@@ -284,7 +287,11 @@ def sized_blocks(blocks: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
             continue
         whole = concat(waiting)
         end = waiting_rows if size >= READ_BYTES else (waiting_rows // rows - 1) * rows
-        yield from _divided(whole.slice(0, end), rows)
+        sized = [*_divided(whole.slice(0, end), rows)]
+        yield from sized
+        made += len(sized)
+        if made > expected:
+            rows, made = 2 * rows, 0
         rest = whole.slice(end)
         waiting, waiting_rows, size = [rest], rest.num_rows, rest.nbytes
     if waiting_rows:
@@ -292,8 +299,9 @@ def sized_blocks(blocks: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
 
 
 def _divided(block: pa.Table, rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of a block in equal blocks of about `rows` rows."""
-    size = math.ceil(len(block) / max(1, round(len(block) / rows)))
+    """Yield the rows of a block in equal blocks of about `rows` rows, or about READ_BYTES."""
+    parts = max(1, round(len(block) / rows), block.nbytes // READ_BYTES)
+    size = math.ceil(len(block) / parts)
     yield from (block.slice(start, size) for start in range(0, len(block), size))
 
 

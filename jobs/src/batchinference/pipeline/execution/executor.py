@@ -31,6 +31,7 @@ from batchinference.pipeline.execution.dataset import (
     DatasetExecution,
     WriteRows,
 )
+from batchinference.pipeline.execution.length_sorting import WindowLimits, columns_of_first_model
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     capacity_of,
@@ -48,7 +49,6 @@ from batchinference.pipeline.execution.task_sizing import (
     TaskSizing,
     small_commit_seconds,
 )
-from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import known_columns
 from batchinference.pipeline.input.planning import Sizing

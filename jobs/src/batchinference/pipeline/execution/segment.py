@@ -32,12 +32,12 @@ from batchinference.pipeline.execution.batch_size import (
 )
 from batchinference.pipeline.execution.crash_notes import noted, predecessor_deaths
 from batchinference.pipeline.execution.isolation import CRASHED, NO_DEATHS, Isolation
-from batchinference.pipeline.execution.step_runner import STOP_SECONDS, ErrorHandling, StageRunner
-from batchinference.pipeline.execution.text_windows import (
+from batchinference.pipeline.execution.length_sorting import (
     columns_of_first_model,
     longest_first,
     text_columns,
 )
+from batchinference.pipeline.execution.step_runner import STOP_SECONDS, ErrorHandling, StageRunner
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch, merged, resized

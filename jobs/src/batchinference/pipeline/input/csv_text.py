@@ -173,8 +173,9 @@ def _regular_end(text: bytes, dialect: Dialect, *, ended: bool) -> int | None:
     values = np.frombuffer(text, np.uint8, len(text) - half)
     quotes = np.flatnonzero(values == dialect.quote[0])
     closing = quotes[1::2] + 1
+    before = values[np.maximum(quotes[::2] - 1, 0)]
     after = values[closing[closing < len(values)]]
-    if after.tobytes().strip(dialect.boundaries + dialect.quote):
+    if (before.tobytes() + after.tobytes()).strip(dialect.boundaries + dialect.quote):
         return None
     line_ends = np.flatnonzero((values == ord("\n")) | (values == ord("\r")))
     outside = line_ends[np.searchsorted(quotes, line_ends) % 2 == 0]

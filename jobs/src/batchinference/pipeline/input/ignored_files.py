@@ -6,10 +6,9 @@ They are stored with the input snapshot, so that a resumed job and `verify` know
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from unicodedata import normalize
 
 from pydantic import TypeAdapter
 
@@ -175,13 +174,3 @@ def _bounded(groups: list[IgnoredGroup]) -> Iterator[IgnoredGroup]:
 def _warning(name: WarningName, count: int, example: str, message: str) -> WarningCount:
     shown = in_one_line(example)[-MAX_EXAMPLE:]
     return WarningCount(name=name.value, count=count, example=shown, message=message)
-
-
-def similar_names(paths: Iterable[str], known: Iterable[str] = ()) -> list[str]:
-    """Return the paths that equal another one of them, or one of `known`, except for their Unicode
-    form: `é` is one character, or two on a disk of a Mac."""
-    unique = [path for path in dict.fromkeys(paths) if not path.isascii()]
-    forms: dict[str, set[str]] = {}
-    for path in (*unique, *(path for path in known if not path.isascii())):
-        forms.setdefault(normalize("NFC", path), set()).add(path)
-    return [path for path in unique if len(forms[normalize("NFC", path)]) > 1]

@@ -49,7 +49,7 @@ class MissingInputs:
 
 
 def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
-    """Return the rows that the model does not compute by its policies for null and empty inputs."""
+    """Return the rows that the model does not compute because of `nullInput` and `emptyInput`."""
     if table.num_rows == 0:
         return MissingInputs()
     columns = {
@@ -62,10 +62,10 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
     null = reduce(np.logical_or, is_null.values(), np.zeros(table.num_rows, dtype=bool))
     for row in [] if model.null_input == "compute" else np.flatnonzero(null).tolist():
         names = ", ".join(name for name, mask in is_null.items() if mask[row])
-        _add(missing, row, WarningName.NULL_INPUT, model.null_input, f"{names} is null")
+        _add(missing, row, WarningName.NULL_INPUT, model.null_input, f"null in {names}")
     empty = None if model.empty_input == "compute" else _empty_rows(columns.values())
     for row in [] if empty is None else np.flatnonzero(empty & ~null).tolist():
-        problem = f"{', '.join(columns)} is empty"
+        problem = f"empty in {', '.join(columns)}"
         _add(missing, row, WarningName.EMPTY_INPUT, model.empty_input, problem)
     return missing
 
@@ -91,8 +91,8 @@ def _empty_rows(columns: Iterable[pa.ChunkedArray]) -> np.ndarray | None:
 
 
 def _is_empty(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Return a mask of the texts of white space, and of the bytes and lists without elements.
-    Return None for values that cannot be empty, such as numbers."""
+    """Return a mask of the empty values: texts of white space only, bytes and lists without
+    elements. Return None for values that cannot be empty, such as numbers."""
     kind = column.type
     if any(is_text(kind) for is_text in _TEXTS):
         lengths = pc.binary_length(pc.utf8_trim_whitespace(column))

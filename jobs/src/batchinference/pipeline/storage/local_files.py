@@ -137,8 +137,11 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
     flags = os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = _open(name, os.O_RDWR | flags, parent, path)
-    except PermissionError:  # only NFS needs a file that can be written
-        descriptor = _open(name, _READ, parent, path)
+    except PermissionError as error:  # only NFS needs a file that can be written
+        try:
+            descriptor = _open(name, _READ, parent, path)
+        except FileNotFoundError:
+            raise error from None  # the directory does not allow to create it
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,4 +1,5 @@
-"""Checks that the files of an output exist as they were committed, and counts their rows.
+"""Checks that the files of an output exist as they were committed, counts their rows, and finds
+orphans: files of the same work that no manifest entry names.
 
 Only one chunk of a file is in memory at a time, however large the file is.
 """
@@ -22,7 +23,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
 from batchinference.spec.write import Write, WriteCsv, WriteJson
@@ -84,6 +85,12 @@ class StoredFiles:
                 str(error) if differs else f"its rows cannot be counted: {type(error).__name__}"
             )
             return None, (Kind.DAMAGED, Spot(address.uri, detail=detail), 1)
+
+    def orphans(self, named: set[str], prefix: str) -> Iterator[Defect]:
+        """Yield the files that `named` lacks and whose names begin with the prefix of the work."""
+        for name in sorted(self.sizes.keys() - named):
+            if base_name(name).startswith(prefix):
+                yield Kind.ORPHANS, Spot((self.place / name).uri), 1
 
     def _read(self, address: Location, crc32: int) -> int | None:
         """Return the number of rows of a file; None if they are not counted."""

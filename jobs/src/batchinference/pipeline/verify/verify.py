@@ -164,9 +164,7 @@ class Commits:
         named = {file.name for entry in entries for file in entry.files}
         prefix = part_prefix(self.work.lease.key)
         for stored in filter(None, (self.data, self.errors)):
-            for name in sorted(stored.sizes.keys() - named):
-                if base_name(name).startswith(prefix):
-                    yield Kind.ORPHANS, Spot((stored.place / name).uri), 1
+            yield from stored.orphans(named, prefix)
 
     def _of_data(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Defect]:
         found = [defect for _, defect in checked if defect]

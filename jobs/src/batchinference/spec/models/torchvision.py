@@ -8,12 +8,12 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import WEIGHTS, ColumnName
 from batchinference.spec.models.base import Dtype, Inputs, Label, RuntimeModel, Source, TopK
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
-Weights = Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$", max_length=64)]
+Weights = Annotated[str, Field(pattern=WEIGHTS, max_length=64)]
 
 _ONE_INPUT = "torchvision takes exactly one input: inputs: {image: COLUMN}"
 _FOR_CLASSES = "'{name}' is for classes, not for 'features'"

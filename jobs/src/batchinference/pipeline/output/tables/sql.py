@@ -25,11 +25,11 @@ from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
 MARKS = "batchinference_commits"
-"""A table in the user's schema. It holds the marks of each commit, inserted in the same
-transaction."""
+"""A table in the user's schema. For each commit, it has a row for the series and one for the commit
+ID. They are inserted in the transaction of the rows."""
 INSERT_ROWS = 1000
 CASE_SENSITIVE = ("postgresql", "oracle")
-"""The databases that tell columns apart that differ only in case."""
+"""Databases in which names of columns may differ only in case."""
 
 
 class SqlTable(Table):
@@ -57,7 +57,8 @@ class SqlTable(Table):
         return file
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """Nested values become JSON. SQLite has no NaN."""
+        """NaN and infinity in nested values become null, because these are stored as JSON. In
+        SQLite, each NaN becomes null."""
         table = tensors_to_lists(table)
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
         rows = Counter(non_finite_values(table.select(nested)))
@@ -67,10 +68,12 @@ class SqlTable(Table):
         return dict(rows)
 
     def commits(self, mark: str) -> int:
-        """Return 1 if there is a commit with this mark, also if the table was dropped since."""
+        """Return 1 if there is a commit with this mark, even if the table has been dropped
+        since."""
         return self.commits_in(None, mark)
 
     def commits_in(self, existing: sa.Table | None, mark: str) -> int:
+        """Return what `commits` does. All commits are in MARKS, so `existing` is not used."""
         with self._engine().connect() as connection:
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
@@ -102,7 +105,7 @@ class SqlTable(Table):
             if existing is None and not self.holds_rows():
                 table.drop(engine, checkfirst=True)
             raise BadOutput(
-                f"write.table: '{self._write.table}' did not take the rows "
+                f"write.table: the rows could not be inserted into '{self._write.table}' "
                 f"({_short_message(error)})"
             ) from None
 

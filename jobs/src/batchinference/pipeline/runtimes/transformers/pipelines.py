@@ -18,7 +18,8 @@ from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
+from batchinference.pipeline.runtimes.text_limits import limit_of, max_tokens
+from batchinference.pipeline.runtimes.text_windows import Windows
 from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,

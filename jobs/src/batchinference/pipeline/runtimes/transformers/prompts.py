@@ -47,8 +47,8 @@ def prompt_of(
 ) -> str | list[Message]:
     """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
 
-    If there is neither a `prompt` template nor an image, a text is returned unchanged and the model
-    continues it. A list of messages is always a chat, even if the model has no chat template.
+    Without a `prompt` template and images, the input is the prompt: a text, which the model
+    continues, or a list of messages, which needs a chat template.
     """
     if not chat or (model.prompt is None and not model.images):
         content = chat_content_of(model, row) if chat else content_of(model, row)
@@ -64,7 +64,8 @@ def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
 
 
 def order_of_images(model: TransformersModel) -> list[str]:
-    """Return the images in the order in which the prompt shows them. An image may occur twice."""
+    """Return the names of the image inputs in the order in which the prompt shows them. A name may
+    occur twice."""
     placed = [name for name in placeholders(model.prompt or "") if name in model.images]
     return [*(name for name in model.images if name not in placed), *placed]
 
@@ -80,14 +81,14 @@ def in_parts(messages: list[Message]) -> list[Message]:
 def _part(part: Part) -> Part:
     # the library would fetch the address of an image or video from a column
     if part.get("type") != "text" and not isinstance(part.get("image"), Image.Image):
-        raise TypeError(f"a message in a column holds text alone, not '{part.get('type')}'")
+        raise TypeError(f"messages from a column may only contain text, not '{part.get('type')}'")
     return part
 
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Rows that are computed together: their numbers, their tensors, and for each row a key that
-    identifies its whole prompt: its text, or a digest of text and images."""
+    """Rows that are computed together. A key identifies the whole prompt of a row: it is the text
+    or, with images, a digest of text and images."""
 
     rows: np.ndarray
     tensors: Any
@@ -117,12 +118,13 @@ class TextPrompts:
         self.limit: PromptLimit | None = None
 
     def reserve(self, new_tokens: int) -> None:
-        """Leave room for the tokens to generate, if prompts may be cut. Raises ModelLoad if there
-        is none."""
+        """Leave room for the tokens to generate if the job sets `tooLong`. Raises ModelLoad if no
+        room is left for a prompt."""
         limit = self._tokens.limit
         if self._model.too_long is None:
             if not self._encoder_is_limited:
-                self._tokens.limit = replace(limit, tokens=None)  # see `check_room`
+                # `check_room` checks the length of each batch instead
+                self._tokens.limit = replace(limit, tokens=None)
             return
         if limit.tokens is None:
             return
@@ -215,7 +217,7 @@ class ImagePrompts:
 class ChatTemplate:
     """The chat template of a tokenizer or processor, if it has one.
 
-    Raises ModelLoad if the model has no chat template, but sets a field that needs one.
+    Raises ModelLoad if the step sets a field that needs a chat template, and the model has none.
     """
 
     def __init__(self, processor: Any, model: TransformersModel) -> None:
@@ -227,8 +229,8 @@ class ChatTemplate:
                 raise ModelLoad(f"{field}: {self._missing()}. Put all text into 'prompt'")
         if set(model.images) & set(placeholders(model.prompt or "")) and not self.exists:
             raise ModelLoad(
-                f"prompt: {self._missing()}, so images have no places. Write the model's own token "
-                "for an image, such as <image>"
+                f"prompt: {self._missing()}, so `prompt` cannot place images. Write the image "
+                "token of the model there, such as <image>"
             )
 
     def check(self, model: TransformersModel) -> None:
@@ -276,7 +278,8 @@ def check_room(tensors: Any, config: Any, sampling: Any) -> None:
     if longest + new > positions:
         raise ValueError(
             f"the prompt has {longest} tokens and sampling.max_new_tokens is {new}, but the model "
-            f"has {positions} positions for both together: shorten the prompt, or ask for less"
+            f"has {positions} positions for both. Shorten the prompt, or lower "
+            "sampling.max_new_tokens"
         )
 
 

@@ -25,12 +25,12 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     pad,
 )
 from batchinference.pipeline.runtimes.text_limits import (
-    Windows,
     check_length,
     limit_of,
     max_tokens,
     set_padding_token,
 )
+from batchinference.pipeline.runtimes.text_windows import Windows
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
@@ -124,7 +124,8 @@ class Tokens:
         check_options(self._options, tokenizer_options(tokenizer))
         if "truncation" in self._options:
             raise ModelLoad("options.truncation: use the model's field tooLong")
-        self._pad_to_max = self._options.pop("padding", True) == "max_length"
+        padding = self._options.pop("padding", True)
+        self._pad_to_max = padding == "max_length" and not unpadded
         chosen = self._options.pop("max_length", None)
         if chosen is not None:
             check_length(chosen, network, model.source)

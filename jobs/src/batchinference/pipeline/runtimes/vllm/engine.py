@@ -13,12 +13,8 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
-from batchinference.pipeline.runtimes.model_files import (
-    Adapters,
-    NoAdapter,
-    files_of,
-    files_without_weights,
-)
+from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
+from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
 from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel

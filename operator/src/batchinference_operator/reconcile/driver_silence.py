@@ -1,4 +1,4 @@
-"""Decides whether to poll for the driver's report, and how to handle an old or missing report."""
+"""Decides whether to poll the driver for its report, and what follows if it does not answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import datetime
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.ray_jobs_of_job import running_ray_job
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.phase import DRIVER
+from batchinference_operator.status.conditions import Summary, find_condition
+from batchinference_operator.status.phase import DRIVER, DRIVER_SILENT
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
@@ -81,3 +82,19 @@ def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> di
     if driver_starting(ray_job, now) and not observed.driver_unauthorized:
         return {}
     return {DRIVER: observed.driver_problem or "it does not answer"}
+
+
+def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
+    """Return the summary of a silent driver with the reason DriverSilent or DriverUnauthorized.
+
+    Other summaries are returned unchanged. Before the first poll of a new operator, the reason is
+    that of the last status.
+    """
+    if summary.reason != DRIVER_SILENT:
+        return summary
+    if observed.driver_unauthorized:
+        return Summary("DriverUnauthorized", summary.message)
+    ready = find_condition(observed.job.status, "Ready")
+    if not observed.driver_polled and ready is not None:
+        return Summary(ready["reason"], ready["message"])
+    return summary

@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import step_runner, text_windows
+from batchinference.pipeline.execution import length_sorting, step_runner
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.dataset import BlockCalls
-from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.execution.text_windows import (
+from batchinference.pipeline.execution.length_sorting import (
     WINDOW_ROWS,
     WindowLimits,
     columns_of_first_model,
     longest_first,
     text_lengths,
 )
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
@@ -109,7 +109,7 @@ def test_rows_of_an_input_row_stay_together_and_in_order() -> None:
 
 
 def test_large_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_windows, "WINDOW_BYTES", 10)
+    monkeypatch.setattr(length_sorting, "WINDOW_BYTES", 10)
     batch = texts(10, 20)
     assert longest_first(batch, ("text",)) is batch
 

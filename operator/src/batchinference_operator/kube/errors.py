@@ -1,15 +1,6 @@
-"""The errors of requests to the API server, and the limits of its lists."""
+"""The errors of requests to the API server."""
 
 from __future__ import annotations
-
-POD = "Pod"
-PAGE = 10
-"""Objects per page of a list. The API server limits the objects of a page but not its size, and an
-object may have 1.5 MB. It would ignore the limit for resourceVersion=0. Since Kubernetes 1.34, it
-reads pages from its cache."""
-MAX_RUNS = 1000
-"""Maximum number of objects with the label of a schedule in a list. The history limits allow 200
-finished runs. A tenant with more runs must not delay other schedules."""
 
 
 class Conflict(Exception):
@@ -17,7 +8,10 @@ class Conflict(Exception):
 
 
 class Refused(Exception):
-    """The API server rejected the request. The exception has the server's message."""
+    """A request did not succeed: it was rejected, or (`Unreachable`) not answered.
+
+    If the difference matters, catch `Unreachable` first. The exception has the server's message.
+    """
 
 
 class Forbidden(Refused):

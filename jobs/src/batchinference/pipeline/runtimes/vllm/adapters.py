@@ -1,0 +1,65 @@
+"""Finds the LoRA adapters that rows name: local folders, object stores, or models of the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.storage.location import Location, is_inside
+from batchinference.spec.models import VllmModel
+
+ADAPTER_FILE = "adapter_config.json"
+
+
+class NoAdapter(Exception):
+    """The adapter that a row names does not exist."""
+
+
+class Adapters:
+    """The LoRA adapters that rows name. Each adapter is downloaded once."""
+
+    def __init__(self, model: VllmModel) -> None:
+        self._model = model
+        self._found: dict[str, str | NoAdapter] = {}
+
+    def folder(self, name: Any) -> str:
+        """Return the local folder of an adapter. Raises NoAdapter if it does not exist, and the
+        underlying error if the download fails."""
+        if not isinstance(name, str):
+            raise NoAdapter(f"expected the name of an adapter, got {type(name).__name__}")
+        if name not in self._found:
+            try:
+                self._found[name] = self._fetch(name)
+            except NoAdapter as error:
+                self._found[name] = error
+        found = self._found[name]
+        if isinstance(found, NoAdapter):
+            raise found
+        return found
+
+    def _fetch(self, name: str) -> str:
+        folder, allowed = self._model.lora_path, self._model.lora_adapters
+        if name not in allowed and (allowed or folder is None):
+            raise NoAdapter(f"the adapter '{name}' is not in 'loraAdapters'")
+        if folder is None:
+            return _of_hub(name)
+        if not is_inside(name):
+            raise NoAdapter(f"'{name}' is not the name of an adapter below 'loraPath'")
+        place = f"{folder.rstrip('/')}/{name}"
+        if not (Location(place, self._model.storage) / ADAPTER_FILE).exists():
+            raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")
+        return resolve_place(place, self._model.storage)
+
+
+def _of_hub(name: str) -> str:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name))
+    except (HFValidationError, RepositoryNotFoundError) as error:
+        raise NoAdapter(f"the Hub has no adapter '{name}'") from error
+    if not (folder / ADAPTER_FILE).exists():
+        raise NoAdapter(f"'{name}' of the Hub is not an adapter: it has no {ADAPTER_FILE}")
+    return str(folder)

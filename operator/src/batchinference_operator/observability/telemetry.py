@@ -1,0 +1,58 @@
+"""Measures reconciles and status writes, and publishes changes of jobs as metrics and Events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.status.attempts import attempt_number
+from batchinference_operator.status.events import events_between
+
+
+@dataclass
+class Telemetry:
+    """Updates metrics and records Events. Without a recorder, no Events are posted."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    recorder: EventRecorder | None = None
+
+    @contextmanager
+    def measure_reconcile(self) -> Iterator[None]:
+        """Measure the block as one reconcile, and count its error if it raises one."""
+        start = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            self.metrics.reconcile_errors.labels(_error_kind(error)).inc()
+            raise
+        finally:
+            self.metrics.reconcile_seconds.observe(time.monotonic() - start)
+
+    async def work(self) -> None:
+        """Post Events until cancelled. Returns at once without a recorder."""
+        if self.recorder is not None:
+            await self.recorder.work()
+
+    def changed(self, before: JobView, job: JobView) -> None:
+        """Publish the changes between two observed statuses of a job.
+
+        Written statuses are not used, because the response to a write may be lost.
+        """
+        self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)
+        if self.recorder is not None:
+            events = events_between(before.status, job.status)
+            self.recorder.record(job, attempt_number(job.status), events)
+
+    def count_status_write(self, result: str) -> None:
+        self.metrics.status_writes.labels(result).inc()
+
+
+def _error_kind(error: Exception) -> str:
+    kinds = {Conflict: "conflict", Unreachable: "unreachable", Refused: "refused"}
+    return next((name for kind, name in kinds.items() if isinstance(error, kind)), "error")

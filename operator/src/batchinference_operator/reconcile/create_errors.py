@@ -1,0 +1,58 @@
+"""Reports in the status that the API server rejects or cannot create the objects of an attempt."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.suspend import add_suspended_time
+from batchinference_operator.status.conditions import Summary, find_condition
+from batchinference_operator.status.job_status import Status, StatusUpdate
+
+API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
+_CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNAVAILABLE)
+UNREACHABLE_SECONDS = 60.0
+"""Seconds of unavailability after which the status reports it. Most outages are shorter."""
+
+
+def status_after_create_error(
+    job: JobView, error: str, unreachable_seconds: float | None, now: datetime
+) -> Status | None:
+    """Return the status that reports why the objects of an attempt could not be created.
+
+    `unreachable_seconds` is the time for which the API server has been unreachable; None if it
+    rejected an object. The result is None if this time is less than UNREACHABLE_SECONDS.
+    """
+    if unreachable_seconds is None:
+        summary = Summary(Cause.REFUSED.value, f"{error}{_kueue_hint(job, error)}")
+    elif unreachable_seconds >= UNREACHABLE_SECONDS:
+        message = f"the API server could not create the job's objects: {error}"
+        summary = Summary(API_SERVER_UNAVAILABLE, message)
+    else:
+        return None
+    job = job.with_status(add_suspended_time(job, now))
+    return job.build_status(StatusUpdate(Phase.PENDING, summary), now)
+
+
+def has_create_error(job: JobView) -> bool:
+    """Return whether the status reports that the objects of the attempt cannot be created."""
+    ready = find_condition(job.status, "Ready") or {}
+    return ready.get("reason") in _CREATE_ERRORS
+
+
+def _kueue_hint(job: JobView, message: str) -> str:
+    """Return how to fix a rejection of an autoscaler by Kueue; empty for other rejections.
+
+    Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
+    is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
+    """
+    if "kueue" not in message or "autoscaling" not in message:
+        return ""
+    if not (job.spec.get("cluster") or {}).get("queueName"):
+        return ". Kueue manages jobs without a queue: set spec.cluster.queueName to a LocalQueue"
+    return (
+        ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
+        "spec.cluster.workers.min and max to the same number"
+    )

@@ -36,6 +36,10 @@ DAMAGED: dict[str, tuple[str, list[int], list[int], str]] = {
     "undecodable": ('a,b\n1,x\n2,\udcff,"y\n3,z\n', [0, 2], [1], OPEN),
     "quotes in a value of two lines": ('a,b\n1,x\n2,"say "hi", and\nbye"\n3,z\n', [0, 3], [1, 2],
                                        FOLLOWED),
+    "a value whose second line looks like a row": (
+        'a,b\n1,x\n2,"say "hi", and\nfoo,bar"\n3,z\n', [0, 3], [1, 2], FOLLOWED),
+    "a value with rows in it": (
+        'a,b\n1,x\n2,"say "hi":\n7,u\n8,v\nfoo,bar"\n3,z\n', [0, 5], [1, 2, 3, 4], FOLLOWED),
     "text to the end": ('a,b\n1,x\n2,"free\ntext\nof four\nlines', [0], [1, 2, 3, 4], OPEN),
     "text of a truncated file": ('a,b\n1,x\n2,"free, text\nof, two, lines', [0], [1, 2], OPEN),
     "one column": ('a\nx\n"y\nz\nz\n', [0], [1, 2, 3], OPEN),

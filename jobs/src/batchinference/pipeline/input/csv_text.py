@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from io import BufferedIOBase
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -128,27 +129,71 @@ def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: b
             if one:
                 break
             continue
-        comment = dialect.comment and text.startswith(dialect.comment, at)
-        if not (ended or comment) and patterns.part.match(text, at):
+        line = _irregular_line(text, at, size, dialect, ended=ended)
+        if not line:
             break
-        fields = patterns.fields.match(text, at)
-        line_end = LINE_END.search(text, fields.end() if fields and not comment else at)
-        if not line_end or (not ended and line_end.end() == size and text.endswith(b"\r")):
-            break  # more of the line, or of its end, may follow
-        begin, at = at, min(line_end.end(), size)
-        fault = None if comment else _fault(text, begin, at, dialect)
+        begin, (at, fault) = at, line
         if fault and columns == 1 and _may_continue(text[begin:at], dialect):
             return _Records(begin, removed, fault._replace(fix=f"{_SHORT_VALUES}. {fault.fix}"))
-        removed.append((begin, at, fault and fault.damage(1, at - begin)))
+        stop = _value_end(text, begin, at, dialect, ended=ended) if fault else at
+        if stop is None:
+            at = begin
+            break
+        removed += _removed_lines(text, begin, at, min(stop, size), fault)
+        at = stop
         if one:
             break
     return _Records(min(at, size), removed)
 
 
+def _irregular_line(
+    text: bytes, at: int, size: int, dialect: Dialect, *, ended: bool
+) -> tuple[int, Fault | None] | None:
+    """Return the end of a line that is no record, and its fault, which is None for a comment. None
+    if more of the line, or of its end, may follow."""
+    patterns = _patterns(dialect)
+    comment = dialect.comment and text.startswith(dialect.comment, at)
+    if not (ended or comment) and patterns.part.match(text, at):
+        return None
+    fields = patterns.fields.match(text, at)
+    line_end = LINE_END.search(text, fields.end() if fields and not comment else at)
+    if not line_end or (not ended and line_end.end() == size and text.endswith(b"\r")):
+        return None
+    stop = min(line_end.end(), size)
+    return stop, None if comment else _fault(text, at, stop, dialect)
+
+
 def _may_continue(line: bytes, dialect: Dialect) -> bool:
-    """Return whether the lines after one with a damaged quote may be the text of a value. In files
-    of several columns, such lines have too few fields, so they are no rows."""
+    """Return whether the lines after one with a damaged quote may be the text of a value."""
     return dialect.newlines_in_values and line.count(dialect.quote) % 2 == 1
+
+
+def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: bool) -> int | None:
+    """Return where the value ends that a damaged line, from `begin` to `at`, leaves open.
+
+    This is the end of the line with the next quote if that quote closes a value: `x, y"` closes
+    one, `x,"y` does not. Otherwise it is `at`. None if it is in the text that follows.
+    """
+    if not _may_continue(text[begin:at], dialect):
+        return at
+    quote = text.find(dialect.quote, at, at + HINT_BYTES)
+    if quote < 0 or quote + 1 == len(text):
+        return at if ended or len(text) - at >= HINT_BYTES else None
+    if text[quote - 1] in dialect.boundaries or text[quote + 1] not in dialect.boundaries:
+        return at
+    line_end = LINE_END.search(text, quote)
+    if not line_end or (not ended and line_end.end() == len(text) and text.endswith(b"\r")):
+        return None
+    return line_end.end()
+
+
+def _removed_lines(
+    text: bytes, begin: int, at: int, stop: int, fault: Fault | None
+) -> Iterator[tuple[int, int, Damage | None]]:
+    """Yield the line from `begin` to `at`, and the lines up to `stop`, as damage or a comment."""
+    ends = [at, *(each.end() for each in LINE_END.finditer(text, at, stop)), stop]
+    for start, end in pairwise([begin, *dict.fromkeys(ends)]):
+        yield start, end, fault and fault.damage(1, end - start)
 
 
 def _fault(text: bytes, begin: int, stop: int, dialect: Dialect) -> Fault:

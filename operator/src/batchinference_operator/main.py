@@ -25,7 +25,7 @@ from batchinference_operator.controller.driver_poller import (
 )
 from batchinference_operator.controller.kopf_operator import kopf_operator, resync, run_kopf
 from batchinference_operator.controller.policy_reload import reload_policy
-from batchinference_operator.controller.schedules import ScheduleController
+from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused
 from batchinference_operator.kube.http import USER_AGENT, RateLimiter, send_recorded

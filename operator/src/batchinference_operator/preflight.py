@@ -16,7 +16,8 @@ from kubernetes.aio.client import ApiClient
 
 from batchinference.spec.job import GROUP, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_PLURAL
-from batchinference_operator.kube.http import message_of, send
+from batchinference_operator.kube.errors import message_of
+from batchinference_operator.kube.http import send
 
 logger = logging.getLogger("batchinference.operator")
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from batchinference.spec.job import SCHEDULE_KIND
-from batchinference_operator.controller.schedules import ScheduleController
+from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.observability.telemetry import Telemetry

@@ -13,7 +13,7 @@ from kopf._core.intents.causes import Activity
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
-from batchinference_operator.controller.schedules import ScheduleController
+from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import PAGE
 from batchinference_operator.kube.kopf_login import KopfLogin
 from batchinference_operator.kube.reflector import WatchHealth

@@ -15,7 +15,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
-from batchinference_operator.reconcile.driver_silence import polls_driver
+from batchinference_operator.reconcile.driver_report import polls_driver
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed

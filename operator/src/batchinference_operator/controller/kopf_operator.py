@@ -19,7 +19,7 @@ from batchinference.rendering import MANAGER
 from batchinference.spec.job import GROUP, KIND, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.controller.controller import Controller
-from batchinference_operator.controller.schedules import ScheduleController
+from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import PAGE
 from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.kube.kopf_login import EndlessBackoffs, KopfLogin

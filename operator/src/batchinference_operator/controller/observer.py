@@ -12,7 +12,7 @@ from batchinference_operator.controller.diagnostics import Diagnostics
 from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.driver_silence import polls_driver
+from batchinference_operator.reconcile.driver_report import polls_driver
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job, names_of_last_attempt
 from batchinference_operator.reconcile.requeue import poll_interval

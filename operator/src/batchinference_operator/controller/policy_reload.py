@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference_operator.controller.controller import Controller
-from batchinference_operator.controller.schedules import ScheduleController
+from batchinference_operator.controller.schedule_controller import ScheduleController
 
 RELOAD_SECONDS = 10.0
 """The kubelet updates the file about a minute after a change of its ConfigMap."""

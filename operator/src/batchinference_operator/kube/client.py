@@ -22,7 +22,7 @@ from batchinference.rendering import (
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
-from batchinference_operator.kube.errors import Unreachable
+from batchinference_operator.kube.errors import Unreachable, raise_for
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
@@ -30,7 +30,6 @@ from batchinference_operator.kube.http import (
     is_error,
     is_gone,
     open_stream,
-    raise_for,
     read_lines,
     send_recorded,
     with_retries,

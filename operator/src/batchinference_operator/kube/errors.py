@@ -1,6 +1,14 @@
-"""The errors of requests to the API server."""
+"""The errors of requests to the API server, and which of them an answer is."""
 
 from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+TRANSIENT = {429, 500, 502, 503, 504}
+"""Status codes of transient errors."""
+_TOO_LARGE = "etcdserver: request is too large"
+"""A part of the message of the status 500 with which etcd refuses an object."""
 
 
 class Conflict(Exception):
@@ -31,3 +39,24 @@ class Unreachable(Refused):
 
     It is down or overloaded, or a component that it calls, such as a webhook, does not respond.
     """
+
+
+def message_of(answer: Any) -> str:
+    """Return the message in an answer of the API server."""
+    return str(answer.get("message", "")) if isinstance(answer, dict) else str(answer)
+
+
+def raise_for(status: int, answer: Any) -> None:
+    """Raise the error that an answer of the API server is, if it is one."""
+    if status < HTTPStatus.BAD_REQUEST:
+        return
+    if status == HTTPStatus.CONFLICT:
+        raise Conflict(message_of(answer))
+    kinds: dict[int, type[Refused]] = {
+        HTTPStatus.FORBIDDEN: Forbidden,
+        HTTPStatus.GONE: Expired,
+        HTTPStatus.UNPROCESSABLE_ENTITY: Invalid,
+    }
+    transient = status in TRANSIENT and _TOO_LARGE not in message_of(answer)
+    kind = Unreachable if transient else kinds.get(status, Refused)
+    raise kind(f"{status}: {message_of(answer)}")

@@ -19,14 +19,7 @@ from kubernetes.aio.client.rest import RESTResponse
 
 from batchinference.rendering import MANAGER
 from batchinference.version import __version__
-from batchinference_operator.kube.errors import (
-    Conflict,
-    Expired,
-    Forbidden,
-    Invalid,
-    Refused,
-    Unreachable,
-)
+from batchinference_operator.kube.errors import TRANSIENT, Unreachable
 from batchinference_operator.kube.json_reader import read_json
 
 QPS = 500.0
@@ -61,8 +54,6 @@ class RateLimiter:
 RETRY_DELAYS = (0.2, 0.8)
 """Seconds before each retry of a request. After the last retry, the work queue retries the job."""
 MAX_RETRY_AFTER_SECONDS = 30.0
-TRANSIENT = {429, 500, 502, 503, 504}
-"""Status codes of transient errors."""
 
 
 async def with_retries(send: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:
@@ -164,27 +155,3 @@ def is_gone(status: int, answer: Any) -> bool:
     The server also returns 404 for an unknown kind, but then the object may exist.
     """
     return is_error(status, answer, HTTPStatus.NOT_FOUND, "NotFound")
-
-
-def message_of(answer: Any) -> str:
-    """Return the message in an answer of the API server."""
-    return str(answer.get("message", "")) if isinstance(answer, dict) else str(answer)
-
-
-_TOO_LARGE = "etcdserver: request is too large"
-"""A part of the message of the status 500 with which etcd refuses an object."""
-
-
-def raise_for(status: int, answer: Any) -> None:
-    if status < HTTPStatus.BAD_REQUEST:
-        return
-    if status == HTTPStatus.CONFLICT:
-        raise Conflict(message_of(answer))
-    kinds: dict[int, type[Refused]] = {
-        HTTPStatus.FORBIDDEN: Forbidden,
-        HTTPStatus.GONE: Expired,
-        HTTPStatus.UNPROCESSABLE_ENTITY: Invalid,
-    }
-    transient = status in TRANSIENT and _TOO_LARGE not in message_of(answer)
-    kind = Unreachable if transient else kinds.get(status, Refused)
-    raise kind(f"{status}: {message_of(answer)}")

@@ -11,20 +11,17 @@ from batchinference.rendering import (
     Owner,
     attempt_objects,
     token_secret,
-    with_memory,
-    with_platform_defaults,
 )
-from batchinference.spec import BatchInference, SpecError, parse
-from batchinference.spec.causes import Cause
+from batchinference.spec import SpecError
 from batchinference.spec.phases import Phase
-from batchinference.spec.problems import Problem, raise_for_problems
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS, memory_of_next_attempt
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_prices
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.ray_jobs_of_job import names_of_last_attempt
+from batchinference_operator.reconcile.spec_check import invalid_spec, parse_with_defaults
 from batchinference_operator.reconcile.state import Actions
-from batchinference_operator.status.attempts import add_attempt, is_running, remove_attempt
+from batchinference_operator.status.attempts import add_attempt
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import Object, RayJobView
@@ -49,42 +46,10 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
         return Actions(status=invalid_spec(job, message, now), requeue_after=0)
 
 
-def invalid_spec(job: JobView, message: str, now: datetime) -> Status:
-    """Return the status of a job whose next attempt cannot be created from its spec.
-
-    That attempt is removed from the status, so that the job continues when the spec is corrected.
-    """
-    if is_running(job.status):
-        job = job.with_status(remove_attempt(job.status))
-    summary = Summary(Cause.INVALID_SPEC.value, message, failed=True)
-    return job.build_status(StatusUpdate(Phase.FAILED, summary), now)
-
-
 def planning_status(job: JobView, names: Names, now: datetime) -> Status:
     """Return the status with a new attempt in the phase Planning."""
     update = StatusUpdate(Phase.PLANNING, Summary("Planning", f"creating RayJob {names.ray_job}"))
     return job.with_status(add_attempt(job.status, names)).build_status(update, now)
-
-
-def parse_with_defaults(job: JobView, config: Config) -> BatchInference:
-    """Return the parsed job with complete cluster settings.
-
-    Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
-    """
-    if job.namespace == config.own_namespace:
-        message = (
-            f"'{job.namespace}' is the operator's namespace, whose Secrets its jobs could read: "
-            "create the BatchInference in another namespace"
-        )
-        raise SpecError([Problem("metadata.namespace", message)])
-    parsed = parse(job.document)
-    policy = config.policy
-    raise_for_problems(
-        [*policy.check(parsed.spec.cluster), *policy.check_priority(parsed.spec.priority)]
-    )
-    complete = with_platform_defaults(parsed, config.defaults)
-    memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
-    return with_memory(complete, memory)
 
 
 def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Object:

@@ -31,13 +31,12 @@ from batchinference_operator.reconcile.deadlines import (
     job_deadlines,
 )
 from batchinference_operator.reconcile.device_usage import current_gpus
+from batchinference_operator.reconcile.driver_report import awaits_report, without_old_report
 from batchinference_operator.reconcile.driver_silence import (
-    awaits_report,
     driver_problem,
     driver_starting,
     driver_unreachable,
     with_cause_of_silence,
-    without_old_report,
 )
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission

@@ -20,7 +20,7 @@ from batchinference_operator.reconcile.attempt_sync import sync_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.device_usage import add_usage
-from batchinference_operator.reconcile.driver_silence import driver_ended
+from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.job_view import MutableSpec
 from batchinference_operator.reconcile.ray_jobs_of_job import ray_jobs_of_earlier_attempts
 from batchinference_operator.reconcile.state import Actions, Observed

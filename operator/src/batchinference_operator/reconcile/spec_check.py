@@ -1,0 +1,49 @@
+"""Checks the spec of a job against the models and the policy, before an attempt is created."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batchinference.rendering import with_memory, with_platform_defaults
+from batchinference.spec import BatchInference, SpecError, parse
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
+from batchinference.spec.problems import Problem, raise_for_problems
+from batchinference_operator.reconcile.attempt_end import memory_of_next_attempt
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.status.attempts import is_running, remove_attempt
+from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.job_status import Status, StatusUpdate
+
+
+def parse_with_defaults(job: JobView, config: Config) -> BatchInference:
+    """Return the parsed job with complete cluster settings.
+
+    Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
+    """
+    if job.namespace == config.own_namespace:
+        message = (
+            f"'{job.namespace}' is the operator's namespace, whose Secrets its jobs could read: "
+            "create the BatchInference in another namespace"
+        )
+        raise SpecError([Problem("metadata.namespace", message)])
+    parsed = parse(job.document)
+    policy = config.policy
+    raise_for_problems(
+        [*policy.check(parsed.spec.cluster), *policy.check_priority(parsed.spec.priority)]
+    )
+    complete = with_platform_defaults(parsed, config.defaults)
+    memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
+    return with_memory(complete, memory)
+
+
+def invalid_spec(job: JobView, message: str, now: datetime) -> Status:
+    """Return the status of a job whose next attempt cannot be created from its spec.
+
+    That attempt is removed from the status, so that the job continues when the spec is corrected.
+    """
+    if is_running(job.status):
+        job = job.with_status(remove_attempt(job.status))
+    summary = Summary(Cause.INVALID_SPEC.value, message, failed=True)
+    return job.build_status(StatusUpdate(Phase.FAILED, summary), now)

@@ -29,7 +29,7 @@ def code_of_pages() -> str:
 def jobs(page: str) -> list[Document]:
     """Return the jobs and outputs of a page, without blocks of steps or values of the chart."""
     documents = (yaml.load(block, yaml.CSafeLoader) for block in blocks(page, "yaml"))
-    return [document for document in documents if "kind" in document]
+    return [each for each in documents if "kind" in each or "write" in each]
 
 
 def name_of(job: Document) -> str:

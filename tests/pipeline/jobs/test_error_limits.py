@@ -128,7 +128,9 @@ def test_the_limits_of_the_message_suffice(
     judge(example, policy | limits, failed, total, read)
     for name, value in limits.items():
         with pytest.raises(TooManyErrors):
-            judge(example, policy | limits | {name: max(round(value - 1, 3), 0)}, failed, total, read)
+            judge(
+                example, policy | limits | {name: max(round(value - 1, 3), 0)}, failed, total, read
+            )
 
 
 def test_no_limit_is_advised_if_most_rows_fail(example: Example) -> None:

@@ -156,11 +156,20 @@ def _irregular_line(
     if not (ended or comment) and patterns.part.match(text, at):
         return None
     fields = patterns.fields.match(text, at)
-    line_end = LINE_END.search(text, fields.end() if fields and not comment else at)
-    if not line_end or (not ended and line_end.end() == size and text.endswith(b"\r")):
+    line_end = _line_end(text, fields.end() if fields and not comment else at, ended=ended)
+    if line_end is None:
         return None
-    stop = min(line_end.end(), size)
+    stop = min(line_end, size)
     return stop, None if comment else _fault(text, at, stop, dialect)
+
+
+def _line_end(text: bytes, at: int, *, ended: bool) -> int | None:
+    """Return where the line ends that has the position `at`. None if its end, or half of it, may be
+    in the text that follows."""
+    line_end = LINE_END.search(text, at)
+    if not line_end or (not ended and line_end.end() == len(text) and text.endswith(b"\r")):
+        return None
+    return line_end.end()
 
 
 def _may_continue(line: bytes, dialect: Dialect) -> bool:
@@ -181,10 +190,7 @@ def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: boo
         return at if ended or len(text) - at >= HINT_BYTES else None
     if text[quote - 1] in dialect.boundaries or text[quote + 1] not in dialect.boundaries:
         return at
-    line_end = LINE_END.search(text, quote)
-    if not line_end or (not ended and line_end.end() == len(text) and text.endswith(b"\r")):
-        return None
-    return line_end.end()
+    return _line_end(text, quote, ended=ended)
 
 
 def _removed_lines(

@@ -11,9 +11,8 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 MAX_VALUES = 1 << 22
-"""Maximum number of values of a document that is parsed without a memory limit. As a Python object,
-a short value takes more than 20 times the memory of its JSON."""
-SMALLER_DOCUMENTS = "Split it into smaller documents"
+"""Maximum number of values of a row that is parsed. As a Python object, a short value takes more
+than 20 times the memory of its JSON."""
 CHECKSUM_FIELD = "crc32"
 _SEPARATOR = f', "{CHECKSUM_FIELD}": '.encode()
 START_OVER = (
@@ -29,23 +28,15 @@ def load_json(content: bytes | bytearray | str) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def load_limited_json(
-    content: bytes | bytearray | str, most: int | None = None, fix: str = SMALLER_DOCUMENTS
-) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid, or as `check_size` does."""
-    check_size(content, most, fix)
-    return load_json(content)
-
-
-def check_size(
-    content: bytes | bytearray | str, most: int | None = None, fix: str = SMALLER_DOCUMENTS
-) -> None:
-    """Raise ValueError if JSON may have more than `most` values (MAX_VALUES by default): its commas
-    and opening brackets are counted before it is parsed. The message then ends with `fix`."""
-    most = most or MAX_VALUES
+def load_limited_json(content: bytes | bytearray | str) -> Any:
+    """Return the parsed JSON. Raises ValueError if it is invalid, or may have more than MAX_VALUES
+    values: its commas and opening brackets are counted before it is parsed."""
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
-    if sum(map(content.count, marks)) > most:
-        raise ValueError(f"the JSON has more than {most} values. {fix}")
+    if sum(map(content.count, marks)) > MAX_VALUES:
+        raise ValueError(
+            f"the JSON has more than {MAX_VALUES} values. Split it into smaller documents"
+        )
+    return load_json(content)
 
 
 def dump_checksummed(state: dict[str, Any]) -> bytes:

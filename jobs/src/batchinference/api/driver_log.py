@@ -5,8 +5,7 @@ from __future__ import annotations
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes, Object
 from batchinference.credentials import LineMasker
-from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL
-from batchinference.rendering.names import RAY_CONTAINER
+from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, RAY_CONTAINER
 from batchinference.rendering.rayjob import RAY_LOGS
 
 MAX_BYTES = 1_000_000

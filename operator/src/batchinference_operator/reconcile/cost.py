@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering.objects import running_containers, templates_of
+from batchinference.rendering import running_containers, templates_of
 from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
 from batchinference.text import decimal_text
 from batchinference_operator.status.attempts import Attempt, last_attempt

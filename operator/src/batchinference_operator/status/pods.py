@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from batchinference.rendering import CLUSTER_LABEL, POD_GROUP_LABEL
-from batchinference.rendering.objects import running_containers
+from batchinference.rendering import CLUSTER_LABEL, POD_GROUP_LABEL, running_containers
 from batchinference.rendering.quantities import cpus_of
 from batchinference_operator.status.crashes import containers_of, is_gate, is_head, pod_ended_at
 from batchinference_operator.status.failure_cause import (

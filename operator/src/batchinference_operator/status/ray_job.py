@@ -16,10 +16,10 @@ from batchinference.rendering import (
     DEVICES_LABEL,
     GENERATION,
     QUEUE_LABEL,
+    RAY_CONTAINER,
     RELEASED,
     KubeRayDeadlines,
 )
-from batchinference.rendering.names import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
 from batchinference.spec.times import time_of

@@ -25,7 +25,7 @@ from batchinference.pipeline.ray_compat import (
     bundle_in_time,
     bundle_whole_calls,
     has_dead_actors,
-    keep_read_blocks,
+    keep_blocks,
     start_late_bundle,
 )
 
@@ -151,8 +151,7 @@ class ControlCallback(ExecutionCallback):
         operators = [*(executor._topology or {})]
         for operator in operators:
             bundle_whole_calls(operator)
-            if self.sized_reads:
-                keep_read_blocks(operator)
+            keep_blocks(operator, of_reads=self.sized_reads)
         *_, last = operators
         bundle_in_time(last, *self.bundling)
 
@@ -162,7 +161,7 @@ class ControlCallback(ExecutionCallback):
         if self._control.draining or any(has_dead_actors(state.op) for state in states):
             _drop_waiting(states)  # the next pass has new actors
         for state in states[-1:]:
-            start_late_bundle(state.op)
+            start_late_bundle(state.op, at_once=self._control.draining)
 
 
 def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:

@@ -207,8 +207,8 @@ class HttpModel(TextModel):
 
     @property
     def default_batch_size(self) -> int:
-        """Return few rows, because all batches in flight are computed to their end when a job is
-        stopped."""
+        """Return few rows, because batches in flight are lost when a job is stopped, unless they end
+        soon."""
         return 16
 
     @property

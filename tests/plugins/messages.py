@@ -83,7 +83,7 @@ def messages(
     temporary = re.escape(str(tmp_path_factory.getbasetemp()))
     found = Messages(
         None if writes else known if isinstance(known, list) else [known],
-        {rf"{temporary}/[^/\s:'\"]+": "TMP"},
+        {rf"{temporary}/[^/\s:'\"]+": "TMP", r"0x[0-9a-f]{8,}": "0xADDRESS"},
     )
     yield found
     if writes and found.seen:
@@ -103,16 +103,20 @@ def _write(file: Path, tests: Golden) -> None:
         module: {**_read(file).get(module, {}), **tests.get(module, {})}
         for module in sorted({*_read(file), *tests})
     }
-    text = yaml.dump(golden, Dumper=_Dumper, width=100, allow_unicode=True)
+    text = yaml.dump(golden, Dumper=_Dumper, width=10_000, allow_unicode=True)
     file.write_text(HEADER + text, encoding="utf-8")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts with several lines as blocks."""
+    """Writes each message on one line, with few escaped quotes, and long output as a block."""
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
+    style = None
+    if "\n" in text:
+        style = "|"
+    elif "'" in text and '"' not in text and "\\" not in text:
+        style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

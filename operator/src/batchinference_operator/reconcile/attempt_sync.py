@@ -53,6 +53,7 @@ from batchinference_operator.status.attempts import (
     is_running,
     last_attempt,
     own_progress,
+    record_faulty_nodes,
     record_ray_job,
     record_rows,
     without_decrease,
@@ -129,7 +130,9 @@ def _derive_status(
     status = record_rows(
         job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
     )
-    job = job.with_status(record_driver_head(status, observed, ray_job))
+    job = job.with_status(
+        record_driver_head(record_faulty_nodes(status, report), observed, ray_job)
+    )
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,

@@ -207,7 +207,7 @@ class HttpModel(TextModel):
 
     @property
     def default_batch_size(self) -> int:
-        """Return few rows, because batches in flight are lost when a job is stopped, unless they end
+        """Return few rows, because a stopped job loses batches in flight that do not end
         soon."""
         return 16
 

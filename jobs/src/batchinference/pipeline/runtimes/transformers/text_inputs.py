@@ -234,7 +234,7 @@ class TextInput:
         return token
 
     def __call__(
-        self, inputs: Batch, prepared: Prepared | None = None
+        self, inputs: Batch, prepared: Prepared | None
     ) -> Iterator[tuple[np.ndarray, Any]]:
         columns = (texts(inputs[name]) for name in self._names)
         yield from self._tokens.batches(*columns, prepared=prepared)

@@ -52,9 +52,12 @@ class Messages:
         self.seen: list[str] = []
 
     def check(self, *messages: object) -> None:
-        """Expect these messages to be the next ones in the golden file."""
+        """Expect these messages, or lists of messages, to be the next ones in the golden file."""
         for message in messages:
-            text = str(message)
+            if isinstance(message, list | tuple):
+                self.check(*message)
+                continue
+            text = str(message).rstrip("\n")
             for pattern, replacement in self._hidden.items():
                 text = re.sub(pattern, replacement, text)
             expected = self._expected and self._expected[len(self.seen) :][:1]
@@ -80,10 +83,14 @@ def messages(
     file = node.path.parent / "messages.yaml"
     writes = request.config.getoption("--write-golden")
     known = _read(file).get(node.path.stem, {}).get(test, {}).get(case, [])
-    temporary = re.escape(str(tmp_path_factory.getbasetemp()))
     found = Messages(
         None if writes else known if isinstance(known, list) else [known],
-        {rf"{temporary}/[^/\s:'\"]+": "TMP", r"0x[0-9a-f]{8,}": "0xADDRESS"},
+        {
+            rf"{re.escape(str(tmp_path_factory.getbasetemp()))}/[^/\s:'\"]+": "TMP",
+            re.escape(str(node.config.rootpath)): "ROOT",
+            r"0x[0-9a-f]{8,}": "0xADDRESS",
+            r"\b[0-9a-f]{64}\b": "SHA256",
+        },
     )
     yield found
     if writes and found.seen:

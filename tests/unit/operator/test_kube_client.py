@@ -342,7 +342,7 @@ async def test_reason_of_a_missing_queue_lists_the_local_queues(
     conditions = [{"type": "QuotaReserved", "status": "False", "message": message}]
     workload = {"status": {"conditions": conditions}}
 
-    async def answers(request: Request) -> Response:
+    async def answers(request: web.Request) -> web.StreamResponse:
         of_queues = request.path.endswith("/localqueues")
         return await answering(*(answer if of_queues else (200, {"items": [workload]})))(request)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
@@ -142,6 +142,7 @@ class JobRun:
                     return self._finalize(run, end, executor)
             self.stop.check()
             deaths, losses = take_deaths(run.attempt.lease.run), executor.losses
+            self._reports.add_faults(losses)
             others = executor.without_faulty_nodes()
             run = passes.after(run, end, deaths, losses, excluded=others != plan)
             plan = others
@@ -219,7 +220,7 @@ class JobRun:
         """Publish the final counts and warnings, and raise TooManyErrors if there are too many."""
         # the parts of one input row may be in several tasks, none of which can count that row
         rows = snapshot.rows(len(run.input), run.input.rows_each)
-        counts = replace(snapshot.counts, read=rows)
+        counts = snapshot.counts.model_copy(update={"read": rows})
         self._reports.finish(counts)
         self._reports.warnings = run.final_warnings(snapshot)
         self._publish(self._reports.build())
@@ -231,6 +232,7 @@ class JobRun:
     def _fail(self, failure: JobFailure) -> Report:
         """Return the report of a failure. Publish it, and write it to the output if one is open."""
         run = self._attempt
+        self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # unavailable storage may be the cause
             if run is not None:
                 run.attempt.close()  # no task commits after the report

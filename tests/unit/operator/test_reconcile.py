@@ -176,11 +176,13 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
         ("403: exceeded quota", {}, None),
         ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None),
     ):
-        status = status_after_create_error(replace(job(), spec=spec), message, None, NOW)
+        queues = ". LocalQueues of the namespace: gpu"
+        status = status_after_create_error(replace(job(), spec=spec), message, None, NOW, queues)
         assert status is not None
         shown = status["conditions"][0]["message"]
         assert shown.startswith(message)
         assert [one for one in (to_queue, gate) if one in shown] == ([hint] if hint else [])
+        assert shown.endswith(queues) is (hint == to_queue)
 
 
 def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:

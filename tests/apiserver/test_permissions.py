@@ -182,6 +182,7 @@ NEEDED = {
     ),
     *(("ray.io", "rayclusters", verb) for verb in ("delete", "get", "patch")),
     *(("", resource, "create") for resource in ("configmaps", "secrets")),
+    ("policy", "poddisruptionbudgets", "create"),
     ("", "events", "list"),
     ("kueue.x-k8s.io", "workloads", "list"),
     *(("events.k8s.io", "events", verb) for verb in ("create", "patch")),

@@ -13,8 +13,15 @@ from batchinference.rendering.config_map import (
     digest_of,
 )
 from batchinference.rendering.devices import add_devices, device_count
-from batchinference.rendering.names import ATTEMPT_LABEL, DEVICES_LABEL, RAY_CONTAINER, Names
-from batchinference.rendering.objects import RESTRICTED, dump, dump_given
+from batchinference.rendering.names import (
+    ATTEMPT_LABEL,
+    DEVICES_LABEL,
+    EVICTABLE,
+    NODE_TYPE_LABEL,
+    RAY_CONTAINER,
+    Names,
+)
+from batchinference.rendering.objects import RESTRICTED, Owner, dump, dump_given, metadata
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Head
 from batchinference.spec.durations import seconds_of
@@ -28,6 +35,7 @@ HEAD_PROCESSES_BYTES = 512 << 20
 OBJECT_STORE_SHARE = 0.3
 MIN_OBJECT_STORE_BYTES = 75 << 20
 """OBJECT_STORE_SHARE and this are the values in `ray._private.ray_constants`."""
+HEAD_BUDGET = "PodDisruptionBudget"
 JOB_VOLUME = "batchinference-job"
 SERVICE_ACCOUNT_VOLUME = "batchinference-kube-api"
 SERVICE_ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -39,12 +47,19 @@ GRACE = "5s"
 """Short, because KubeRay starts Ray in a shell that does not forward SIGTERM to Ray."""
 
 
+PROTECTION = {EVICTABLE: "false", "karpenter.sh/do-not-disrupt": "true"}
+"""Annotations of heads: the loss of a head ends the processes of all workers."""
+
+
 def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:
     """Return the template of the head pod, which runs Ray's services and the driver.
 
-    It mounts the files of the attempt.
+    It mounts the files of the attempt. It is protected from autoscalers unless the job says that
+    its pods are evictable.
     """
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
+    if cluster.annotations.get(EVICTABLE) != "true":
+        template["metadata"]["annotations"] = {**PROTECTION, **cluster.annotations}
     template["spec"] |= _placement_of_head(cluster.head)
     storage = cluster.head.ephemeral_storage or cluster.ephemeral_storage
     _request_storage(template["spec"], storage)
@@ -59,6 +74,23 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
     source = {"name": config_map_name(names, files)}
     spec["volumes"].append({"name": JOB_VOLUME, "configMap": source})
     return template
+
+
+def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dict[str, Any]:
+    """Return the PodDisruptionBudget with which `kubectl drain` waits for the end of an attempt.
+
+    Its owner must be the RayJob. A head that is not ready may be evicted."""
+    head = {**names.labels, ATTEMPT_LABEL: str(names.attempt), NODE_TYPE_LABEL: "head"}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": HEAD_BUDGET,
+        "metadata": metadata(names.head_budget, namespace, names.labels, owner),
+        "spec": {
+            "minAvailable": 1,
+            "selector": {"matchLabels": head},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
 
 
 def mount_service_account(pod: dict[str, Any]) -> dict[str, Any]:

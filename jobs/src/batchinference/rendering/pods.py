@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.plan import WorkerGroup
-from batchinference.plan.groups import NODE_VARIABLE
+from batchinference.plan.groups import END_VARIABLE, NODE_VARIABLE
 from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_DIRECTORY,
@@ -44,7 +44,23 @@ TOKEN_SECONDS = 3607
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Environment variable of Ray: seconds that a driver has to stop."""
 GRACE = "5s"
-"""Short, because KubeRay starts Ray in a shell that does not forward SIGTERM to Ray."""
+"""The grace period of heads. Short, because KubeRay starts Ray in a shell that does not forward
+SIGTERM to Ray."""
+WORKER_GRACE = "30s"
+"""Enough for the last batch of a replica, and for the commit of its results."""
+END_FILE = "/tmp/batchinference-pod-ends"  # noqa: S108 - of the container
+_STOP_WORKER = f"""\
+end() {{ kill -TERM -1; exit; }}
+timeout 10 ray drain-node --address "$RAY_ADDRESS" --reason DRAIN_NODE_REASON_PREEMPTION \
+  --reason-message "the pod ends" --deadline-remaining-seconds 60 || end
+sleep 2
+touch {END_FILE}
+while : 2>/dev/null <"/dev/tcp/${{RAY_ADDRESS/://}}"; do sleep 1; done
+end
+"""
+"""Runs before a worker is stopped. Ray gives the node no more work, and after this, the processes
+on it end after their batch. The driver takes their results, until the grace period is over or the
+head has gone. Without a head, Ray would wait for it."""
 
 
 PROTECTION = {EVICTABLE: "false", "karpenter.sh/do-not-disrupt": "true"}
@@ -132,7 +148,11 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     template = _template(cluster, names, resources)
     _request_storage(template["spec"], cluster.ephemeral_storage)
     node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    template["spec"]["containers"][0]["env"].insert(0, node)
+    container = template["spec"]["containers"][0]
+    container["env"][:0] = [node, {"name": END_VARIABLE, "value": END_FILE}]
+    container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/bash", "-c", _STOP_WORKER]}}}
+    grace = cluster.termination_grace_period or WORKER_GRACE
+    template["spec"]["terminationGracePeriodSeconds"] = seconds_of(grace)
     add_devices(template["spec"], group, cluster.profiles)
     if devices := device_count(group, cluster.profiles):
         template["metadata"]["labels"][DEVICES_LABEL] = str(devices)

@@ -19,6 +19,9 @@ def applied() -> Harness:
     return harness
 
 
+CREATED = ("ConfigMap", "RayJob", "Secret", "PodDisruptionBudget")
+
+
 @in_virtual_time
 async def test_objects_are_created_before_status_in_a_backlog() -> None:
     harness = applied()
@@ -26,9 +29,7 @@ async def test_objects_are_created_before_status_in_a_backlog() -> None:
         await until(lambda: all(harness.phase(name) == "Starting" for name in NAMES))
         calls = [call for _, call in harness.calls]
         before = calls[: calls.index("patch status")]
-        assert Counter(before) == dict.fromkeys(
-            ("create ConfigMap", "create RayJob", "create Secret"), MORE + 1
-        )
+        assert Counter(before) == {f"create {kind}": MORE + 1 for kind in CREATED}
         assert clock() < 2 * BACKLOG_SECONDS
     assert harness.count("create RayJob") == len(NAMES)
 
@@ -45,12 +46,12 @@ async def test_resumed_jobs_are_updated_at_once_despite_backlog(harness: Harness
 
 
 @in_virtual_time
-async def test_job_start_takes_four_calls(harness: Harness) -> None:
+async def test_job_start_takes_five_calls(harness: Harness) -> None:
     harness.cluster.apply()
     async with harness.operator():
         await until(lambda: harness.phase() == "Starting")
         await until(lambda: clock() > 1)
-    made = ["create ConfigMap", "create RayJob", "create Secret", "patch status"]
+    made = [f"create {kind}" for kind in CREATED] + ["patch status"]
     assert [call for _, call in harness.calls] == made
 
 

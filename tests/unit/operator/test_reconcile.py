@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from batchinference import rendering
+from batchinference.rendering import EVICTABLE, NODE_TYPE_LABEL
+from batchinference.rendering.pods import PROTECTION
 from batchinference.spec import SpecError
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
@@ -164,6 +166,38 @@ def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
     pod = PodView.of(pod_body("job-1-head", **waiting("CreateContainerConfigError", "not found")))
     actions = act(observe_started(view(**INITIALIZING), pods=(pod,)))
     assert [body["kind"] for body in actions.create] == ["Secret"]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "protected"),
+    [
+        ({}, True),
+        ({"karpenter.sh/do-not-disrupt": "false"}, True),
+        ({EVICTABLE: "true"}, False),
+        ({EVICTABLE: "false"}, True),
+    ],
+)
+def test_head_is_protected_from_eviction(annotations: dict[str, str], *, protected: bool) -> None:
+    loop = ReconcileLoop()
+    loop.spec["cluster"] = {"annotations": annotations}
+    *_, ray_job = loop.reconcile().create
+    cluster = ray_job["spec"]["rayClusterSpec"]
+    head, worker = (
+        each["template"]["metadata"]
+        for each in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
+    )
+    assert head["annotations"] == {**(PROTECTION if protected else {}), **annotations}
+    assert worker.get("annotations", {}) == annotations
+    loop.ray_job["spec"] = ray_job["spec"]
+    budgets = [body for body in loop.reconcile().create if body["kind"] != "Secret"]
+    assert len(budgets) == protected
+    for budget in budgets:
+        (owner,) = budget["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"]) == ("RayJob", "job-1")
+        selected = budget["spec"]["selector"]["matchLabels"]
+        assert selected.items() <= {**head["labels"], NODE_TYPE_LABEL: "head"}.items()
+        assert NODE_TYPE_LABEL in selected
+        assert budget["spec"]["minAvailable"] == 1
 
 
 def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:

@@ -28,6 +28,8 @@ RESTART_API_SERVER ?= tests/tools/restart-api-server $(KIND_CLUSTER)
 SECOND_NODE ?= tests/tools/second-node $(KIND_CLUSTER)
 # Command that installs or uninstalls Kueue with elastic jobs. Argument: up or down
 KUEUE ?= tests/tools/kueue
+# Command that runs a program in the network namespace of a node. Arguments: NODE PROGRAM ARGUMENT...
+IN_NODE ?= docker exec --interactive
 # Command that prints the directory with prometheus and promtool.
 BUILD_PROMETHEUS ?= echo "$$PROMETHEUS"
 NAMESPACE ?= batchinference-system
@@ -45,7 +47,7 @@ CHAOS_OPTIONS ?= --at-once 3
 
 PIPELINE_IMAGE = $(REGISTRY)/batchinference/pipeline:$(TAG)
 
-export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECOND_NODE KUEUE \
+export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECOND_NODE KUEUE IN_NODE \
     BENCH_ROUNDS BENCH_SIZE
 
 .PHONY: help

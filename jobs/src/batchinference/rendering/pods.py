@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.plan import WorkerGroup
+from batchinference.plan.groups import NODE_VARIABLE
 from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_DIRECTORY,
@@ -101,6 +102,8 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
     _request_storage(template["spec"], cluster.ephemeral_storage)
+    node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    template["spec"]["containers"][0]["env"].insert(0, node)
     add_devices(template["spec"], group, cluster.profiles)
     if devices := device_count(group, cluster.profiles):
         template["metadata"]["labels"][DEVICES_LABEL] = str(devices)

@@ -26,8 +26,8 @@ BASE = """\
   ct state established,related accept
   jump egress
  }"""
-"""A packet to an address of the node, such as the API server, is not forwarded. What the node itself
-sends, such as the probes of the kubelet, is not filtered."""
+"""A packet to an address of the node, such as the API server, is not forwarded. Packets of the node,
+such as the probes of the kubelet, are not filtered."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ BASE = """\
   ct state established,related accept
   jump egress
  }"""
-"""A packet to an address of the node, such as the API server, is not forwarded. Packets of the node,
-such as the probes of the kubelet, are not filtered."""
+"""Packets to the node, such as those to the API server, are not forwarded. Packets of the node, such
+as the probes of the kubelet, are not filtered."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from pathlib import Path
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
-from batchinference.pipeline.commit.manifest import DataFile, Manifest, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import DataFile, Manifest, ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.progress import Counts
 from support.documents.minimal import document
 
 ROWS, MANIFESTS = 1_000_000_000, 10_000
@@ -47,7 +48,7 @@ def _manifest(layout: Layout, task: int) -> Manifest:
     row_ranges = [(task, middle, EACH), ((task + 1) % MANIFESTS, 0, middle)]
     data = [DataFile(layout.part_name(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
     columns = [("id", "int64"), ("text", "string"), ("embedding", "list<element: float>")]
-    entry = ManifestEntry(RowCounts(EACH, EACH), row_ranges, [], data, columns, None)
+    entry = ManifestEntry(Counts(read=EACH, written=EACH), row_ranges, [], data, columns, None)
     return Manifest(task, 0, [entry], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])
 
 

@@ -13,13 +13,14 @@ import time
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.progress import Counts
 
 EACH, FAILED = 100_000, 1_000
 """Rows of a file, which one write task writes, and the number of them that failed."""
@@ -32,7 +33,7 @@ def piece_of(file: int, paths: pa.ChunkedArray, errors: Location) -> ManifestEnt
     ((ending, content),) = ParquetWriter("snappy").files(records)
     name = f"part-{file}{ending}"
     (errors / name).write(content)
-    counts = RowCounts(EACH, EACH - FAILED, FAILED)
+    counts = Counts(read=EACH, written=EACH - FAILED, failed=FAILED)
     return ManifestEntry(counts, [(file, 0, EACH)], [], [], [], DataFile.of(name, content))
 
 

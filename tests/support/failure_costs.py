@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from batchinference.api.outputs import error_groups
-from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import OutputSchema
@@ -33,6 +33,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.plan import Stage
+from batchinference.spec.progress import Counts
 from batchinference.spec.steps import Step
 from support.documents.minimal import document
 from support.inputs.read_files import open_input
@@ -269,7 +270,7 @@ def _unifying(place: Path, commits: int, columns: int, *, lacking: bool) -> Work
         names = [f"c{column}" for column in range(columns) if column != absent]
         data = [DataFile(f"part-{number}", 1, 1)]
         types = [(name, "int64") for name in names]
-        return ManifestEntry(RowCounts(1, 1), [(number, 0, 1)], [], data, types, None)
+        return ManifestEntry(Counts(read=1, written=1), [(number, 0, 1)], [], data, types, None)
 
     entries = [entry(number) for number in range(commits)]
 

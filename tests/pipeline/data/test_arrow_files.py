@@ -25,7 +25,7 @@ from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 import batchinference
 from batchinference import pipeline
 from batchinference.pipeline import without_autoload
-from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.retry_errors import Failed
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.snapshot import InputSnapshot, paths_of
@@ -40,6 +40,7 @@ from batchinference.pipeline.storage.arrow_files import (
 )
 from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Location
 from batchinference.pipeline.verify.row_check import wrong_errors
+from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState
 from support.jobs.on_ray import errors_of, job_document, run_in_process
 from support.outputs.rows import rows_of
@@ -208,7 +209,7 @@ def test_state_files_with_pickles_are_refused(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     frozen = Location(str(hostile_column("path", tmp_path / "input.parquet", marker)))
     failed = Location(str(hostile_column("id", tmp_path / "errors.parquet", marker)))
-    entry = ManifestEntry(RowCounts(), [], [], [], [], None)
+    entry = ManifestEntry(Counts(), [], [], [], [], None)
     ways: dict[str, Callable[[], Any]] = {
         "the driver's list of files": lambda: InputSnapshot.parse(frozen.read(), FROM_ENVIRONMENT),
         "a worker's list of files": lambda: paths_of(frozen),

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from batchinference.pipeline.commit.committer import (
     commit_groups,
     counts_of_group,
-    warned_rows_of,
+    warnings_of_group,
 )
-from batchinference.pipeline.commit.manifest import total_warnings
 from batchinference.pipeline.input import batch_of
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.pipeline.row_warnings import (
@@ -26,7 +25,7 @@ from batchinference.pipeline.row_warnings import (
     warning_table,
     with_warnings,
 )
-from batchinference.spec.warnings import WarningName
+from batchinference.spec.warnings import WarningName, sum_warnings
 from support.outputs.batches import failed, good
 
 CUT, ROTATED = WarningName.TEXT_CUT, WarningName.ROTATED
@@ -82,10 +81,13 @@ def test_commit_counts_the_warnings_of_rows_that_have_not_failed(
     errors = [(row, failed(0, row).errors) for row in sorted(failing)]
     mixed = rows.derived(rows.table.take(pa.array(remaining)), remaining, errors)
     groups = list(commit_groups(mixed))
-    total = total_warnings(each for group in groups for each in warned_rows_of(group))
+    total = sum_warnings(each for group in groups for each in warnings_of_group(group))
     left = [warning for warning in warnings if warning.row not in failing]
-    assert {each.name: (each.rows, each.amount) for each in total} == {
-        name: (len({warning.row for warning in own}), sum(warning.amount for warning in own))
+    assert {each.name: (each.count, each.amount or 0) for each in total} == {
+        name: (
+            len({warning.row for warning in own}),
+            sum(warning.amount for warning in own if name.amount),
+        )
         for name in (CUT, ROTATED)
         if (own := [warning for warning in left if warning.name == name])
     }
@@ -93,13 +95,13 @@ def test_commit_counts_the_warnings_of_rows_that_have_not_failed(
     assert sum(counts_of_group(group).warned for group in groups) == warned
     for each in total:
         first = min(warning.row for warning in left if warning.name == each.name)
-        assert each.example == (0, first)
+        assert each.example == f"0:{first}"
 
 
 def commit(rows: RowBatch) -> list[tuple[str, int, int]]:
     """Return the warnings that the commit of a batch counts: name, rows and amount."""
-    found = (each for group in commit_groups(rows) for each in warned_rows_of(group))
-    return [(each.name, each.rows, each.amount) for each in total_warnings(found)]
+    found = (each for group in commit_groups(rows) for each in warnings_of_group(group))
+    return [(each.name, each.count, each.amount or 0) for each in sum_warnings(found)]
 
 
 def test_input_row_that_became_several_rows_counts_once() -> None:

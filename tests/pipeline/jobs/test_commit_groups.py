@@ -16,8 +16,8 @@ from batchinference.pipeline.commit.committer import (
     row_ranges_of,
     shares_of,
 )
-from batchinference.pipeline.commit.manifest import RowCounts, total
 from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, merged
+from batchinference.spec.progress import Counts
 from support.outputs.batches import end, failed, filtered, good, outcomes
 from support.tiers import examples
 
@@ -97,10 +97,13 @@ def test_counts_cover_whole_rows_and_all_results(batch: RowBatch) -> None:
     groups = list(commit_groups(batch))
     counts_of_outcome = Counter(outcome for _, outcome in outcome_counts(batch).elements())
     whole = sum(len(whole_rows(group)) for group in groups)
-    expected = RowCounts(
-        whole, *(counts_of_outcome[outcome] for outcome in ("good", "failed", "filtered"))
+    expected = Counts(
+        read=whole,
+        written=counts_of_outcome["good"],
+        failed=counts_of_outcome["failed"],
+        filtered=counts_of_outcome["filtered"],
     )
-    assert total(map(counts_of_group, groups)) == expected
+    assert Counts.sum(map(counts_of_group, groups)) == expected
 
 
 @given(batches())
@@ -141,4 +144,4 @@ def test_filtered_row_whose_input_row_is_elsewhere_counts_once() -> None:
     mixed = replace(merged([good(0, 0, [0]), good(0, 1, [1]), failed(0, 1)]), source=np.arange(2))
     mixed = replace(mixed, filtered=elsewhere)
     for batch in (alone, replace(good(0, 0, [0]), filtered=elsewhere), mixed):
-        assert total(map(counts_of_group, commit_groups(batch))).filtered == 2
+        assert Counts.sum(map(counts_of_group, commit_groups(batch))).filtered == 2

@@ -20,7 +20,6 @@ from batchinference.pipeline.arrow import concat, to_column
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValue
 from batchinference.pipeline.execution import dataset
@@ -44,6 +43,7 @@ from batchinference.pipeline.row_batch import (
 from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.json import CHECKSUM_FIELD
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.progress import Counts
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import end, failed, filtered, good
@@ -282,7 +282,7 @@ def test_commits_of_several_tasks_add_up(commit: Committer, layout: Layout) -> N
     commit.put(merged([failed(0, 2), filtered(1, 1), end(0, 3)]), task=1)
     commit.put(good(1, 0, [20]), task=2)
     attempt = commit.attempt
-    assert attempt.counts() == RowCounts(read=5, written=3, failed=1, filtered=1)
+    assert attempt.counts() == Counts(read=5, written=3, failed=1, filtered=1)
     assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
     assert missing(close_and_clean(attempt), files=2) == {}
     assert sorted(row["n"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
@@ -417,7 +417,7 @@ class TestDividedRows:
         commit.put(in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), end(0, 2)]), task=0)
         commit.put(self.half(good(0, 1, [111])), task=1)
         done = close_and_clean(commit.attempt)
-        assert (missing(done), done.counts) == ({}, RowCounts(2, 3))
+        assert (missing(done), done.counts) == ({}, Counts(read=2, written=3))
         assert len(rows_of(Path(layout.output.path))) == 3
 
 
@@ -468,7 +468,7 @@ class TestSink:
         monkeypatch.setattr(dataset, "retries_of_this_task", lambda: 1)
         blocks = [encode(merged([good(0, 0, [10, 11]), failed(0, 2), good(0, 3, [13]), end(0, 4)]))]
         sink_of(commit).write(blocks, self.context)
-        assert commit.attempt.counts() == RowCounts(4, 3, 1)
+        assert commit.attempt.counts() == Counts(read=4, written=3, failed=1)
         assert [manifest.number for manifest in commit.attempt.manifests()] == [0, 1]
         assert missing(close_and_clean(commit.attempt)) == {}
         assert sorted(row["n"] for row in rows_of(Path(layout.output.path))) == [10, 11, 13]
@@ -486,7 +486,7 @@ class TestSink:
         numbers = [(manifest.task, manifest.number) for manifest in commit.attempt.manifests()]
         assert numbers == [(5, 0), (5, 1), (6, 0)]
         done = close_and_clean(commit.attempt)
-        assert (missing(done), done.counts) == ({}, RowCounts(3, 4))
+        assert (missing(done), done.counts) == ({}, Counts(read=3, written=4))
         assert len(rows_of(Path(layout.output.path))) == 4
 
     def test_types_of_blocks_are_widened(self, commit: Committer, layout: Layout) -> None:

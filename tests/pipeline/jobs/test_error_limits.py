@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_limits import check_errors, check_warnings
 from batchinference.pipeline.errors import TooManyErrors
@@ -21,6 +20,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.job import ErrorPolicy
+from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
@@ -51,7 +51,7 @@ def judge(
     example: Example, policy: dict[str, Any], failed: int, total: int | None, read: int = 0
 ) -> None:
     known = None if total is None else RowCount(total, estimated=False)
-    counts = RowCounts(read or failed, 0, failed, 0)
+    counts = Counts(read=read or failed, written=0, failed=failed, filtered=0)
     check_errors(ErrorPolicy.model_validate(policy), counts, known, example)
 
 
@@ -155,7 +155,9 @@ def test_estimate_does_not_end_a_job_early(
     example: Example, failed: int, read: int, percent: float
 ) -> None:
     policy = ErrorPolicy.model_validate({"maxPercent": percent})
-    check_errors(policy, RowCounts(read, read - failed, failed, 0), ABOUT_2000, example)
+    check_errors(
+        policy, Counts(read=read, written=read - failed, failed=failed), ABOUT_2000, example
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,9 @@ def test_estimate_ends_a_job_far_beyond_its_limit(
     policy = ErrorPolicy.model_validate({"maxPercent": 5.0})
     message = f"{failed} row(s) failed, limit: errors.maxPercent (5 % of about {rows} rows)."
     with pytest.raises(TooManyErrors, match=re.escape(message)):
-        check_errors(policy, RowCounts(read, read - failed, failed, 0), ABOUT_2000, example)
+        check_errors(
+            policy, Counts(read=read, written=read - failed, failed=failed), ABOUT_2000, example
+        )
 
 
 def test_one_failed_row_is_the_example(example: Example, tmp_path: Path) -> None:
@@ -197,7 +201,7 @@ def test_limit_of_a_warning_is_for_each_step(limit: dict[str, Any]) -> None:
             WarningCount(name="TextCut", step=step, count=count, example=step, message="cut")
             for step, count in zip("ab", counts, strict=True)
         ]
-        check_warnings(policy, warnings, RowCounts(10, 10), RowCount(10, estimated=False))
+        check_warnings(policy, warnings, Counts(read=10, written=10), RowCount(10, estimated=False))
 
     judge_warnings(6, 5)
     with pytest.raises(TooManyErrors, match=r"^7 row.*One of them: b$"):

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.retry_errors import Failed, without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import ROW_BITS, merged, pack_id
 from batchinference.pipeline.row_warnings import RowWarning, warning_table
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningName
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import failed, good
@@ -53,7 +54,7 @@ def test_failed_rows_are_cut_out_of_ranges_of_any_length(tmp_path: Path) -> None
     ids: list[str | None] = ["0:0", "0:5", "0:6", f"1:{most - 1}", "2:7"]
     errors = DataFile.of(stored(tmp_path, id=ids, step=["own"] * 5).path.rpartition("/")[2], b"")
     ranges = [(0, 0, 7), (0, 9, most), (1, 1, most), (2, 7, 8)]
-    entry = ManifestEntry(RowCounts(2 * most, 1, 5), ranges, [], [], [], errors)
+    entry = ManifestEntry(Counts(read=2 * most, written=1, failed=5), ranges, [], [], [], errors)
     left = without_failed(Snapshot("0" * 64, "0" * 64, [entry]), Location(str(tmp_path)))
     assert left.entries[0].row_ranges == [(0, 1, 5), (0, 9, most), (1, 1, most - 1)]
 
@@ -69,4 +70,4 @@ def test_warning_about_the_file_of_a_failed_row_is_removed_with_the_row(tmp_path
     assert snapshot.counts.warned == 2
     (left,) = without_failed(snapshot, attempt.layout.errors).entries
     assert (left.row_ranges, left.counts.warned) == ([(0, 0, 2)], 1)
-    assert [(each.rows, each.amount) for each in left.warnings] == [(1, 1)]
+    assert [(each.count, each.amount) for each in left.warnings] == [(1, 1)]

@@ -15,22 +15,21 @@ from batchinference.pipeline.commit.manifest import (
     DataFile,
     Manifest,
     ManifestEntry,
-    RowCounts,
-    WarnedRows,
     counts_of,
     parse_manifest_name,
     ranges_of,
 )
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
+from batchinference.spec.progress import Counts
 from batchinference.spec.report import Report
-from batchinference.spec.warnings import WarningName
+from batchinference.spec.warnings import WarningCount, WarningName
 from support.outputs.builders import entry, layout_of
 from support.tiers import examples
 
 FILES = st.integers(0, 3) | st.integers(0, MAX_FILES - 1)
 ROWS = st.integers(0, 40) | st.integers(0, (1 << ROW_BITS) - 42)
-COUNTS = st.builds(RowCounts, *[st.integers(0, 10**12)] * 5)
+COUNTS = st.builds(Counts, **dict.fromkeys(Counts.model_fields, st.integers(0, 10**12)))
 TEXT = st.text(max_size=9)
 PAIRS_OF_TEXT = st.lists(st.tuples(TEXT, TEXT), max_size=3)
 NAMES = st.from_regex(r"([a-z=]{1,9}/)?part-[0-9a-f]{8}\.parquet", fullmatch=True)
@@ -39,12 +38,12 @@ RANGES = st.builds(
     lambda file, first, count: (file, first, first + count), FILES, ROWS, st.integers(1, 40)
 )
 WARNED = st.builds(
-    WarnedRows,
-    step=TEXT,
+    WarningCount.of_rows,
     name=st.sampled_from(WarningName),
+    step=TEXT,
     rows=st.integers(0, 2**40),
     amount=st.integers(0, 2**40),
-    example=st.tuples(FILES, ROWS),
+    example=st.builds("{}:{}".format, FILES, ROWS),
 )
 ENTRIES = st.builds(
     ManifestEntry,

@@ -12,22 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.report.builder import ReportBuilder
-from batchinference.pipeline.report.stored import reported_counts
-from batchinference.spec.progress import Progress
+from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import JobState
 from support.outputs.builders import layout_of
 
-COUNTS = st.builds(RowCounts, *[st.integers(0, 500)] * 3)
+COUNTS = st.builds(Counts, **dict.fromkeys(("read", "written", "failed"), st.integers(0, 500)))
 TOTALS = st.none() | st.builds(RowCount, st.integers(0, 2000), st.booleans())
 
 
 def begun(directory: Path, total: RowCount | None, before: int = 0) -> ReportBuilder:
     reports = ReportBuilder("job", layout_of(directory))
-    reports.begin_rows(total, RowCounts(before, before))
+    reports.begin_rows(total, Counts(read=before, written=before))
     return reports
 
 
@@ -39,7 +37,7 @@ def progress_of(reports: ReportBuilder) -> Progress:
 
 @given(TOTALS, st.lists(COUNTS, max_size=20), COUNTS)
 def test_progress_never_goes_back_and_ends_with_the_final_count(
-    total: RowCount | None, readings: list[RowCounts], last: RowCounts
+    total: RowCount | None, readings: list[Counts], last: Counts
 ) -> None:
     reports = begun(Path("out"), total)
     shown = [progress_of(reports)]
@@ -52,7 +50,7 @@ def test_progress_never_goes_back_and_ends_with_the_final_count(
     reports.enter(JobState.FINALIZING)
     reports.finish(last)
     assert progress_of(reports).at_rate(None) == Progress.of(last.read, last.read)
-    assert reports.build().counts == reported_counts(last)
+    assert reports.build().counts == last
 
 
 def test_speed_of_a_finished_job_is_averaged_over_its_running_time(
@@ -62,9 +60,9 @@ def test_speed_of_a_finished_job_is_averaged_over_its_running_time(
     clock = iter((0.0, 0.0, 0.0, 5.0, 5.0, 25.0, 25.0, 25.0))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     reports = begun(tmp_path, RowCount(400, estimated=False), before=100)
-    reports.read(RowCounts(read=399))
+    reports.read(Counts(read=399))
     reports.enter(JobState.FINALIZING)
-    reports.finish(RowCounts(read=400))
+    reports.finish(Counts(read=400))
     assert progress_of(reports).rows_per_second == 300 / reports.build().seconds["running"]
 
 
@@ -75,7 +73,7 @@ def test_rows_of_earlier_attempts_do_not_count_for_the_speed(
     reports, shown = begun(tmp_path, RowCount(300, estimated=False), before=200), []
     for now, rows in ((100.0, 200), (110.0, 250), (120.0, 240)):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
-        reports.read(RowCounts(rows, rows))
+        reports.read(Counts(read=rows, written=rows))
         shown.append(progress_of(reports))
     assert [each.rows for each in shown] == [200, 250, 250]
     assert [each.rows_per_second for each in shown] == [None, 5.0, 2.5]
@@ -97,8 +95,8 @@ def test_each_output_has_its_own_rows_over_time(tmp_path: Path) -> None:
     reports = ReportBuilder("two", layout)
     for rows in (400, 10):
         reports.begin_output(layout)
-        reports.begin_rows(None, RowCounts())
-        reports.read(RowCounts(read=rows))
+        reports.begin_rows(None, Counts())
+        reports.read(Counts(read=rows))
     history = reports.build().rows_over_time
     assert history is not None
     assert history.rows == [0, 10]

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.manifest import DataFile, Manifest, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import DataFile, Manifest, ManifestEntry
 from batchinference.pipeline.commit.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.storage.json import CHECKSUM_FIELD, dump_checksummed
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.progress import Counts
 from support.documents.minimal import Document
 from support.outputs.builders import OURS, THEIRS, entry
 
@@ -25,7 +26,14 @@ FULL = Snapshot(
     OURS,
     "0" * 64,
     [
-        ManifestEntry(RowCounts(3, 4, 1, 1), [(0, 0, 3)], [], [DATA], [("text", "string")], DATA),
+        ManifestEntry(
+            Counts(read=3, written=4, failed=1, filtered=1),
+            [(0, 0, 3)],
+            [],
+            [DATA],
+            [("text", "string")],
+            DATA,
+        ),
         entry(shares=[(1, 2, FULL_SHARE // 2)]),
     ],
     {0: 3, 7: 0},

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     Range,
-    RowCounts,
     Share,
 )
 from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.verify.row_check import AccountedRows, Sizes
+from batchinference.spec.progress import Counts
 
 FILES, ROWS = 3, 6
 RANGES = st.tuples(st.integers(0, FILES), st.integers(0, ROWS), st.integers(1, ROWS)).map(
@@ -31,7 +31,7 @@ Row = tuple[int, int]
 
 
 def entry(row_ranges: list[Range], shares: list[Share] | None = None) -> ManifestEntry:
-    return ManifestEntry(RowCounts(), row_ranges, shares or [], [], [], None)
+    return ManifestEntry(Counts(), row_ranges, shares or [], [], [], None)
 
 
 def times(entries: list[ManifestEntry]) -> Counter[Row]:

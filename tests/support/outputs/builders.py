@@ -16,7 +16,6 @@ from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     Range,
-    RowCounts,
     Share,
     digest,
 )
@@ -36,6 +35,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteTable
 from support.documents.minimal import Document
@@ -102,7 +102,7 @@ def entry(row_ranges: Iterable[Range] = (), shares: Iterable[Share] = ()) -> Man
     """Return a manifest entry that covers these rows and has no files."""
     held = list(row_ranges)
     rows = sum(after - first for _, first, after in held)
-    return ManifestEntry(RowCounts(rows, rows), held, list(shares), [], [], None)
+    return ManifestEntry(Counts(read=rows, written=rows), held, list(shares), [], [], None)
 
 
 def succeeded_report(output: str, **fields: Any) -> Report:

@@ -47,7 +47,7 @@ def test_running_status_has_the_fields_of_ray_job_and_report() -> None:
     assert status["rayClusterName"] == "job-1-raycluster-x"
     assert status["startTime"] == "2026-03-01T12:00:00Z"
     assert status["progress"] == {"rows": 10, "total": 20}
-    assert status["counts"] == {"read": 10, "written": 9, "failed": 1, "filtered": 0}
+    assert status["counts"] == {"read": 10, "written": 9, "failed": 1, "filtered": 0, "warned": 0}
     assert status["output"] == "s3://out/result/"
     assert "completionTime" not in status
 

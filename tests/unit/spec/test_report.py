@@ -75,7 +75,7 @@ def test_report_is_json_with_camel_case_names() -> None:
         "state": "failed",
         "reason": "TooManyErrors",
         "progress": {"rows": 7, "total": 10, "percent": 70, "rowsPerSecond": 1.5, "eta": "2s"},
-        "counts": {"read": 7, "written": 5, "failed": 2, "filtered": 0},
+        "counts": {"read": 7, "written": 5, "failed": 2, "filtered": 0, "warned": 0},
         "output": "s3://out/",
         "startedAt": TIME,
         "updatedAt": TIME,

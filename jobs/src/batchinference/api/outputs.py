@@ -64,9 +64,7 @@ def status_of(output: str) -> list[OutputStatus]:
 
 
 def _status(output: str, work: StoredJob) -> OutputStatus:
-    from batchinference.pipeline.report.stored import reported_counts
-
-    counts, report = reported_counts(_counts(work)), _report_of(work)
+    counts, report = _counts(work), _report_of(work)
     age = None if work.finished else _heartbeat_age(work)
     running = age is not None and age < HEARTBEAT_SECONDS and not _has_ended(work, report)
     ended = "complete" if work.finished else "unfinished"
@@ -93,7 +91,7 @@ def _has_ended(work: StoredJob, report: Report | None) -> bool:
     return ended or is_dead(work.lease.process)
 
 
-def _counts(work: StoredJob) -> Any:
+def _counts(work: StoredJob) -> Counts:
     """Return the counts of the committed rows, without reading every manifest."""
     from batchinference.pipeline.commit.attempt import Attempt, start_of
     from batchinference.pipeline.commit.snapshot import Snapshot

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.input import RowCount
 from batchinference.spec.job import ErrorPolicy
+from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
 ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
@@ -19,7 +19,7 @@ An estimate can end a job only after ESTIMATE_FROM rows have been read."""
 
 def check_errors(
     policy: ErrorPolicy,
-    counts: RowCounts,
+    counts: Counts,
     total: RowCount | None,
     example: Callable[[], str],
     *,
@@ -50,7 +50,7 @@ def check_errors(
     raise TooManyErrors(message)
 
 
-def _sufficient_limits(policy: ErrorPolicy, counts: RowCounts, total: RowCount | None) -> str:
+def _sufficient_limits(policy: ErrorPolicy, counts: Counts, total: RowCount | None) -> str:
     """Return the smallest limits that allow the failed rows, as text. Empty if most rows have
     failed: then the job must be corrected."""
     if 2 * counts.failed > counts.read:
@@ -68,7 +68,7 @@ def _sufficient_limits(policy: ErrorPolicy, counts: RowCounts, total: RowCount |
 def check_warnings(
     policy: ErrorPolicy,
     warnings: Sequence[WarningCount],
-    counts: RowCounts,
+    counts: Counts,
     total: RowCount | None,
 ) -> None:
     """Raise TooManyErrors if a step has more warnings than the policy allows. Percentages are
@@ -92,7 +92,7 @@ def check_warnings(
 
 
 def _exceeded_percentage(
-    max_percent: float | None, count: int, counts: RowCounts, total: RowCount | None
+    max_percent: float | None, count: int, counts: Counts, total: RowCount | None
 ) -> str | None:
     """Return the percentage limit as text if `count` rows exceed it; None if they do not.
 

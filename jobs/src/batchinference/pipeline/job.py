@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
@@ -220,7 +220,7 @@ class JobRun:
         """Publish the final counts and warnings, and raise TooManyErrors if there are too many."""
         # the parts of one input row may be in several tasks, none of which can count that row
         rows = snapshot.rows(len(run.input), run.input.rows_each)
-        counts = replace(snapshot.counts, read=rows)
+        counts = snapshot.counts.model_copy(update={"read": rows})
         self._reports.finish(counts)
         self._reports.warnings = run.final_warnings(snapshot)
         self._publish(self._reports.build())

@@ -14,9 +14,9 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.commit.committer import warned_rows_of
+from batchinference.pipeline.commit.committer import warnings_of_group
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.warning_counts import counts_of_warnings
+from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import JobInput
@@ -134,9 +134,9 @@ class Preview:
 
     def _warnings(self, step: str) -> list[WarningCount]:
         """Return the warnings of a step about the rows of the current batch."""
-        warned = [warning for warning in warned_rows_of(self._batch) if warning.step == step]
+        warned = [warning for warning in warnings_of_group(self._batch) if warning.step == step]
         paths = self._paths
-        return counts_of_warnings(warned, lambda file: "" if paths is None else paths[file].as_py())
+        return with_paths(warned, lambda file: "" if paths is None else paths[file].as_py())
 
     def _described(self, failed: pa.Table) -> str:
         (record,) = error_records(failed.slice(0, 1), self._paths).to_pylist()

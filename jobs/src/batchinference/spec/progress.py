@@ -126,19 +126,18 @@ class Progress(SpecModel):
 
 
 class Counts(SpecModel):
-    """Rows by result."""
+    """Rows by result. An input row may have become several rows."""
 
-    read: Rows
+    read: Rows = 0
     """Rows that were read from the input."""
-    written: Rows
+    written: Rows = 0
     """Rows in the output."""
-    failed: Rows
+    failed: Rows = 0
     """Rows that have an error record."""
     filtered: Rows = 0
     """Filtered rows: rows that a filter or another step removed."""
-    warned: Annotated[Rows, Field(ge=1)] | None = None
-    """Warnings about rows that have not failed. A row may have several. Absent if there are
-    none."""
+    warned: Rows = 0
+    """Warnings about rows that have not failed. A row may have several."""
 
     @property
     def troubles(self) -> list[str]:
@@ -146,12 +145,16 @@ class Counts(SpecModel):
         failed = [f"{self.failed} failed"] if self.failed else []
         return [*failed, f"{self.warned} with warnings"] if self.warned else failed
 
+    def __add__(self, other: Counts) -> Counts:
+        return Counts.sum((self, other))
+
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:
-        """Return the sum of counts."""
+        """Return the sum of counts. Those of files that others have written are at most
+        MAX_ROWS."""
         known = list(parts)
-        sums = {name: sum(getattr(each, name) or 0 for each in known) for name in cls.model_fields}
-        return cls(**sums | {"warned": sums["warned"] or None})
+        sums = {name: sum(getattr(each, name) for each in known) for name in cls.model_fields}
+        return cls(**{name: min(number, MAX_ROWS) for name, number in sums.items()})
 
 
 class RowsOverTime(SpecModel):

@@ -206,6 +206,12 @@ class WarningCount(SpecModel):
     message: Annotated[str, Field(max_length=1024)]
     """What has happened, and what to do, for people."""
 
+    @classmethod
+    def of_rows(cls, name: WarningName, step: str, rows: int, amount: int, example: str) -> Self:
+        """Return the count of rows with a warning. `amount` is what was cut in all of them."""
+        fields = {"name": name.value, "step": step, "example": example, "message": name.message}
+        return cls(**fields, count=rows, amount=amount if name.amount else None)
+
     @property
     def quantity(self) -> str:
         """Return the name and the numbers, such as `TextCut (embed) 3 rows (120 tokens)`."""
@@ -219,6 +225,25 @@ class WarningCount(SpecModel):
         """Return the warning for people, with an example and what to do."""
         example = f" Example: {self.example}." if self.example else ""
         return f"{self.quantity}: {self.message}.{example}"
+
+
+def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
+    """Return the sums by step and name with the first example, the most frequent first. Warnings
+    that count files are the first. Each addition lists them again, so their sum is the highest."""
+    sums: dict[tuple[str | None, str], WarningCount] = {}
+    for warning in warnings:
+        key = warning.step, warning.name
+        sums[key] = _both(sums[key], warning) if key in sums else warning
+    return sorted(sums.values(), key=lambda one: (bool(one.step), -one.count, one.step, one.name))
+
+
+def _both(first: WarningCount, second: WarningCount) -> WarningCount:
+    if first.step is None:
+        return max(first, second, key=lambda warning: warning.count)
+    amount = (first.amount or 0) + (second.amount or 0)
+    return first.model_copy(
+        update={"count": first.count + second.count, "amount": amount or first.amount}
+    )
 
 
 def summarize(warnings: Iterable[WarningCount]) -> str:

@@ -15,9 +15,7 @@ from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import (
     Manifest,
     ManifestEntry,
-    RowCounts,
     parse_manifest_name,
-    total,
 )
 from batchinference.pipeline.commit.snapshot import (
     Snapshot,
@@ -38,6 +36,7 @@ from batchinference.pipeline.storage.location import (
     delete_all,
     remnant_of,
 )
+from batchinference.spec.progress import Counts
 
 if TYPE_CHECKING:
     from batchinference.spec.report import Report
@@ -122,11 +121,11 @@ class Attempt:
         start = Snapshot.read(start_of(self.layout, self.lease), self.layout.key)
         return start.with_commits(self.manifests())
 
-    def counts(self) -> RowCounts:
+    def counts(self) -> Counts:
         """Return the counts of the rows committed so far, from the names of the manifests. If a
         task ran twice, the first commit of each number counts, as in `manifests`."""
         commits = sorted(self._commits(), reverse=True)
-        return total({commit: counts for _, commit, counts in commits}.values())
+        return Counts.sum({commit: counts for _, commit, counts in commits}.values())
 
     def manifests(self, task: int | None = None) -> list[Manifest]:
         """Return all commits of the attempt, or those of one task, in the order of their names. A
@@ -163,7 +162,7 @@ class Attempt:
             return None
         return manifest if manifest.is_of(self.layout.key) else None
 
-    def _commits(self) -> Iterator[tuple[str, tuple[int, int], RowCounts]]:
+    def _commits(self) -> Iterator[tuple[str, tuple[int, int], Counts]]:
         """Yield the name of each manifest, its task and number, and its counts."""
         for info in self.place.files():
             name = base_name(info.path)

@@ -21,9 +21,7 @@ from batchinference.pipeline.commit.manifest import (
     Manifest,
     ManifestEntry,
     Range,
-    RowCounts,
     Share,
-    WarnedRows,
     ranges_of,
 )
 from batchinference.pipeline.errors import UnwritableValue
@@ -31,7 +29,8 @@ from batchinference.pipeline.row_batch import FULL_SHARE, WRITE_STEP, RowBatch, 
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.arrow_files import schema_text
 from batchinference.pipeline.storage.location import Location, delete_all
-from batchinference.spec.warnings import WarningName
+from batchinference.spec.progress import Counts
+from batchinference.spec.warnings import WarningCount, WarningName
 
 PUT_THREADS = 8
 
@@ -118,7 +117,7 @@ class Committer:
             self._put_data(table, task, written) if len(group.ids) else [],
             self.files.columns(table),
             self._put_errors(group.errors, task, written) if group.errors.num_rows else None,
-            warned_rows_of(group),
+            warnings_of_group(group),
         )
 
     def _put_data(self, table: pa.Table, task: int, written: list[Location]) -> list[DataFile]:
@@ -192,14 +191,18 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
     yield from others
 
 
-def counts_of_group(group: RowBatch) -> RowCounts:
+def counts_of_group(group: RowBatch) -> Counts:
     """Return the number of whole input rows, and of all rows with each outcome."""
-    whole = int((~_partial(group)).sum())
-    warned = sum(warned.rows for warned in warned_rows_of(group))
-    return RowCounts(whole, len(group.ids), group.errors.num_rows, len(group.filtered), warned)
+    return Counts(
+        read=int((~_partial(group)).sum()),
+        written=len(group.ids),
+        failed=group.errors.num_rows,
+        filtered=len(group.filtered),
+        warned=sum(warning.count for warning in warnings_of_group(group)),
+    )
 
 
-def warned_rows_of(group: RowBatch) -> list[WarnedRows]:
+def warnings_of_group(group: RowBatch) -> list[WarningCount]:
     """Return the warnings of a group by step and name, each once for an input row. Rows of which
     nothing is left have an error record instead, except for warnings about their file."""
     if not group.warnings.num_rows:
@@ -214,12 +217,12 @@ def warned_rows_of(group: RowBatch) -> list[WarnedRows]:
     )
     examples = zip(*unpack_ids(counted.column("id_min").to_numpy()), strict=True)
     return [
-        WarnedRows(
-            row["step"],
+        WarningCount.of_rows(
             WarningName.named(row["name"]),
+            row["step"],
             row["id_count_distinct"],
             row["amount_sum"] or 0,
-            (int(file), int(number)),
+            f"{file}:{number}",
         )
         for row, (file, number) in zip(counted.to_pylist(), examples, strict=True)
     ]

@@ -12,9 +12,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, astuple, dataclass, field, replace
-from functools import reduce
-from operator import add
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -29,7 +27,8 @@ from batchinference.pipeline.storage.json import (
     verify_checksum,
 )
 from batchinference.pipeline.storage.location import base_name, is_inside
-from batchinference.spec.warnings import WarningName
+from batchinference.spec.progress import Counts
+from batchinference.spec.warnings import WarningCount, sum_warnings
 
 STRICT = ConfigDict(extra="forbid")
 Natural = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
@@ -80,29 +79,6 @@ End = tuple[_File, _Row]
 
 
 @dataclass(frozen=True)
-class RowCounts:
-    """The number of input rows (`read`), and of the rows with each outcome. An input row may have
-    become several rows. If other tasks hold a part of these, the input row is not counted yet."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    read: Natural = 0
-    written: Natural = 0
-    failed: Natural = 0
-    filtered: Natural = 0
-    warned: Natural = 0
-    """Warnings about rows. A row may have several."""
-
-    def __add__(self, other: RowCounts) -> RowCounts:
-        return RowCounts(
-            self.read + other.read,
-            self.written + other.written,
-            self.failed + other.failed,
-            self.filtered + other.filtered,
-            self.warned + other.warned,
-        )
-
-
-@dataclass(frozen=True)
 class DataFile:
     """A file that a task has written: its path relative to the output or the errors directory, its
     size in bytes, and its checksum (CRC-32)."""
@@ -118,23 +94,10 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class WarnedRows:
-    """The rows of a manifest entry that have the same warning of the same step."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    step: str
-    name: WarningName
-    rows: Natural
-    amount: Natural
-    """What is added up over the rows, such as the number of tokens that were cut."""
-    example: tuple[_File, _Row]
-    """One of the rows: its file and its number."""
-
-
-@dataclass(frozen=True)
 class ManifestEntry:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    counts: RowCounts
+    counts: Counts
+    """If other entries hold a part of an input row, `read` does not count it."""
     row_ranges: list[Range]
     """Ranges of whole rows."""
     shares: list[Share]
@@ -143,7 +106,8 @@ class ManifestEntry:
     columns: list[tuple[str, str]]
     """Names and types of the columns of the data."""
     errors: DataFile | None
-    warnings: list[WarnedRows] = field(default_factory=list)
+    warnings: list[WarningCount] = field(default_factory=list)
+    """The examples are the ids of rows, as in error records. There are no messages."""
 
     @property
     def files(self) -> list[DataFile]:
@@ -154,44 +118,24 @@ class ManifestEntry:
         # asdict(self) would copy every range
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}
-        warnings = [asdict(warned) for warned in self.warnings]
-        return {**vars(self), **files, "counts": asdict(self.counts), "warnings": warnings}
+        warnings = [warning.model_dump() for warning in self.warnings]
+        return {**vars(self), **files, "counts": self.counts.model_dump(), "warnings": warnings}
 
 
-def total_warnings(warnings: Iterable[WarnedRows]) -> list[WarnedRows]:
-    """Return the sums of warnings by step and name, the most frequent first. The example is the
-    first row in the order of the input."""
-    sums: dict[tuple[str, WarningName], WarnedRows] = {}
-    for warning in warnings:
-        key = warning.step, warning.name
-        before = sums.get(key, replace(warning, rows=0, amount=0))
-        sums[key] = replace(
-            before,
-            rows=before.rows + warning.rows,
-            amount=before.amount + warning.amount,
-            example=min(before.example, warning.example),
-        )
-    return sorted(sums.values(), key=lambda warning: (-warning.rows, warning.step, warning.name))
-
-
-def warnings_of(entries: Iterable[ManifestEntry]) -> list[WarnedRows]:
+def warnings_of(entries: Iterable[ManifestEntry]) -> list[WarningCount]:
     """Return the sums of the warnings of several entries."""
-    return total_warnings(warning for entry in entries for warning in entry.warnings)
+    return sum_warnings(warning for entry in entries for warning in entry.warnings)
 
 
-def total(counts: Iterable[RowCounts]) -> RowCounts:
-    return reduce(add, counts, RowCounts())
-
-
-def counts_of(entries: Iterable[ManifestEntry]) -> RowCounts:
+def counts_of(entries: Iterable[ManifestEntry]) -> Counts:
     """Return the total counts of several entries. In `read`, shares of rows count as the number of
     whole rows that they add up to."""
     entries = list(entries)
     parts = sum(share for entry in entries for _, _, share in entry.shares) // FULL_SHARE
-    return total([*(entry.counts for entry in entries), RowCounts(read=parts)])
+    return Counts.sum([*(entry.counts for entry in entries), Counts(read=parts)])
 
 
-_NAME = re.compile(r"^(\d{8,})-(\d{4,})((?:\.\d+){5})\.[0-9a-f]{8}\.json$")
+_NAME = re.compile(r"^(\d{8,})-(\d{4,})((?:\.\d{1,15}){5})\.[0-9a-f]{8}\.json$")
 _Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
 
 
@@ -245,7 +189,7 @@ class Manifest:
     def new_name(self) -> str:
         """Return a unique name."""
         counts = counts_of(self.entries)
-        counted = ".".join(map(str, astuple(counts)))
+        counted = ".".join(str(count) for _, count in counts)
         return f"{self.task:08d}-{self.number:04d}.{counted}.{uuid.uuid4().hex[:8]}.json"
 
     def serialized(self) -> bytes:
@@ -267,14 +211,15 @@ class Manifest:
 _MANIFEST = TypeAdapter(Manifest)
 
 
-def parse_manifest_name(name: str) -> tuple[tuple[int, int], RowCounts] | None:
+def parse_manifest_name(name: str) -> tuple[tuple[int, int], Counts] | None:
     """Return the task, the number of the commit in the task, and its counts from the name of a
     manifest; None for any other name."""
     match = _NAME.match(name)
     if match is None:
         return None
     task, number, counts = match.groups()
-    return (int(task), int(number)), RowCounts(*map(int, counts[1:].split(".")))
+    numbers = map(int, counts[1:].split("."))
+    return (int(task), int(number)), Counts(**dict(zip(Counts.model_fields, numbers, strict=True)))
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:

@@ -69,7 +69,7 @@ def _without_failed_rows(entry: ManifestEntry, failed: np.ndarray) -> ManifestEn
     if not row_ranges:
         return None
     counts = entry.counts
-    remaining = replace(counts, read=counts.read - len(failed), failed=0)
+    remaining = counts.model_copy(update={"read": counts.read - len(failed), "failed": 0})
     return replace(entry, row_ranges=row_ranges, counts=remaining, errors=None)
 
 

@@ -21,7 +21,6 @@ from batchinference.pipeline.commit.manifest import (
     Manifest,
     ManifestEntry,
     Natural,
-    RowCounts,
     WorkHash,
     all_of_work,
     counts_of,
@@ -37,6 +36,7 @@ from batchinference.pipeline.storage.json import (
     verify_checksum,
 )
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.progress import Counts
 from batchinference.version import __version__
 
 MAX_SCHEMAS = 100
@@ -88,7 +88,7 @@ class Snapshot:
         return files * rows_each if rows_each is not None else sum(self.ends.values())
 
     @property
-    def counts(self) -> RowCounts:
+    def counts(self) -> Counts:
         return counts_of(self.entries)
 
     @property

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.manifest import RowCounts, WarnedRows, warnings_of
+from batchinference.pipeline.commit.manifest import warnings_of
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles, without_missing_files
-from batchinference.pipeline.commit.warning_counts import WarningTracker, counts_of_warnings
+from batchinference.pipeline.commit.warning_counts import WarningTracker, with_paths
 from batchinference.pipeline.errors import Incomplete, JobFailure
 from batchinference.pipeline.execution.isolation import NO_DEATHS, Death, Isolation
 from batchinference.pipeline.input import JobInput, RowCount
@@ -21,6 +21,7 @@ from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.row_batch import MissingRows
+from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
 MAX_PASSES, MAX_STALLED = 50, 4
@@ -56,7 +57,7 @@ class AttemptRun:
     isolation: Isolation = NO_DEATHS
     """The rows at which processes died in earlier passes."""
 
-    def counts(self) -> RowCounts:
+    def counts(self) -> Counts:
         """Return the counts of the committed rows."""
         return self.start.counts + self.attempt.counts()
 
@@ -64,7 +65,7 @@ class AttemptRun:
     def _warnings(self) -> WarningTracker:
         return WarningTracker(self.attempt, warnings_of(self.start.entries))
 
-    def warnings(self, counts: RowCounts) -> list[WarningCount]:
+    def warnings(self, counts: Counts) -> list[WarningCount]:
         """Return the warnings about files, and about the committed rows, of which there are
         `counts`. Fetches manifests with warnings."""
         return self._described(self._warnings.update(counts.warned))
@@ -73,9 +74,9 @@ class AttemptRun:
         """Return the warnings about files, and about the rows of a snapshot."""
         return self._described(warnings_of(end.entries))
 
-    def _described(self, warnings: list[WarnedRows]) -> list[WarningCount]:
+    def _described(self, warnings: list[WarningCount]) -> list[WarningCount]:
         paths = paths_of(self.attempt.layout.input)
-        about_rows = counts_of_warnings(warnings, lambda file: str(paths[file].as_py()))
+        about_rows = with_paths(warnings, lambda file: str(paths[file].as_py()))
         return [*self.input.ignored.warnings(), *about_rows]
 
     def bad_row(self) -> str:

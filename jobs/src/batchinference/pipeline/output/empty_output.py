@@ -12,13 +12,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt, is_part
-from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import put_rewritten
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.schema import agreed_types, is_complete, map_nulls
 from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
+from batchinference.spec.progress import Counts
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 
 
@@ -41,7 +42,7 @@ def with_columns(
         for number, (ending, content) in enumerate(writer_for(write).files(table))
     ]
     columns = [(field.name, str(field.type)) for field in table.schema]
-    entries = [ManifestEntry(RowCounts(), [], [], data, columns, None)] if data else []
+    entries = [ManifestEntry(Counts(), [], [], data, columns, None)] if data else []
     return replace(end, entries=[*end.entries, *entries])
 
 

@@ -26,7 +26,6 @@ from batchinference.pipeline.commit.manifest import (
     Content,
     DataFile,
     ManifestEntry,
-    total,
     warnings_of,
 )
 from batchinference.pipeline.errors import BadOutput
@@ -36,6 +35,7 @@ from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import unify_field
 from batchinference.pipeline.storage.arrow_files import checked, parquet_footer
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.progress import Counts
 
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
 """Files of up to SMALL_BYTES are merged to files of up to MERGED_BYTES."""
@@ -153,7 +153,7 @@ class RewriteTask:
 
     def _merged(self, entries: list[ManifestEntry], content: Content) -> ManifestEntry:
         return ManifestEntry(
-            total(entry.counts for entry in entries),
+            Counts.sum(entry.counts for entry in entries),
             [rows for entry in entries for rows in entry.row_ranges],
             [],
             [self._put(entries[0].data[0].name, content)],

@@ -15,10 +15,9 @@ from typing import Any
 
 from batchinference.packages import EXTRAS
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.report.stored import load_report, now, reported_counts
+from batchinference.pipeline.report.stored import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.progress import Counts, History, Progress
 from batchinference.spec.report import (
@@ -31,7 +30,7 @@ from batchinference.spec.report import (
     StepTimes,
 )
 from batchinference.spec.status import MAX_FAULTY_NODES
-from batchinference.spec.warnings import WarningCount
+from batchinference.spec.warnings import WarningCount, sum_warnings
 from batchinference.text import counted
 from batchinference.version import __version__
 
@@ -73,7 +72,7 @@ class ReportBuilder:
     _total: RowCount | None = field(default=None, init=False)
     _before: int = field(default=0, init=False)
     """Rows that earlier attempts have finished."""
-    _counts: RowCounts | None = field(default=None, init=False)
+    _counts: Counts | None = field(default=None, init=False)
     """The highest counts so far; None before the rows begin."""
     _progress: Progress | None = field(default=None, init=False)
     _state: JobState = field(default=JobState.PREPARING, init=False)
@@ -91,7 +90,7 @@ class ReportBuilder:
         self.warnings, self._fields = [], {}
         self._history = History(self._history.start)
 
-    def begin_rows(self, total: RowCount | None, before: RowCounts) -> None:
+    def begin_rows(self, total: RowCount | None, before: Counts) -> None:
         """Report the progress of rows from now on. Earlier attempts have finished `before`."""
         self._total, self._before, self._counts = total, before.read, before
         self._running_before = self._seconds.get(JobState.RUNNING, 0.0)
@@ -129,7 +128,7 @@ class ReportBuilder:
             self._seconds[self._state] = round(seconds, 3)
         self._state, self._since = state, clock
 
-    def read(self, counts: RowCounts, stage: str | None = None) -> None:
+    def read(self, counts: Counts, stage: str | None = None) -> None:
         """Update the progress, which never decreases: `counts` rows are committed, and `stage` is
         the last stage that has work."""
         self._fields["stage"] = stage
@@ -146,7 +145,7 @@ class ReportBuilder:
             rate=self._history.rate,
         )
 
-    def finish(self, counts: RowCounts) -> None:
+    def finish(self, counts: Counts) -> None:
         """Set the final progress: the output has `counts` rows. The speed is the average of the
         time of running, which includes loading models."""
         seconds = self._seconds[JobState.RUNNING] - self._running_before
@@ -166,7 +165,7 @@ class ReportBuilder:
             reason=failure.reason if failure else None,
             message=failure.message if failure else self._remark(),
             progress=self._progress,
-            counts=reported_counts(counts) if counts else None,
+            counts=counts,
             output=self.layout.output.uri,
             outputBytes=self.output_bytes,
             errors=self.layout.errors.uri if counts and counts.failed else None,
@@ -213,7 +212,7 @@ class ReportBuilder:
             "progress": Progress.of(counts.read, counts.read),
             "output_bytes": sum(report.output_bytes or 0 for report in found) or None,
             "errors": next((report.errors for report in found if report.errors), None),
-            "warnings": sum_warnings(warning for each in found for warning in each.warnings),
+            "warnings": _total_warnings(found),
         }
         return self._of_idle_run(self.build(), **fields)
 
@@ -297,24 +296,10 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "retries": sum(item.retries for item in reports),
             "output_bytes": sum(item.output_bytes or 0 for item in reports) or None,
             "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
-            "warnings": sum_warnings(warning for item in reports for warning in item.warnings),
+            "warnings": _total_warnings(reports),
         }
     )
 
 
-def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
-    """Return the sums by name and step, with the first example. Of warnings that count files, which
-    each addition lists again, return the one with the most."""
-    sums: dict[tuple[str, str | None], WarningCount] = {}
-    for warning in warnings:
-        key = warning.name, warning.step
-        sums[key] = _both(sums[key], warning) if key in sums else warning
-    return list(sums.values())[:MAX_WARNINGS]
-
-
-def _both(first: WarningCount, second: WarningCount) -> WarningCount:
-    if first.step is None:
-        return max(first, second, key=lambda warning: warning.count)
-    amounts = [each.amount for each in (first, second) if each.amount is not None]
-    added = {"count": first.count + second.count, "amount": sum(amounts) or None}
-    return first.model_copy(update=added)
+def _total_warnings(reports: Iterable[Report]) -> list[WarningCount]:
+    return sum_warnings(each for report in reports for each in report.warnings)[:MAX_WARNINGS]

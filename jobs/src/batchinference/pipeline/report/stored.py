@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest import RowCounts, warnings_of
+from batchinference.pipeline.commit.manifest import warnings_of
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.warning_counts import counts_of_warnings
+from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.snapshot import paths_of, read_snapshot
-from batchinference.spec.progress import MAX_ROWS, Counts
+from batchinference.spec.progress import Counts
 from batchinference.spec.report import MAX_WARNINGS, JobState, Report
 from batchinference.spec.warnings import WarningCount
 from batchinference.version import __version__
@@ -66,19 +65,13 @@ def _warnings(done: Layout, end: Snapshot) -> list[WarningCount]:
     try:
         ignored = read_snapshot(done.input, done.output.storage, end.input).ignored
     except BadOutput:
-        return counts_of_warnings(about_rows, lambda file: f"file {file}")[:MAX_WARNINGS]
+        return with_paths(about_rows, lambda file: f"file {file}")[:MAX_WARNINGS]
     paths = paths_of(done.input)
-    counts = counts_of_warnings(about_rows, lambda file: str(paths[file].as_py()))
+    counts = with_paths(about_rows, lambda file: str(paths[file].as_py()))
     return [*ignored.warnings(), *counts][:MAX_WARNINGS]
 
 
 def _counts(end: Snapshot) -> Counts:
     """Return the counts of a snapshot. If a row became several rows, these may be in several
     manifest entries, none of which can count it. So `read` is counted from the row ids."""
-    return reported_counts(replace(end.counts, read=RowSet.of(end.entries).rows))
-
-
-def reported_counts(counts: RowCounts) -> Counts:
-    """Return counts as reports show them."""
-    shown = {name: min(count, MAX_ROWS) for name, count in asdict(counts).items()}
-    return Counts(**shown | {"warned": shown["warned"] or None})
+    return end.counts.model_copy(update={"read": RowSet.of(end.entries).rows})

@@ -11,9 +11,9 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import (
     DataFile,
     ManifestEntry,
-    RowCounts,
     counts_of,
 )
+from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
 MAX_SPOTS = 1000
@@ -158,7 +158,7 @@ class Result(StrEnum):
 class Committed:
     """The files that count, and the counts of the rows that they represent."""
 
-    counts: RowCounts = field(default_factory=RowCounts)
+    counts: Counts = field(default_factory=Counts)
     data: list[DataFile] = field(default_factory=list)
     errors: list[DataFile] = field(default_factory=list)
 

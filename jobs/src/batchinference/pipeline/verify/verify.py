@@ -7,14 +7,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 from batchinference.pipeline.commit.layout import Layout, part_prefix
-from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts, warnings_of
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, warnings_of
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
-from batchinference.pipeline.commit.warning_counts import counts_of_warnings
+from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
@@ -37,6 +37,7 @@ from batchinference.pipeline.verify.row_check import (
     input_rows,
     wrong_errors,
 )
+from batchinference.spec.progress import Counts
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteTable
@@ -114,7 +115,7 @@ def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
     return list({place.path: place for place in places}.values())
 
 
-def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Defect]:
+def of_report(place: Location, made: Counts, rows: int | None) -> Iterator[Defect]:
     """Yield differences between the report and the counts of the output. `rows` is the number of
     input rows; None if it is unknown."""
     try:
@@ -125,8 +126,8 @@ def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[De
     if report.state is not JobState.SUCCEEDED or report.counts is None:
         yield Kind.REPORT, Spot(place.uri, detail=f"it says that the job is {report.state}"), 1
         return
-    for name, actual in (asdict(made) | {"read": rows}).items():
-        reported = getattr(report.counts, name) or 0
+    for name, actual in (made.model_dump() | {"read": rows}).items():
+        reported = getattr(report.counts, name)
         if actual is not None and reported != actual:
             detail = f"it says {reported} {name}, and it is {actual}"
             yield Kind.REPORT, Spot(place.uri, detail=detail), 1
@@ -252,7 +253,7 @@ class JobCheck:
             names=self.input.names if isinstance(self.work.spec.read, ReadFiles) else (),
             warnings=[
                 *self.input.ignored.warnings(),
-                *counts_of_warnings(warnings_of(self.end.entries), self.input.name),
+                *with_paths(warnings_of(self.end.entries), self.input.name),
             ],
         )
 

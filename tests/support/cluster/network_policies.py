@@ -26,8 +26,8 @@ BASE = """\
   ct state established,related accept
   jump egress
  }"""
-"""Packets to the node, such as those to the API server, are not forwarded. Packets of the node, such
-as the probes of the kubelet, are not filtered."""
+"""Packets to the node, such as those to the API server, are not forwarded. Packets of the node,
+such as the probes of the kubelet, are not filtered."""
 
 
 @dataclass(frozen=True)

@@ -211,17 +211,22 @@ def test_storage_error_is_not_attributed_to_a_row(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "place"),
+    [("own", "deaths_of", "step 'own' on rows 2 to 4 of {}"),
+     ("read", "deaths_in_reading", "reading {} from row 2 on")],
+)  # fmt: skip
 def test_a_process_that_dies_is_reported_with_its_step_and_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, place: str
 ) -> None:
     def die(*_: Any, **__: Any) -> None:
         raise WorkerCrashed("a process died")
 
-    note = CrashNote("own", ((pack_id(0, 2), pack_id(0, 5)),))
-    monkeypatch.setattr(job_module, "deaths_of", lambda run: [(note,)])
+    note = CrashNote(name, ((pack_id(0, 2), pack_id(0, 5)),))
+    monkeypatch.setattr(job_module, source, lambda run: [(note,)])
     monkeypatch.setattr(job_module, "check_errors", die)
     run = run_in_process(job(tmp_path, {"maxRows": 3}))
-    place = f"step 'own' on rows 2 to 4 of {tmp_path}/in/a.txt"
+    place = place.format(f"{tmp_path}/in/a.txt")
     assert run.report.reason == "WorkerCrashed"
     assert run.report.message == f"a process died. The process died in {place}"
 

@@ -15,7 +15,8 @@ WHEELS ?=
 REGISTRY ?= localhost:5000
 TAG ?= dev
 PYTHON_IMAGE := python:3.11.16-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
-# The base of the pipeline image. For GPUs, use rayproject/ray:2.60.0-py311-gpu.
+# The images to build: operator, and the pipeline image for cpu, cuda (NVIDIA GPUs) and vllm.
+IMAGES ?= operator cpu
 BASE_IMAGE ?= $(PYTHON_IMAGE)
 OPERATOR_BASE_IMAGE ?= $(PYTHON_IMAGE)
 # Command that builds and pushes an image. Arguments: NAME:TAG DOCKERFILE CONTEXT
@@ -27,6 +28,8 @@ RESTART_API_SERVER ?= tests/tools/restart-api-server $(KIND_CLUSTER)
 SECOND_NODE ?= tests/tools/second-node $(KIND_CLUSTER)
 # Command that installs or uninstalls Kueue with elastic jobs. Argument: up or down
 KUEUE ?= tests/tools/kueue
+# Command that runs a program in the network namespace of a node. Arguments: NODE PROGRAM ARGUMENT...
+IN_NODE ?= docker exec --interactive
 # Command that prints the directory with prometheus and promtool.
 BUILD_PROMETHEUS ?= echo "$$PROMETHEUS"
 NAMESPACE ?= batchinference-system
@@ -44,7 +47,7 @@ CHAOS_OPTIONS ?= --at-once 3
 
 PIPELINE_IMAGE = $(REGISTRY)/batchinference/pipeline:$(TAG)
 
-export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECOND_NODE KUEUE \
+export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECOND_NODE KUEUE IN_NODE \
     BENCH_ROUNDS BENCH_SIZE
 
 .PHONY: help
@@ -100,6 +103,7 @@ test: $(VENV)/.test ## Run every test suite whose prerequisites are installed, a
 .PHONY: lint
 lint: $(VENV)/.test ## Check style, types and layers
 	$(UV_LOCK) --check --quiet
+	$(UV_LOCK) --check --quiet --project images/vllm
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -121,14 +125,16 @@ docs: $(VENV)/.docs ## Build the documentation site in out/site, and fail for br
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: lock
-lock: $(VENV)/.uv ## Update uv.lock after a change of dependencies; LOCK_OPTIONS=--upgrade upgrades all
+lock: $(VENV)/.uv ## Update both locks after a change of dependencies; LOCK_OPTIONS=--upgrade upgrades all
 	$(UV_LOCK) $(LOCK_OPTIONS)
+	$(UV_LOCK) $(LOCK_OPTIONS) --project images/vllm
 
 # --- supply chain -----------------------------------------------------------------------
 
 .PHONY: audit
 audit: $(VENV)/.uv ## Check all locked packages for known vulnerabilities at osv.dev
 	$(BIN)/uv audit --frozen --python-version 3.11
+	$(BIN)/uv audit --frozen --python-version 3.11 --project images/vllm
 
 .PHONY: sbom
 sbom: $(VENV)/.uv ## Write a CycloneDX SBOM of the Python packages of each image to out/
@@ -138,14 +144,21 @@ sbom: $(VENV)/.uv ## Write a CycloneDX SBOM of the Python packages of each image
 	$(BIN)/uv export --quiet --frozen --format cyclonedx1.5 --package batchinference \
 	    --extra pipeline --extra formats --extra runtimes --extra vision \
 	    --output-file out/pipeline.cdx.json >/dev/null
+	$(BIN)/uv export --quiet --frozen --format cyclonedx1.5 --project images/vllm \
+	    --output-file out/vllm.cdx.json >/dev/null
 
 # --- clusters ---------------------------------------------------------------------------
 
 .PHONY: images
-images: ## Build both images and push them to REGISTRY
+images: $(addprefix image-,$(IMAGES)) ## Build IMAGES (operator cpu cuda vllm) and push them to REGISTRY
+
+image-operator:
 	BASE_IMAGE=$(OPERATOR_BASE_IMAGE) $(BUILD_IMAGE) batchinference/operator:$(TAG) \
 	    images/operator/Dockerfile .
-	$(BUILD_IMAGE) batchinference/pipeline:$(TAG) images/pipeline/Dockerfile .
+
+image-%:
+	VARIANT=$* $(BUILD_IMAGE) batchinference/pipeline:$(TAG)$(patsubst %,-%,$(filter-out cpu,$*)) \
+	    images/pipeline/Dockerfile .
 
 # The first pull of a new image takes half a minute, which would delay all tests of a suite.
 .PHONY: pull

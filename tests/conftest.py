@@ -10,4 +10,5 @@ pytest_plugins = [
     "plugins.outcomes",
     "plugins.interrupts",
     "plugins.timing",
+    "plugins.messages",
 ]

@@ -167,8 +167,30 @@ def defaults(manifests: list[Object]) -> PlatformDefaults:
     return parse_defaults(defaults_map(manifests)["data"]["defaults.yaml"])
 
 
-def test_defaults_have_the_pipeline_image_of_the_same_version(manifests: list[Object]) -> None:
-    assert defaults(manifests).image == f"batchinference/pipeline:{__version__}"
+@pytest.mark.parametrize(
+    ("given", "image", "on_gpus"),
+    [
+        (
+            {},
+            f"batchinference/pipeline:{__version__}",
+            f"batchinference/pipeline:{__version__}-cuda",
+        ),
+        ({"image": "own:1"}, "own:1", None),
+        (
+            {"profiles": {"GPU": {"image": "vllm:1"}}},
+            f"batchinference/pipeline:{__version__}",
+            "vllm:1",
+        ),
+    ],
+    ids=["none", "one image", "an image for GPUs"],
+)
+def test_default_images_are_those_of_the_same_version_unless_one_is_given(
+    chart: Chart, given: Object, image: str, on_gpus: str | None
+) -> None:
+    """Pods without GPUs do not pull CUDA."""
+    found = defaults(chart.manifests({"defaults": given}))
+    assert found.image == image
+    assert (found.profiles["GPU"].image if "GPU" in found.profiles else None) == on_gpus
 
 
 def test_defaults_are_passed_unchanged(chart: Chart) -> None:

@@ -59,6 +59,16 @@ def test_pods_of_jobs_accept_each_other_the_operator_and_kuberay(chart: Chart) -
     assert metrics["from"] == [PROMETHEUS]
 
 
+def test_pods_of_jobs_connect_to_each_other_dns_and_the_listed_peers(chart: Chart) -> None:
+    storage = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]}
+    jobs_in = {"enabled": True, "namespaces": ["a"], "kuberayFrom": [KUBERAY], "egress": [storage]}
+    spec = one(chart.manifests({"networkPolicy": {"rayPods": jobs_in}}), "NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    within, dns, listed = spec["egress"]
+    assert within == {"to": [{"podSelector": spec["podSelector"]}]}
+    assert (ports(dns), listed) == ({53}, storage)
+
+
 def test_network_policy_of_jobs_needs_their_namespaces(chart: Chart) -> None:
     values = {"networkPolicy": {"rayPods": {"enabled": True, "kuberayFrom": [KUBERAY]}}}
     assert "networkPolicy.rayPods.namespaces: list" in chart.refusal(values)

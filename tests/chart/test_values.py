@@ -122,7 +122,10 @@ TESTED_ELSEWHERE = {
         "test_metrics.py",
     ),
     **dict.fromkeys(
-        (f"networkPolicy.rayPods.{name}" for name in ("enabled", "namespaces", "kuberayFrom")),
+        (
+            f"networkPolicy.rayPods.{name}"
+            for name in ("enabled", "namespaces", "kuberayFrom", "egress")
+        ),
         "test_network_policy.py",
     ),
     "networkPolicy.metricsFrom": "test_network_policy.py",
@@ -196,6 +199,7 @@ INVALID = [
     ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
     ({"networkPolicy": {"rayPods": {"namespaces": "a"}}}, "/networkPolicy/rayPods/namespaces"),
     ({"networkPolicy": {"rayPods": {"kuberayFrom": [{}]}}}, "/networkPolicy/rayPods/kuberayFrom/0"),
+    ({"networkPolicy": {"rayPods": {"egress": [{}]}}}, "/networkPolicy/rayPods/egress/0"),
     ({"clusterDomain": "cluster.local."}, "/clusterDomain"),
     ({"policy": {"images": ["registry.example"]}}, "/policy/images"),
     ({"policy": {"volumes": False}}, "/policy/volumes"),

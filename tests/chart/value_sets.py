@@ -18,7 +18,7 @@ EVERYTHING: Object = {
     "networkPolicy": {
         "enabled": True,
         "metricsFrom": [{"podSelector": {}}],
-        "rayPods": {"enabled": True, "kuberayFrom": [KUBERAY]},
+        "rayPods": {"enabled": True, "kuberayFrom": [KUBERAY], "egress": [{"to": [PROMETHEUS]}]},
     },
     "watchNamespaces": NAMESPACES,
     "defaults": {"image": "registry.example/pipeline:1", "requests": {"cpu": 0.1}},

@@ -222,6 +222,6 @@ def test_targets_of_make_exist() -> None:
 
 def targets_of(block: CodeBlock) -> set[str]:
     """Return the targets of make in a block, without variables."""
-    commands = [line.partition("#")[0].split() for line in lines_of(block)]
-    words = {word for command in commands if command[:1] == ["make"] for word in command[1:]}
+    commands = [shlex.split(line, comments=True) for line in lines_of(block) if line[:5] == "make "]
+    words = {word for command in commands for word in command[1:]}
     return {word for word in words if "=" not in word}

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from support.documents.minimal import Document
 from support.engines import missing
 
@@ -63,6 +65,14 @@ class EngineProcess:
         found = self.answer(model, **columns)
         assert "rows" in found, f"{found}\n{self._log.read_text()[-3000:]}"
         return list(found["rows"])
+
+    def kill(self) -> None:
+        """Kill the process, and wait until the processes that it has started have ended."""
+        started = psutil.Process(self._process.pid).children(recursive=True)
+        assert any("EngineCore" in each.name() for each in started)
+        self._process.kill()
+        _, alive = psutil.wait_procs(started, timeout=60)
+        assert not alive
 
     def close(self) -> None:
         """End the process, and with it the engine."""

@@ -97,9 +97,13 @@ affinity:
 {{- if .Values.watchNamespaces }}{{ include "bi.fullname" . }}{{ else }}batch-inference-operator{{ end }}
 {{- end -}}
 
+{{/* The defaults of jobs. Without an image, heads and CPU workers do not pull CUDA. */}}
 {{- define "bi.defaults" -}}
-{{- $own := dict "image" (printf "%sbatchinference/pipeline:%s" (include "bi.registry" .) .Chart.AppVersion) -}}
-{{- toYaml (mergeOverwrite $own (deepCopy (.Values.defaults | default dict))) -}}
+{{- $given := deepCopy (.Values.defaults | default dict) -}}
+{{- $image := printf "%sbatchinference/pipeline:%s" (include "bi.registry" .) .Chart.AppVersion -}}
+{{- $gpu := dict "GPU" (dict "image" (printf "%s-cuda" $image)) -}}
+{{- $own := ternary (dict) (dict "image" $image "profiles" $gpu) (not (empty $given.image)) -}}
+{{- toYaml (mergeOverwrite $own $given) -}}
 {{- end -}}
 
 {{/* Permissions of the operator in the namespaces of jobs: exactly the requests that it makes. */}}

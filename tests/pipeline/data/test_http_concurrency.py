@@ -33,6 +33,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RequestFailed,
 )
 from batchinference.pipeline.steps import load_step
+from batchinference.pipeline.storage.retry import HTTP
 from batchinference.plan.stages import stages_of
 from batchinference.spec.models import HttpModel
 from support.documents.http_models import chat
@@ -158,6 +159,7 @@ class Busy:
     async def answer(self, body: bytes) -> Any:
         self.began.append(clock())
         if self._now == self._at_once:
+            await asyncio.sleep(0.001)
             self.rejected.append(clock())
             raise self._rejection
         self._now += 1
@@ -177,7 +179,9 @@ async def opened(busy: Busy, **fields: Any) -> AsyncIterator[Endpoint]:
         await endpoint.close()
 
 
-@pytest.mark.parametrize("rejection", [RateLimited("429", 0.5), Overloaded("503")], ids=repr)
+@pytest.mark.parametrize(
+    "rejection", [RateLimited("429", 0.5), RateLimited("429"), Overloaded("503")], ids=repr
+)
 @pytest.mark.parametrize(("at_once", "concurrency"), [(1, 4), (3, 16), (20, 64)])
 def test_busy_endpoint_answers_every_row(
     rejection: Exception, at_once: int, concurrency: int
@@ -192,6 +196,42 @@ def test_busy_endpoint_answers_every_row(
         late = [began for began in busy.rejected if began > 20]
         assert len(late) <= 0.1 * len(rows), "requests above the capacity are rare"
         assert clock() < 1.5 * 60 + 20, "the endpoint is busy most of the time"
+
+    run()
+
+
+class RejectsFirst(Busy):
+    """An endpoint that rejects the first request."""
+
+    async def answer(self, body: bytes) -> Any:
+        self.began.append(clock())
+        if len(self.began) == 1:
+            raise self._rejection
+        await asyncio.sleep(0.1)
+        return body
+
+
+@in_virtual_time
+async def test_rejection_without_a_wait_delays_no_other_request() -> None:
+    busy = RejectsFirst(16, RateLimited("429"))
+    async with opened(busy) as endpoint:
+        await asyncio.gather(*(endpoint.ask(b"") for _ in range(32)))
+    *others, again = busy.began
+    assert max(others) < HTTP.first_wait / 2 <= again
+
+
+@pytest.mark.parametrize("rejection", [RateLimited("429"), Overloaded("503")], ids=repr)
+def test_endpoint_that_answers_nobody_gets_few_requests(rejection: Exception) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        busy = Busy(0, rejection)
+        async with opened(busy, retries=8) as endpoint:
+            asked = [asyncio.create_task(endpoint.ask(b"")) for _ in range(200)]
+            await asyncio.sleep(20)
+            assert sum(began > 1 for began in busy.began) <= 20 / HTTP.first_wait
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     run()
 

@@ -328,3 +328,19 @@ async def test_cookies_are_not_kept() -> None:
         url = server.url.replace("127.0.0.1", "localhost")  # IP addresses have no cookies
         assert await ask(chat(url=url, concurrency=1), question=["a", "b"]) == ["ok", "ok"]
     assert ["Cookie" in request.headers for request in server.requests] == [False, False]
+
+
+@pytest.mark.parametrize(("without", "asked"), [("", True), ("endpoint.invalid", False)])
+async def test_proxy_of_the_environment_is_asked(
+    monkeypatch: pytest.MonkeyPatch, without: str, asked: bool
+) -> None:
+    async with served(saying("by proxy")) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", without)
+        model = chat(url="http://endpoint.invalid/v1", prompt="{question}", retries=0)
+        if asked:
+            assert await ask(model, question=["a"]) == ["by proxy"]
+        else:
+            with pytest.raises(ConnectionError):
+                await ask(model, question=["a"])
+    assert bool(proxy.requests) == asked

@@ -24,6 +24,7 @@ from batchinference.pipeline.runtimes.model_files import (
 )
 from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.profiles import OTHER_IMAGES
 from batchinference.spec.steps import Step
 from support.servers.loopback import handled_by
 
@@ -218,6 +219,10 @@ def test_missing_library_error_has_the_install_command(monkeypatch: pytest.Monke
     for use in (check_runtime, partial(load_runtime, device=Device())):
         with pytest.raises(ModelLoad, match=reason):
             use(model)
+    monkeypatch.setenv(OTHER_IMAGES, "true")
+    check_runtime(model)  # the image of another group may have it
+    with pytest.raises(ModelLoad, match=reason):
+        load_runtime(model, Device())
 
 
 def embed(source: str) -> Step:

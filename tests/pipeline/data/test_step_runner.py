@@ -188,28 +188,32 @@ def test_connection_errors_are_retried(
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("text", "kind", "machine"),
     [
-        ("CUDA error: ECC error", DeviceFailed),
-        ("CUDA error: device-side assert", EngineDied),
-        ("HIP error: an illegal memory access was encountered", EngineDied),
-        ("Triton Error [CUDA]: misaligned address", EngineDied),
+        ("CUDA error: ECC error", DeviceFailed, "gpu-1"),
+        ("CUDA error: ECC error", DeviceFailed, ""),
+        ("CUDA error: device-side assert", EngineDied, ""),
+        ("HIP error: an illegal memory access was encountered", EngineDied, ""),
+        ("Triton Error [CUDA]: misaligned address", EngineDied, ""),
     ],
 )
 def test_fault_of_a_device_is_no_failed_row(
-    monkeypatch: pytest.MonkeyPatch, text: str, kind: type[JobFailure]
+    monkeypatch: pytest.MonkeyPatch, text: str, kind: type[JobFailure], machine: str
 ) -> None:
     import user_code
 
     monkeypatch.setattr(user_code, "flaky", Flaky(1, RuntimeError(text)), raising=False)
     monkeypatch.setattr(step_runner, "node_of_this_process", lambda: "node-1")
     monkeypatch.setattr(platform, "node", lambda: "pod-1")
+    if machine:
+        monkeypatch.setenv("BATCHINFERENCE_NODE", machine)
     step = {"name": "flaky", "python": {"callable": "user_code:flaky"}}
     with pytest.raises(kind, match=rf"step 'flaky'.*{re.escape(text)}") as raised:
         runner(step)(batch("a", "b"))
     if isinstance(raised.value, DeviceFailed):
-        assert "the node pod-1" in raised.value.message
-        assert pickle.loads(pickle.dumps(raised.value)).node == "node-1"
+        assert f"the node {machine or 'pod-1'} failed" in raised.value.message
+        found = pickle.loads(pickle.dumps(raised.value))
+        assert (found.node, found.machine) == ("node-1", machine)
 
 
 def test_note_remains_if_the_process_must_end_after_rows(monkeypatch: pytest.MonkeyPatch) -> None:

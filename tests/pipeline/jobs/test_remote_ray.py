@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import platform
 import secrets
 import socket
 import subprocess
@@ -51,10 +51,11 @@ class See:
         return node(batch, "see")
 """
 FAULTY = """
-import ray
+import os, ray
 
 class See:
     def __init__(self, file):
+        os.environ["BATCHINFERENCE_NODE"] = "gpu-1"
         self.node = ray.get_runtime_context().get_node_id()
         try:
             open(file, "x").write(self.node)
@@ -180,6 +181,8 @@ def test_node_of_a_faulty_device_is_left_out(head: str, tmp_path: Path, *, spare
         done = Command(run, tmp_path, {"RAY_AUTH_TOKEN": TOKEN}).run(timeout=300)
     assert done.returncode == (0 if spare else 1), done.stderr
     rows = rows_of(tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "_batchinference" / "report.json").read_text())
+    assert report["faultyNodes"] == ["gpu-1"]
     assert not (tmp_path / "out" / "_batchinference" / "errors").exists()
     if spare:
         assert sorted(str(row["text"]) for row in rows) == [str(n) for n in range(9)]
@@ -188,9 +191,9 @@ def test_node_of_a_faulty_device_is_left_out(head: str, tmp_path: Path, *, spare
         }
     else:
         assert "3" not in {row["text"] for row in rows}
-        assert "DeviceFailed" in (tmp_path / "out" / "_batchinference" / "report.json").read_text()
+        assert report["reason"] == "DeviceFailed"
         assert "uncorrectable ECC error encountered" in done.stderr
-        assert platform.node() in done.stderr
+        assert "the node gpu-1 failed" in done.stderr
 
 
 def test_unreachable_address_is_reported() -> None:

@@ -259,6 +259,11 @@ class TestOtherTasks:
         assert found[3].startswith("PromptTooLong: the prompt is too long: the model takes 64 ")
 
 
+def test_engine_ends_with_a_killed_process(engine: EngineProcess, models: Path) -> None:
+    engine.rows(model(models), text=["ab"])
+    engine.kill()
+
+
 @contextmanager
 def running(job: Document, directory: Path) -> Iterator[tuple[Command, subprocess.Popen[str]]]:
     """Start `batchinference run` with the engine, and kill all of its processes in the end."""
@@ -276,15 +281,18 @@ def running(job: Document, directory: Path) -> Iterator[tuple[Command, subproces
 
 
 def next_engine(job: Document, command: Command, dead: int = 0) -> int:
-    """Wait until another engine has computed rows that are committed. Return its process id."""
-    before = committed_rows(job)
+    """Wait until the dead engine has ended, and rows are committed while another one runs. Return
+    its process id."""
     engines: list[int] = []
 
-    def computes() -> bool:
-        engines[:] = [one for one in command.processes(b"VLLM::EngineCore") if one != dead]
-        return bool(engines) and committed_rows(job) > before
+    def is_replaced() -> bool:
+        engines[:] = command.processes(b"VLLM::EngineCore")
+        return bool(engines) and dead not in engines
 
-    wait_until(computes, "an engine to compute rows", 500)
+    wait_until(is_replaced, "another engine to start", 500)
+    before = committed_rows(job)
+    wait_until(lambda: committed_rows(job) > before, "the engine to compute rows", 500)
+    assert is_replaced()
     return engines[0]
 
 

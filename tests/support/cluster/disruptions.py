@@ -18,6 +18,8 @@ SECOND_NODE = os.environ.get("SECOND_NODE", "tests/tools/second-node batchinfere
 """The command that starts a second node (`up`) or cuts its power (`kill`)."""
 KUEUE = os.environ.get("KUEUE", "tests/tools/kueue")
 """The command that installs (`up`) or uninstalls (`down`) Kueue with elastic jobs."""
+IN_NODE = os.environ.get("IN_NODE", "docker exec --interactive")
+"""The command that runs a program in the network namespace of a node."""
 
 
 def restart_api_server() -> None:
@@ -33,6 +35,11 @@ def _api_server_is_ready() -> bool:
 
 def second_node(action: str) -> None:
     run([*shlex.split(SECOND_NODE), action], timeout=300)
+
+
+def in_node(node: str, *command: str, text: str = "") -> str:
+    """Run a program in the network namespace of a node, and return its output."""
+    return run([*shlex.split(IN_NODE), node, *command], text=text)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from click.testing import Result
 
 from batchinference import __version__
 from batchinference.spec import parse_one
-from support.documents.minimal import Document, document
+from support.documents.minimal import Document, document, model_step
 from support.documents.parsed import filter_step
 
 Invoke = Callable[..., Result]
@@ -74,12 +74,17 @@ def test_render_applies_platform_defaults(render: Render, directory: Path) -> No
     assert image(render("--defaults", "defaults.yaml", job=own)) == "own:2"
 
 
-def test_render_uses_the_image_of_this_version_by_default(render: Render, directory: Path) -> None:
+def test_render_uses_the_images_of_this_version_by_default(render: Render, directory: Path) -> None:
     default = f"batchinference/pipeline:{__version__}"
     assert image(render()) == default
+    on_gpus = document(steps=[model_step(resources={"gpu": 1})])
     for content in ("", "workers: {max: 3}\n"):
         (directory / "defaults.yaml").write_text(content)
-        assert image(render("--defaults", "defaults.yaml")) == default, content
+        objects = render("--defaults", "defaults.yaml", job=on_gpus)
+        assert image(objects) == default, content
+        groups = objects[2]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+        images = [one["template"]["spec"]["containers"][0]["image"] for one in groups]
+        assert images == [default, f"{default}-cuda"], content
 
 
 @pytest.mark.parametrize("command", ["render", "plan"])

@@ -13,14 +13,6 @@ HERE = Path(__file__).parent
 JOBS = sorted(file.stem for file in (HERE / "jobs").glob("*.yaml"))
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--write-golden",
-        action="store_true",
-        help="Write tests/unit/rendering/golden from the current rendering.",
-    )
-
-
 @pytest.fixture(params=JOBS)
 def job_name(request: pytest.FixtureRequest) -> str:
     """Return the name of each job."""

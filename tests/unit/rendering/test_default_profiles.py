@@ -8,6 +8,7 @@ import pytest
 
 from batchinference.rendering import with_platform_defaults
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.profiles import OTHER_IMAGES
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import job
 from support.operator.rendered import render
@@ -59,6 +60,31 @@ def test_profile_of_the_job_overrides_single_fields(own: Document, expected: Doc
     made = merged(T4=own)
     assert made["T4"] == {**platform["T4"], **expected}
     assert made["A100"] == platform["A100"]
+
+
+@pytest.mark.parametrize(
+    ("own", "head", "gpus"),
+    [
+        ({}, "platform:1", "cuda:1"),
+        ({"image": "own:1"}, "own:1", "own:1"),
+        ({"profiles": {"GPU": {"image": "vllm:1"}}}, "platform:1", "vllm:1"),
+        ({"image": "own:1", "profiles": {"A100": {"image": "own:2"}}}, "own:1", "own:2"),
+    ],
+    ids=["of the platform", "of the job", "of a profile of the job", "both of the job"],
+)
+def test_pods_of_a_device_have_the_image_of_its_profile(
+    own: Document, head: str, gpus: str
+) -> None:
+    """Heads and CPU workers do not pull CUDA. An image of a job may have its code, so no image of
+    the platform replaces it."""
+    profiles = {**PLATFORM["profiles"], "GPU": {"image": "cuda:1"}}
+    step = model_step(resources={"gpu": 1, "acceleratorType": "A100"})
+    platform = Cluster.model_validate({**PLATFORM, "profiles": profiles})
+    made = render(job(steps=[step], cluster=own), platform)
+    images = [pod["spec"]["containers"][0]["image"] for pod in made.pods]
+    assert images == [head, head, gpus]
+    variables = {one["name"] for one in made.pods[0]["spec"]["containers"][0]["env"]}
+    assert (OTHER_IMAGES in variables) == (head != gpus)
 
 
 def test_profiles_of_the_platform_apply_to_a_job_without_profiles() -> None:

@@ -108,7 +108,7 @@ def test_profile_applies_to_pods_of_its_group_only() -> None:
     pod = made.workers["embed"]["template"]["spec"]
     assert pod["nodeSelector"] == {"pool": "t4", "zone": "a"}
     assert [one["key"] for one in pod["tolerations"]] == ["batch", "t4", "nvidia.com/gpu"]
-    assert [(one["name"], one["value"]) for one in pod["containers"][0]["env"]] == [
+    assert [(one["name"], one["value"]) for one in pod["containers"][0]["env"][1:]] == [
         ("A", "cluster"),
         ("B", "profile"),
     ]
@@ -116,7 +116,7 @@ def test_profile_applies_to_pods_of_its_group_only() -> None:
     for other in (made.pods[0]["spec"], made.workers["cpu"]["template"]["spec"]):
         assert other["nodeSelector"] == {"pool": "batch", "zone": "a"}
         assert [one["key"] for one in other["tolerations"]] == ["batch"]
-        assert [one["value"] for one in other["containers"][0]["env"]][-2:] == ["cluster"] * 2
+        assert [one["value"] for one in other["containers"][0]["env"][-2:]] == ["cluster"] * 2
         assert "runtimeClassName" not in other
 
 

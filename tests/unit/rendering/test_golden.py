@@ -24,7 +24,7 @@ def test_rendered_objects_equal_the_golden_file(job: str, request: pytest.Fixtur
     objects: list[Object] = render(parse_one((HERE / f"jobs/{job}.yaml").read_text())).objects
     del objects[0]["data"]
     golden = HERE / f"golden/{job}.yaml"
-    if request.config.getoption("--write-golden", default=False):
+    if request.config.getoption("--write-golden"):
         text = yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=None, width=100)
         golden.write_text(HEADER + text)
     assert list(yaml.safe_load_all(golden.read_text())) == objects

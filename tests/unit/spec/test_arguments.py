@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
+from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document, document, model_step
 from support.documents.refusals import calling, refused, short
@@ -58,10 +59,9 @@ def test_argument_outside_json_is_refused(value: Any, message: str) -> None:
     assert found.startswith(f"{PLACE}.argument: {message}")
 
 
-def test_size_of_arguments_is_limited() -> None:
+def test_size_of_arguments_is_limited(messages: Messages) -> None:
     assert parse(calling(constructorArgs={"text": "x" * 65_000}))
-    found = refused(calling(constructorArgs={"text": "x" * 65_536}))
-    assert found == f"{PLACE}: at most 65536 bytes as JSON, here are 65548: put them into a file"
+    messages.check(refused(calling(constructorArgs={"text": "x" * 65_536})))
 
 
 def _asking(field: str, value: Any) -> Document:
@@ -126,8 +126,9 @@ TORCH = {"runtime": "torch", "factory": "m:f", "inputs": {"x": "x"}, "output": "
 @pytest.mark.parametrize(
     ("model", "field"), [(model_step()["model"], "options"), (TORCH, "factoryArgs")], ids=short
 )
-def test_model_arguments_follow_the_same_rules(model: dict[str, Any], field: str) -> None:
+def test_model_arguments_follow_the_same_rules(
+    model: dict[str, Any], field: str, messages: Messages
+) -> None:
     assert parse(document(steps=[model_step(model={**model, field: {"a": [1]}})]))
     wrong = {**model, field: {"a": dt.date(2026, 1, 2)}}
-    found = refused(document(steps=[model_step(model=wrong)]))
-    assert found.startswith(f"spec.steps[0].model.{field}.a: JSON has no such value")
+    messages.check(refused(document(steps=[model_step(model=wrong)])))

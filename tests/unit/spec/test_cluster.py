@@ -8,6 +8,7 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
+from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.documents.refusals import refused, refused_at, short
 from support.documents.variations import REMOVED
@@ -20,8 +21,6 @@ SOURCES: dict[str, Document] = {
     "configMap": {"name": "config"},
     "secret": {"secretName": "secret"},
 }
-NO_KEY = "without a key, operator must be Exists"
-NO_EXECUTE = "'tolerationSeconds' is for effect NoExecute"
 
 
 def with_cluster(**fields: Any) -> Document:
@@ -71,13 +70,11 @@ def test_cluster_setting_is_accepted(field: str) -> None:
 
 
 @pytest.mark.parametrize("sources", [[], ["hostPath", "secret"], list(SOURCES)], ids=len)
-def test_volume_without_exactly_one_source_is_refused(sources: list[str]) -> None:
+def test_volume_without_exactly_one_source_is_refused(
+    sources: list[str], messages: Messages
+) -> None:
     volume = {"name": "v", **{name: SOURCES[name] for name in sources}}
-    assert refused(with_cluster(volumes=[volume])) == (
-        "spec.cluster.volumes[0]: "
-        "give exactly one of persistentVolumeClaim, configMap, secret, emptyDir, ephemeral, csi, "
-        "image, nfs and hostPath"
-    )
+    messages.check(refused(with_cluster(volumes=[volume])))
 
 
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
@@ -103,11 +100,9 @@ def test_item_that_is_given_twice_is_refused(field: str) -> None:
     )
 
 
-def test_mount_without_a_volume_of_the_job_is_refused() -> None:
-    message = "volumeMounts: there is no volume 'w' in volumes. Add it there"
+def test_mount_without_a_volume_of_the_job_is_refused(messages: Messages) -> None:
     mounts = [MOUNT, {"name": "w", "mountPath": "/w"}]
-    found = refused(with_cluster(volumes=[NODE], volumeMounts=mounts))
-    assert found == f"spec.cluster: {message}"
+    messages.check(refused(with_cluster(volumes=[NODE], volumeMounts=mounts)))
 
 
 KEYS = [
@@ -168,20 +163,19 @@ def test_pods_of_other_namespaces_cannot_be_kept_away(term: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    ("toleration", "message"),
+    "toleration",
     [
-        ({}, NO_KEY),
-        ({"value": "a100"}, NO_KEY),
-        ({"key": ""}, NO_KEY),
-        ({"key": "gpu", "operator": "Exists", "value": "a"}, "'value' is for operator Equal"),
-        ({"key": "gpu", "tolerationSeconds": 60}, NO_EXECUTE),
-        ({"key": "gpu", "effect": "NoSchedule", "tolerationSeconds": 60}, NO_EXECUTE),
+        {},
+        {"value": "a100"},
+        {"key": ""},
+        {"key": "gpu", "operator": "Exists", "value": "a"},
+        {"key": "gpu", "tolerationSeconds": 60},
+        {"key": "gpu", "effect": "NoSchedule", "tolerationSeconds": 60},
     ],
     ids=short,
 )
-def test_toleration_is_refused(toleration: Document, message: str) -> None:
-    found = refused(with_cluster(tolerations=[toleration]))
-    assert found == f"spec.cluster.tolerations[0]: {message}"
+def test_toleration_is_refused(toleration: Document, messages: Messages) -> None:
+    messages.check(refused(with_cluster(tolerations=[toleration])))
 
 
 RESERVED = [
@@ -194,14 +188,12 @@ RESERVED = [
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_a_reserved_variable_is_refused(name: str) -> None:
+def test_a_reserved_variable_is_refused(name: str, messages: Messages) -> None:
     """Some of these variables would disable the authentication of the Ray cluster, or give a pod
     devices that no limit counts."""
     env = [{"name": name, "value": "x"}]
-    message = f"'{name}' is reserved for Ray, KubeRay, device plugins and the operator: remove it"
-    assert refused(with_cluster(env=env)) == f"spec.cluster.env[0]: {message}"
-    found = refused(with_cluster(profiles={"mine": {"env": env}}))
-    assert found == f"spec.cluster.profiles.mine.env[0]: {message}"
+    messages.check(refused(with_cluster(env=env)))
+    messages.check(refused(with_cluster(profiles={"mine": {"env": env}})))
 
 
 @pytest.mark.parametrize("name", ["RAY_memory_usage_threshold", "MY_RAY_ADDRESS", "RAY_AUTHOR"])
@@ -210,20 +202,18 @@ def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["R", "RAY_", "RAY_AUTH_", "KUBE", "BATCHINFERENCE_", "RAYS_"])
-def test_keys_of_an_object_are_no_reserved_variables(prefix: str) -> None:
+def test_keys_of_an_object_are_no_reserved_variables(prefix: str, messages: Messages) -> None:
     cluster = with_cluster(envFrom=[{"prefix": prefix, "secretRef": {"name": "s"}}])
     if prefix == "RAYS_":
         assert parse(cluster)
     else:
-        found = f"spec.cluster.envFrom[0]: with the prefix '{prefix}', the keys could be variables"
-        assert refused(cluster).startswith(found)
+        messages.check(refused(cluster))
 
 
-def test_a_variable_that_is_given_twice_is_refused() -> None:
+def test_a_variable_that_is_given_twice_is_refused(messages: Messages) -> None:
     env = [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]
-    message = "two items have the name 'A'. Remove one of them"
-    assert refused(with_cluster(env=env)) == f"spec.cluster.env: {message}"
-    assert refused(with_cluster(profiles={"mine": {"env": env}})).endswith(message)
+    messages.check(refused(with_cluster(env=env)))
+    messages.check(refused(with_cluster(profiles={"mine": {"env": env}})))
 
 
 @pytest.mark.parametrize(
@@ -253,50 +243,37 @@ def test_volume_outside_of_the_reserved_paths_is_accepted(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1A", "A B", "A=B", "É", "A\n"])
-def test_env_name_is_refused(name: str) -> None:
-    assert refused(with_cluster(env=[{"name": name, "value": "x"}])) == (
-        "spec.cluster.env[0].name: expected letters, digits, '_', '-' and '.', "
-        "not beginning with a digit, got a text (not shown)"
-    )
+def test_env_name_is_refused(name: str, messages: Messages) -> None:
+    messages.check(refused(with_cluster(env=[{"name": name, "value": "x"}])))
 
 
 KEY = {"name": "object", "key": "key"}
 BOTH = {"secretKeyRef": KEY, "configMapKeyRef": KEY}
-ONE_VALUE = ": give exactly one of value and valueFrom"
-ONE_REF = ".valueFrom: give exactly one of secretKeyRef and configMapKeyRef"
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    "fields",
     [
-        ({}, ONE_VALUE),
-        ({"value": "x", "valueFrom": {"secretKeyRef": KEY}}, ONE_VALUE),
-        ({"valueFrom": {}}, ONE_REF),
-        ({"valueFrom": BOTH}, ONE_REF),
-        ({"valueFrom": {"secretKeyRef": {"name": "object"}}},
-         ".valueFrom.secretKeyRef.key: required, but missing"),
-        ({"valueFrom": {"fieldRef": {}}},
-         ".valueFrom.fieldRef: unknown field. Use one of secretKeyRef, configMapKeyRef"),
-        ({"value": 7},
-         ".value: expected a text, got a number (not shown). Put it in quotes"),
-        ({"value": "x" * 4097},
-         ".value: expected at most 4096 characters, got 4097. Remove 1 character"),
+        {},
+        {"value": "x", "valueFrom": {"secretKeyRef": KEY}},
+        {"valueFrom": {}},
+        {"valueFrom": BOTH},
+        {"valueFrom": {"secretKeyRef": {"name": "object"}}},
+        {"valueFrom": {"fieldRef": {}}},
+        {"value": 7},
+        {"value": "x" * 4097},
     ],
     ids=short,
-)  # fmt: skip
-def test_env_requires_exactly_one_value(fields: Document, message: str) -> None:
-    found = refused(with_cluster(env=[{"name": "A", **fields}]))
-    assert found == f"spec.cluster.env[0]{message}"
+)
+def test_env_requires_exactly_one_value(fields: Document, messages: Messages) -> None:
+    messages.check(refused(with_cluster(env=[{"name": "A", **fields}])))
 
 
 @pytest.mark.parametrize(
     "memory", ["", "8 Gi", "8gb", "8GB", "-1Gi", "1e3", ".5Gi", "5.Gi", "8Gi\n", "٣Gi", "Gi", "1_0"]
 )
-def test_memory_quantity_is_refused(memory: str) -> None:
-    assert refused(with_cluster(head={"memory": memory})).startswith(
-        "spec.cluster.head.memory: "
-        f"expected a quantity of memory such as 512Mi or 8Gi, got {memory!r}"
-    )
+def test_memory_quantity_is_refused(memory: str, messages: Messages) -> None:
+    messages.check(refused(with_cluster(head={"memory": memory})))
 
 
 @pytest.mark.parametrize(

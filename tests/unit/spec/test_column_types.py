@@ -8,8 +8,9 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.column_types import parse_type
+from plugins.messages import Messages
 from support.documents.minimal import document
-from support.documents.refusals import READ_OPTIONS, refused
+from support.documents.refusals import READ_OPTIONS, refused, short
 
 DEEP = "list<" * 40 + "bool" + ">" * 40
 
@@ -31,32 +32,31 @@ def test_type_is_parsed(text: str, parsed: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text",
     [
-        ("int", "Use int64"),
-        ("Text", "Use string"),
-        ("INT32", "Use int32"),
-        ("uuid", "Use one of bool, int8"),
-        ("list", "expected <, found the end"),
-        ("list<string", "expected >, found the end"),
-        ("list<string>>", "'>' follows a complete type"),
-        ("struct<>", "expected a name, found >"),
-        ("struct<a>", "expected :, found >"),
-        ("struct<a: bool, a: bool>", "field 'a' is named twice"),
-        (DEEP, "nested more than 32 levels deep"),
-        ("decimal", "decimal<10, 2>"),
-        ("decimal<2, 3>", "decimal<10, 2>"),
-        ("decimal<77, 2>", "76 digits"),
-        ("decimal<2", "expected >, found the end"),
-        ("timestamp<Mars>", "no time zone 'Mars'"),
-        ("timestamp<us, UTC, UTC>", "no time zone 'UTC,UTC'"),
+        "int",
+        "Text",
+        "INT32",
+        "uuid",
+        "list",
+        "list<string",
+        "list<string>>",
+        "struct<>",
+        "struct<a>",
+        "struct<a: bool, a: bool>",
+        DEEP,
+        "decimal",
+        "decimal<2, 3>",
+        "decimal<77, 2>",
+        "decimal<2",
+        "timestamp<Mars>",
+        "timestamp<us, UTC, UTC>",
     ],
+    ids=short,
 )
-def test_invalid_type_is_refused_with_its_fix(text: str, reason: str) -> None:
+def test_invalid_type_is_refused_with_its_fix(text: str, messages: Messages) -> None:
     read = {"format": "csv", "paths": ["in"], "options": {"types": {"x": text}}}
-    message = "".join(refused(document(read=read)))
-    assert message.startswith("spec.read.options.types.x: ")
-    assert reason in message
+    messages.check("".join(refused(document(read=read))))
 
 
 def test_every_format_of_files_takes_types_of_partition_values() -> None:

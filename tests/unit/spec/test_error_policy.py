@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
+from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.refusals import refused, short
 
@@ -33,33 +34,20 @@ def test_error_policy_tolerates_errors_only_with_a_limit(
 
 
 @pytest.mark.parametrize(
-    ("errors", "message"),
-    [
-        ({"maxRows": -1}, "maxRows: expected at least 0, got -1. Write 0 or more"),
-        ({"maxRows": 1.0}, "maxRows: expected a whole number, got 1.0. Write 1"),
-        (
-            {"maxRows": 10**15 + 1},
-            "maxRows: expected at most 1000000000000000, got 1000000000000001. Write "
-            "1000000000000000 or less",
-        ),
-        ({"path": ""}, "path: expected at least 1 character, got ''"),
-        ({"max_rows": 1}, "max_rows: unknown field; did you mean 'maxRows'?"),
-    ],
+    "errors",
+    [{"maxRows": -1}, {"maxRows": 1.0}, {"maxRows": 10**15 + 1}, {"path": ""}, {"max_rows": 1}],
     ids=short,
 )
-def test_error_policy_out_of_range_is_refused(errors: dict[str, Any], message: str) -> None:
-    assert refused(document(errors=errors)) == f"spec.errors.{message}"
+def test_error_policy_out_of_range_is_refused(errors: dict[str, Any], messages: Messages) -> None:
+    messages.check(refused(document(errors=errors)))
 
 
 @pytest.mark.parametrize("format_", ["delta", "lance"])
-def test_retry_of_failed_rows_requires_a_file_format(format_: str) -> None:
+def test_retry_of_failed_rows_requires_a_file_format(format_: str, messages: Messages) -> None:
     """A table gets a single commit, so rows that are retried later cannot be added to it."""
     write = {"format": format_, "path": "s3://out/table"}
     message = refused(document(write=write, errors={"retryFailedRows": True}))
-    assert message.startswith(
-        f"spec: errors.retryFailedRows: the rows of a table (write.format '{format_}')"
-    )
-    assert "Remove errors.retryFailedRows" in message
+    messages.check(message)
     assert parse(document(write=write)).spec.why_not_retried == message.removeprefix(
         "spec: errors.retryFailedRows: "
     )

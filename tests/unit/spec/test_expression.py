@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from batchinference.spec.expression import FUNCTIONS, columns_of, parse_expression
 from batchinference.spec.steps import Step
+from plugins.messages import Messages
 from support.tiers import examples
 
 VALID: dict[str, set[str]] = {
@@ -59,28 +60,28 @@ VALID: dict[str, set[str]] = {
 }
 """Expressions and the columns that they read."""
 
-UNSUPPORTED = {
-    "a ** 2 > 1": "a ** 2",
-    "+a > 1": "+a",
-    "a // 2": "a // 2",
-    "a @ b": "a @ b",
-    "a << 1": "a << 1",
-    "lambda: a": "lambda: a",
-    "(a := 1)": "(a := 1)",
-    "await a": "await a",
-    "{a}": "{a}",
-    "{'a': a}": "{'a': a}",
-    "[a]": "[a]",
-    "(a, b)": "(a, b)",
-    "a == [1]": "[1]",
-    "[x for x in a]": "[x for x in a]",
-    "len([a]) > 1": "[a]",
-    "len(*a)": "*a",
-    "a == 1j": "1j",
-    "a == ...": "...",
-    "a in [1j]": "1j",
-    "+a.b" + ".c" * 40: "+a.b" + ".c" * 28,
-}
+UNSUPPORTED = [
+    "a ** 2 > 1",
+    "+a > 1",
+    "a // 2",
+    "a @ b",
+    "a << 1",
+    "lambda: a",
+    "(a := 1)",
+    "await a",
+    "{a}",
+    "{'a': a}",
+    "[a]",
+    "(a, b)",
+    "a == [1]",
+    "[x for x in a]",
+    "len([a]) > 1",
+    "len(*a)",
+    "a == 1j",
+    "a == ...",
+    "a in [1j]",
+    "+a.b" + ".c" * 40,
+]
 """Python expressions outside the expression language, and the part that the message names."""
 
 INVALID = {
@@ -124,14 +125,14 @@ INVALID = {
     "(" * 150 + "~" * 150 + "a" + ")" * 150: "not an expression: nested too deeply",
     "not " * 150 + "a": "not an expression: nested too deeply",
 }
-"""Invalid expressions and their error messages."""
+"""Invalid expressions."""
 
-UNKNOWN = {"print(a)": "print", "a.split('x')": "a.split", "len(a)(b)": "len(a)"}
+UNKNOWN = ["print(a)", "a.split('x')", "len(a)(b)"]
 
 
 @pytest.mark.parametrize("text", ["True", "1 < 2", "'a' in ['a']"])
-def test_filter_must_read_a_column(text: str) -> None:
-    with pytest.raises(ValidationError, match="it reads no column"):
+def test_filter_must_read_a_column(text: str, messages: Messages) -> None:
+    with messages.raises(ValidationError):
         Step.model_validate({"name": "f", "filter": text})
 
 
@@ -146,9 +147,9 @@ def test_expression_columns_are_found(text: str, columns: set[str]) -> None:
     assert columns_of(parse_expression(text)) == columns
 
 
-@pytest.mark.parametrize(("text", "part"), UNSUPPORTED.items())
-def test_unsupported_part_of_an_expression_is_named(text: str, part: str) -> None:
-    assert refusal_of(text) == f"'{part}' is not part of the expression language"
+@pytest.mark.parametrize("text", UNSUPPORTED)
+def test_unsupported_part_of_an_expression_is_named(text: str, messages: Messages) -> None:
+    messages.check(refusal_of(text))
 
 
 @pytest.mark.parametrize(("text", "message"), INVALID.items())
@@ -157,9 +158,8 @@ def test_invalid_expression_is_refused(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["1:", "-1", "True", "b", "1.5", "0, 1", "None", str(2**31)])
-def test_other_keys_than_fields_and_items_are_refused(key: str) -> None:
-    message = refusal_of(f"a[{key}] == 1")
-    assert "reads neither a field nor an item" in message
+def test_other_keys_than_fields_and_items_are_refused(key: str, messages: Messages) -> None:
+    messages.check(refusal_of(f"a[{key}] == 1"))
 
 
 def test_null_byte_is_refused() -> None:
@@ -168,9 +168,9 @@ def test_null_byte_is_refused() -> None:
     assert refusal_of("a\0").removesuffix(" at its end") == message
 
 
-@pytest.mark.parametrize(("text", "name"), UNKNOWN.items())
-def test_unknown_function_is_refused(text: str, name: str) -> None:
-    assert refusal_of(text) == f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}"
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_unknown_function_is_refused(text: str, messages: Messages) -> None:
+    messages.check(refusal_of(text))
 
 
 TRANSLATIONS = {

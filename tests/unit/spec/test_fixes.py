@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.fixes import duration_fix, length_fix, memory_fix, number_fix
+from plugins.messages import Messages
 from support.documents.minimal import document, model_step
 from support.documents.refusals import refused, refused_at, short
 
@@ -56,22 +57,22 @@ def test_unit_of_other_values_is_unknown(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "whole", "written"),
+    ("value", "whole"),
     [
-        ("5%", False, "5"),
-        ("-0.5", False, "-0.5"),
-        (True, True, "1"),
-        (2.0, True, "2"),
-        ("500m", True, "a whole number such as 2"),
-        ("half", False, "a number such as 0.5"),
-        (2.5, True, "a whole number such as 2"),
-        (math.inf, False, "a number such as 0.5"),
-        (None, True, "a whole number such as 2"),
+        ("5%", False),
+        ("-0.5", False),
+        (True, True),
+        (2.0, True),
+        ("500m", True),
+        ("half", False),
+        (2.5, True),
+        (math.inf, False),
+        (None, True),
     ],
     ids=short,
 )
-def test_number_is_written_as_a_number(value: object, whole: bool, written: str) -> None:
-    assert number_fix(value, whole=whole) == f". Write {written}"
+def test_number_is_written_as_a_number(value: object, whole: bool, messages: Messages) -> None:
+    messages.check(number_fix(value, whole=whole))
 
 
 @pytest.mark.parametrize(
@@ -88,12 +89,9 @@ def test_value_that_is_no_text_and_no_number_has_no_unit(place: str, value: Any)
     assert ": expected a text, got " in refused_at(place, value)
 
 
-def test_field_of_another_runtime_is_named() -> None:
+def test_field_of_another_runtime_is_named(messages: Messages) -> None:
     model = {**model_step()["model"], "factory": "steps:make"}
-    assert refused(document(steps=[model_step(model=model)])).endswith(
-        ".model.factory: unknown field; it is a field of runtime torch, not of "
-        "transformers. Remove it, or change runtime"
-    )
+    messages.check(refused(document(steps=[model_step(model=model)])))
 
 
 def test_long_list_of_names_is_left_out_next_to_a_suggestion() -> None:
@@ -104,20 +102,20 @@ def test_long_list_of_names_is_left_out_next_to_a_suggestion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "fix"),
+    ("place", "value"),
     [
-        ("spec.steps.1.replicas", 4, "got 4. Write replicas: {min: 4, max: 4}"),
-        ("spec.steps.1.replicas", -1, "got -1. Write replicas: {min: 1, max: 4}"),
-        ("spec.steps.1.replicas", True, "got true. Write replicas: {min: 1, max: 4}"),
-        ("spec.steps.1.resources.gpu", 0.5, "got 0.5: a process gets whole GPUs, "),
-        ("spec.steps.1.resources.gpu", "2", "got '2'. Write 2"),
-        ("spec.read.options.shuffle", "rows", ": a shuffle of rows would need all rows in memory"),
-        ("spec.read.options.shuffle", "Files", "is not one of files; did you mean 'files'?"),
+        ("spec.steps.1.replicas", 4),
+        ("spec.steps.1.replicas", -1),
+        ("spec.steps.1.replicas", True),
+        ("spec.steps.1.resources.gpu", 0.5),
+        ("spec.steps.1.resources.gpu", "2"),
+        ("spec.read.options.shuffle", "rows"),
+        ("spec.read.options.shuffle", "Files"),
     ],
     ids=short,
 )
-def test_settings_of_ray_are_translated(place: str, value: Any, fix: str) -> None:
-    assert fix in refused_at(place, value)
+def test_settings_of_ray_are_translated(place: str, value: Any, messages: Messages) -> None:
+    messages.check(refused_at(place, value))
 
 
 def test_empty_list_is_explained_with_an_example() -> None:

@@ -8,16 +8,13 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.models import HttpModel
+from plugins.messages import Messages
 from support.documents.http_models import chat, json_endpoint
 from support.documents.minimal import Document
 from support.documents.refusals import refused, running, short
 
 MODEL = "spec.steps[0].model"
 PICTURE = {"inputs": {"text": "text", "photo": "image"}, "images": ["photo"]}
-KEY = (
-    ": a key does not belong in the file: store it in a Secret, pass it in cluster.env and "
-    "name the variable in apiKeyEnv or headersFrom"
-)
 
 
 def refusal_of(model: Document) -> str:
@@ -64,77 +61,67 @@ def test_template_that_uses_every_input_is_accepted(model: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    "model",
     [
-        (chat(prompt="{text}"), ": 'text' is not an input. The inputs are question"),
-        (chat(system="{text}"), ": 'text' is not an input. The inputs are question"),
-        (chat(images=["photo"]), ": 'photo' is not an input. The inputs are question"),
-        (chat(**PICTURE, system="{photo}", prompt="{text}"),
-         ": '{photo}' is an image, and 'system' and 'messages' hold only text. Put the place into "
-         "'prompt'"),
-        (chat(prompt="Hello"), ": input 'question' is not used"),
-        (json_endpoint(body={"a": 1}), ": input 'value' is not used"),
-        (json_endpoint(body={"a": "{b}"}), ": 'b' is not an input. The inputs are value"),
-        (chat(inputs={"a": "text", "b": "text"}),
-         ": without a 'prompt' one input is sent as it is; here a, b"),
-        (chat(inputs={"photo": "image"}, images=["photo"]),
-         ": without a 'prompt' one input is sent as it is; here none is left"),
+        chat(prompt="{text}"),
+        chat(system="{text}"),
+        chat(images=["photo"]),
+        chat(**PICTURE, system="{photo}", prompt="{text}"),
+        chat(prompt="Hello"),
+        json_endpoint(body={"a": 1}),
+        json_endpoint(body={"a": "{b}"}),
+        chat(inputs={"a": "text", "b": "text"}),
+        chat(inputs={"photo": "image"}, images=["photo"]),
     ],
     ids=short,
-)  # fmt: skip
-def test_template_that_does_not_match_the_inputs_is_refused(model: Document, message: str) -> None:
-    assert refusal_of(model) == message
+)
+def test_template_that_does_not_match_the_inputs_is_refused(
+    model: Document, messages: Messages
+) -> None:
+    messages.check(refusal_of(model))
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{}", "{question!r}", "{question:>9}", "{question[0]}"])
 @pytest.mark.parametrize("field", ["prompt", "system"])
-def test_invalid_template_is_refused(field: str, text: str) -> None:
-    message = refusal_of(chat(**{field: text}))
-    assert message.startswith(f".{field}: ")
-    assert ": write {name} for an input, and double a literal brace" in message
+def test_invalid_template_is_refused(field: str, text: str, messages: Messages) -> None:
+    messages.check(refusal_of(chat(**{field: text})))
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    "model",
     [
-        (
-            {name: value for name, value in chat().items() if name != "name"},
-            ": chat needs a 'name': the model as the endpoint names it",
-        ),
-        (json_endpoint(body={}), ": json needs a 'body'"),
-        (chat(maxInputTokens=9), ": 'maxInputTokens' is for embeddings, not for chat"),
-        (chat(api="embeddings", tooLong="fail"), ": 'tooLong' needs 'maxInputTokens'"),
-        (
-            chat(api="embeddings", tooLong="windows", maxInputTokens=9),
-            ": tooLong: the endpoint cuts the text or not",
-        ),
-        (chat(nullInput="compute"), ": nullInput compute is for api json only"),
-        (json_endpoint(name="m"), ": 'name' is for chat, completions, embeddings, not for json"),
-        (json_endpoint(prompt="{value}"), ": 'prompt' is for chat, completions, embeddings, not"),
-        (chat(body={"a": "{question}"}), ": 'body' is for json, not for chat"),
-        (chat(resultType="number"), ": 'resultType' is for json, not for chat"),
-        (chat(resultPath="a"), ": 'resultPath' is for json, not for chat"),
-        (chat(api="embeddings", system="Hm."), ": 'system' is for chat, not for embeddings"),
-        (chat(api="completions", **PICTURE), ": 'images' is for chat, json, not for completions"),
-        (chat(url="https://a/v1/chat/completions"), ": 'url' is the base of the API: leave out"),
-        (chat(api="rerank"), ".api: 'rerank' is not one of chat, completions, embeddings, json"),
-        (chat(url="llm:8000"), ".url: expected an address that begins with http:// or https://"),
-        (chat(concurrency=0), ".concurrency: expected at least 1, got 0"),
+        {name: value for name, value in chat().items() if name != "name"},
+        json_endpoint(body={}),
+        chat(maxInputTokens=9),
+        chat(api="embeddings", tooLong="fail"),
+        chat(api="embeddings", tooLong="windows", maxInputTokens=9),
+        chat(nullInput="compute"),
+        json_endpoint(name="m"),
+        json_endpoint(prompt="{value}"),
+        chat(body={"a": "{question}"}),
+        chat(resultType="number"),
+        chat(resultPath="a"),
+        chat(api="embeddings", system="Hm."),
+        chat(api="completions", **PICTURE),
+        chat(url="https://a/v1/chat/completions"),
+        chat(api="rerank"),
+        chat(url="llm:8000"),
+        chat(concurrency=0),
     ],
     ids=short,
 )
-def test_field_of_another_api_is_refused(model: Document, message: str) -> None:
-    assert refusal_of(model).startswith(message)
+def test_field_of_another_api_is_refused(model: Document, messages: Messages) -> None:
+    messages.check(refusal_of(model))
 
 
 @pytest.mark.parametrize(
-    ("model", "place"),
+    "model",
     [
-        (chat(url="https://user:sk-secret1@llm.example/v1"), ".url"),
-        (json_endpoint(url="https://a/b?api-key=sk-secret1"), ".url"),
-        (json_endpoint(url="https://a/b?key=sk-secret1"), ".url"),
+        chat(url="https://user:sk-secret1@llm.example/v1"),
+        json_endpoint(url="https://a/b?api-key=sk-secret1"),
+        json_endpoint(url="https://a/b?key=sk-secret1"),
         *(
-            (json_endpoint(url=f"https://a/b?all=1&{name}=sk-secret1"), ".url")
+            json_endpoint(url=f"https://a/b?all=1&{name}=sk-secret1")
             for name in (
                 "subscription-key",
                 "code",
@@ -146,15 +133,15 @@ def test_field_of_another_api_is_refused(model: Document, message: str) -> None:
                 "password",
             )
         ),
-        (json_endpoint(body={"a": "{value}", "apiKey": "sk-secret1"}), ""),
-        (json_endpoint(body={"a": ["{value}", {"password": "sk-secret1"}]}), ""),
-        (chat(sampling={"extra": {"Authorization": "sk-secret1"}}), ""),
+        json_endpoint(body={"a": "{value}", "apiKey": "sk-secret1"}),
+        json_endpoint(body={"a": ["{value}", {"password": "sk-secret1"}]}),
+        chat(sampling={"extra": {"Authorization": "sk-secret1"}}),
     ],
     ids=short,
 )
-def test_api_key_in_the_file_is_refused_and_not_shown(model: Document, place: str) -> None:
+def test_api_key_in_the_file_is_refused_and_not_shown(model: Document, messages: Messages) -> None:
     message = refusal_of(model)
-    assert message.startswith(place + KEY)
+    messages.check(message)
     assert "sk-secret1" not in message
 
 

@@ -10,6 +10,7 @@ import pytest
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import ErrorPolicy
+from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step
 from support.documents.refusals import reading, reading_source, refused, refused_at, short, writing
 from support.documents.variations import REMOVED
@@ -39,19 +40,17 @@ def test_missing_section_is_named(field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("place", "value"),
     [
-        ("apiVersion", "batchinference.dev/v1",
-         "apiVersion: 'batchinference.dev/v1' is not one of batchinference.dev/v1beta1; "
-         "did you mean 'batchinference.dev/v1beta1'?"),
-        ("spec", None, "spec: expected a mapping, got null"),
-        ("metadata.name", REMOVED, "metadata.name: required, but missing. Add name: my-name"),
-        ("metadata.name", None, "metadata.name: expected a text, got null"),
+        ("apiVersion", "batchinference.dev/v1"),
+        ("spec", None),
+        ("metadata.name", REMOVED),
+        ("metadata.name", None),
     ],
     ids=short,
-)  # fmt: skip
-def test_section_of_wrong_type_is_refused(place: str, value: Any, message: str) -> None:
-    assert refused_at(place, value) == message
+)
+def test_section_of_wrong_type_is_refused(place: str, value: Any, messages: Messages) -> None:
+    messages.check(refused_at(place, value))
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 7, True])
@@ -65,9 +64,8 @@ def test_valid_name_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "1a", "-a", "a-", "a_b", "a.b", "é", "a\n", "a b"])
-def test_invalid_name_is_refused(name: str) -> None:
-    expected = "expected lower-case letters, digits and '-', beginning with a letter"
-    assert refused(document(name)) == f"metadata.name: {expected}, got {name!r}"
+def test_invalid_name_is_refused(name: str, messages: Messages) -> None:
+    messages.check(refused(document(name)))
 
 
 def test_name_has_at_most_40_characters() -> None:
@@ -84,17 +82,14 @@ def test_status_is_ignored() -> None:
     assert parse({**document(), "status": {"phase": "Whatever", "more": [1]}}).status
 
 
-def test_duplicate_step_names_are_refused() -> None:
+def test_duplicate_step_names_are_refused(messages: Messages) -> None:
     twice = document(steps=[model_step("embed"), model_step("other"), model_step("embed")])
-    assert refused(twice) == (
-        "spec.steps: steps[0] and steps[2] are named 'embed'. Rename one of them"
-    )
+    messages.check(refused(twice))
 
 
 @pytest.mark.parametrize("name", ["read", "write"])
-def test_names_of_reading_and_writing_are_refused(name: str) -> None:
-    message = f"spec: '{name}' is reserved as the name of a step. Choose another name"
-    assert refused(document(steps=[model_step(name)])) == message
+def test_names_of_reading_and_writing_are_refused(name: str, messages: Messages) -> None:
+    messages.check(refused(document(steps=[model_step(name)])))
 
 
 def test_steps_are_limited_to_32() -> None:
@@ -105,11 +100,9 @@ def test_steps_are_limited_to_32() -> None:
     )
 
 
-def test_label_from_path_requires_include_paths() -> None:
+def test_label_from_path_requires_include_paths(messages: Messages) -> None:
     label = {"name": "label", "labelFromPath": {"column": "class", "index": -2}}
-    assert refused(document(steps=[label])) == (
-        "spec: step 'label' needs the paths: set read.options.includePaths to true"
-    )
+    messages.check(refused(document(steps=[label])))
     read = {"format": "text", "paths": ["in"], "options": {"includePaths": True}}
     assert parse(document(steps=[label], read=read))
     read["options"] = {"pathColumn": "source"}
@@ -120,22 +113,19 @@ NAMES = ["a", "b", "a"]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "place"),
+    "wrong",
     [
-        (reading("parquet", columns=NAMES), "read.options.columns"),
-        (reading("csv", columnNames=NAMES), "read.options.columnNames"),
-        (reading("webdataset", suffixes=NAMES), "read.options.suffixes"),
-        (reading_source("lance", options={"columns": NAMES}), "read.options.columns"),
-        (
-            reading_source("sql", options={"shardKeys": NAMES, "overrideNumBlocks": 2}),
-            "read.options.shardKeys",
-        ),
-        (document(steps=[{"name": "one", "selectColumns": NAMES}]), "steps[0].selectColumns"),
-        (document(steps=[{"name": "one", "dropColumns": NAMES}]), "steps[0].dropColumns"),
-        (writing("json", columns=NAMES), "write.columns"),
-        (writing("json", partitionBy=NAMES), "write.partitionBy"),
+        reading("parquet", columns=NAMES),
+        reading("csv", columnNames=NAMES),
+        reading("webdataset", suffixes=NAMES),
+        reading_source("lance", options={"columns": NAMES}),
+        reading_source("sql", options={"shardKeys": NAMES, "overrideNumBlocks": 2}),
+        document(steps=[{"name": "one", "selectColumns": NAMES}]),
+        document(steps=[{"name": "one", "dropColumns": NAMES}]),
+        writing("json", columns=NAMES),
+        writing("json", partitionBy=NAMES),
     ],
     ids=short,
 )
-def test_duplicate_column_names_are_refused(wrong: Document, place: str) -> None:
-    assert refused(wrong) == f"spec.{place}: 'a' is named twice. Remove one of them"
+def test_duplicate_column_names_are_refused(wrong: Document, messages: Messages) -> None:
+    messages.check(refused(wrong))

@@ -13,6 +13,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration, DurationOrZero, seconds_of
 from batchinference.spec.lifecycle import Backoff, Deadlines, Retry, Ttl
 from batchinference.spec.phases import ENDED_PHASES, MEANINGS, TRANSITIONS, Phase, diagram
+from plugins.messages import Messages
 
 # --- durations --------------------------------------------------------------------------
 
@@ -40,8 +41,8 @@ def test_duration_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0s", "0h0m"])
-def test_duration_of_zero_is_refused_where_not_optional(text: str) -> None:
-    with pytest.raises(ValidationError, match="above zero, such as 90s"):
+def test_duration_of_zero_is_refused_where_not_optional(text: str, messages: Messages) -> None:
+    with messages.raises(ValidationError):
         TypeAdapter(Duration).validate_python(text)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.parsed import job
 from support.documents.refusals import accepted_at, refused_at, short
@@ -43,24 +44,20 @@ def test_storage_of_read_and_write_are_independent(side: str, endpoint: str) -> 
         *("https://minio/?key=hunter2", "https://minio#hunter2"),
     ],
 )
-def test_storage_endpoint_is_refused_and_not_shown(side: str, endpoint: str) -> None:
-    found = refused_at(f"spec.{side}.storage", {"endpoint": endpoint})
-    assert found == (
-        f"spec.{side}.storage.endpoint: expected an http:// or https:// address without user and "
-        "password, got a text (not shown)"
-    )
+def test_storage_endpoint_is_refused_and_not_shown(
+    side: str, endpoint: str, messages: Messages
+) -> None:
+    messages.check(refused_at(f"spec.{side}.storage", {"endpoint": endpoint}))
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ({"key": "hunter2"}, "key: unknown field. Use one of endpoint, region, anonymous"),
-        ({"anonymus": True}, "anonymus: unknown field; did you mean 'anonymous'?"),
-        ({"anonymous": "yes"}, "anonymous: expected true or false, got a text"),
-    ],
+    "value",
+    [{"key": "hunter2"}, {"anonymus": True}, {"anonymous": "yes"}],
     ids=short,
 )
-def test_storage_setting_is_refused_and_not_shown(value: dict[str, Any], message: str) -> None:
+def test_storage_setting_is_refused_and_not_shown(
+    value: dict[str, Any], messages: Messages
+) -> None:
     found = refused_at("spec.read.storage", value)
-    assert found.startswith(f"spec.read.storage.{message}")
+    messages.check(found)
     assert "hunter2" not in found

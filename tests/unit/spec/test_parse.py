@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec import SpecError, load_documents, parse, parse_one
+from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.refusals import refused_text, short
 from support.tiers import examples
@@ -87,83 +88,66 @@ def test_yaml_without_a_job_is_refused(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text",
     [
-        ("a: [", "line 1, column 5: expected the node content, but found '<stream end>'"),
-        ("a: b: c", "line 1, column 5: mapping values are not allowed here"),
-        ("a:\n  b: 1\n   c: 2", "line 3, column 5: mapping values are not allowed here"),
-        (
-            "a:\n  b: [1]\n   c: 2",
-            "line 3, column 4: the line begins in column 4, but the keys of the block that "
-            "begins in line 2 begin in column 3. Indent them alike",
-        ),
-        (
-            "a:\n  b: 1\n c: 2",
-            "line 3, column 2: the line begins in column 2, but the keys of the block that "
-            "begins in line 1 begin in column 1. Indent them alike",
-        ),
-        (
-            "a:\n  - b\n - c",
-            "line 3, column 2: the line begins in column 2, but the keys of the block that "
-            "begins in line 1 begin in column 1. Indent them alike",
-        ),
-        (
-            "a:\n  b: 1\n  - c",
-            "line 3, column 3: this is none of the keys of the block that begins in line 2.",
-        ),
-        ("a:\n\t- b", "line 2, column 1: found character '\\t' that cannot start any token"),
-        ("'open", "line 1, column 6: found unexpected end of stream"),
-        ("a: *b", "line 1, column 4: found undefined alias 'b'"),
-        ("a: @b", "line 1, column 4: found character '@' that cannot start any token"),
-        ("{a: f(b, 'c')}", "line 1, column 13: expected ',' or '}', but got '<scalar>'; add the "),
-        ("{a: b in [1, 2]}", "line 1, column 10: expected ',' or '}', but got '['; add the ','"),
-        ("? [a]\n: b", "line 1, column 3: found unhashable key"),
-        ("? {a: b}\n: b", "line 1, column 3: found unhashable key"),
-        ("<<: 1", "line 1, column 5: expected a mapping or list of mappings for merging, but"),
-        ("a: !own b", "line 1, column 4: could not determine a constructor for the tag '!own'"),
-        ("!!python/object/apply:os.system [ls]", "line 1, column 1: could not determine a const"),
-        ("a: \0", "unacceptable character #x0000: special characters are not allowed"),
-        ("a: \x1b[2J", "unacceptable character #x001b: special characters are not allowed"),
-        ("a: \ud800", "unacceptable character #xd800: special characters are not allowed"),
-        ("[" * 5000, "nested too deeply"),
-        ("{a: " * 3000 + "1" + "}" * 3000, "nested too deeply"),
-        ("- " * 5000 + "a", "nested too deeply"),
-        ("a: 2026-13-45", "line 1, column 4: cannot be read as timestamp; put it in quotes if it"),
-        ("a: 2026-01-02T25:00:00", "line 1, column 4: cannot be read as timestamp"),
-        ("a: 2026-01-02T03:04:05+99:00", "line 1, column 4: cannot be read as timestamp"),
-        ("a: !!timestamp b", "line 1, column 4: cannot be read as timestamp"),
-        ("a: !!int b", "line 1, column 4: cannot be read as int"),
-        ("a: !!float b", "line 1, column 4: cannot be read as float"),
-        ("a: !!bool b", "line 1, column 4: cannot be read as bool"),
-        ("a: !!binary x", "line 1, column 4: failed to decode base64 data"),
-        ("a: 0x_", "line 1, column 4: cannot be read as int"),
-        ("a: " + "9" * 5000, "line 1, column 4: cannot be read as int"),
-        ("a: 0x" + "f" * 5000, "line 1, column 4: cannot be read as int"),
-        ("2026-13-45: a", "line 1, column 1: cannot be read as timestamp"),
+        "a: [",
+        "a: b: c",
+        "a:\n  b: 1\n   c: 2",
+        "a:\n  b: [1]\n   c: 2",
+        "a:\n  b: 1\n c: 2",
+        "a:\n  - b\n - c",
+        "a:\n  b: 1\n  - c",
+        "a:\n\t- b",
+        "'open",
+        "a: *b",
+        "a: @b",
+        "{a: f(b, 'c')}",
+        "{a: b in [1, 2]}",
+        "? [a]\n: b",
+        "? {a: b}\n: b",
+        "<<: 1",
+        "a: !own b",
+        "!!python/object/apply:os.system [ls]",
+        "a: \0",
+        "a: \x1b[2J",
+        "a: \ud800",
+        "[" * 5000,
+        "{a: " * 3000 + "1" + "}" * 3000,
+        "- " * 5000 + "a",
+        "a: 2026-13-45",
+        "a: 2026-01-02T25:00:00",
+        "a: 2026-01-02T03:04:05+99:00",
+        "a: !!timestamp b",
+        "a: !!int b",
+        "a: !!float b",
+        "a: !!bool b",
+        "a: !!binary x",
+        "a: 0x_",
+        "a: " + "9" * 5000,
+        "a: 0x" + "f" * 5000,
+        "2026-13-45: a",
     ],
     ids=short,
 )
-def test_invalid_yaml_is_refused(text: str, reason: str) -> None:
+def test_invalid_yaml_is_refused(text: str, messages: Messages) -> None:
     found = refused_text(text)
-    assert found.startswith(f"not valid YAML: {reason}")
+    messages.check(found)
     assert "\n" not in found
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key"),
+    "text",
     [
-        (JOB + "kind: BatchInference\n", 8, "kind"),
-        (JOB.replace("paths: [in]", "paths: [in], paths: [in]"), 6, "paths"),
-        (JOB.replace("  name: job", "  name: job\n  'name': other"), 5, "name"),
-        (JOB + "status: {1: a, 1: b}\n", 8, "1"),
-        (JOB + "status: [{a: [{b: 1, b: 1}]}]\n", 8, "b"),
-        (OTHER + "kind: Pod\n", 4, "kind"),
+        JOB + "kind: BatchInference\n",
+        JOB.replace("paths: [in]", "paths: [in], paths: [in]"),
+        JOB.replace("  name: job", "  name: job\n  'name': other"),
+        JOB + "status: {1: a, 1: b}\n",
+        JOB + "status: [{a: [{b: 1, b: 1}]}]\n",
+        OTHER + "kind: Pod\n",
     ],
 )
-def test_yaml_duplicate_key_is_refused(text: str, line: int, key: str) -> None:
-    found = refused_text(text)
-    assert found.startswith(f"not valid YAML: line {line}, column ")
-    assert found.endswith(f": the key '{key}' is given twice. Remove one of them")
+def test_yaml_duplicate_key_is_refused(text: str, messages: Messages) -> None:
+    messages.check(refused_text(text))
 
 
 def test_yaml_keys_of_different_type_or_case_are_distinct() -> None:
@@ -207,23 +191,23 @@ spec:
 
 
 @pytest.mark.parametrize(
-    ("written", "message"),
+    "written",
     [
-        ("2026-01-02", ".name: expected a text, got 2026-01-02"),
-        ("1:30", ".name: expected a text, got 90"),
-        ("on", ".name: expected a text, got true"),
-        ("~", ".name: expected a text, got null"),
-        (".nan", ".name: expected a text, got nan"),
-        ("1e3", ".name: expected lower-case letters, digits and '-', beginning with"),
-        ("!!set {a}", ".name: expected a text, got {'a'}"),
-        ('"\\ud800"', ".name: expected a text of valid Unicode, got"),
-        ("&loop [*loop]", ".name: expected a text, got a list"),
-        ("job\n  on: x", ".True: as a key: Keys should be strings"),
+        "2026-01-02",
+        "1:30",
+        "on",
+        "~",
+        ".nan",
+        "1e3",
+        "!!set {a}",
+        '"\\ud800"',
+        "&loop [*loop]",
+        "job\n  on: x",
     ],
 )
-def test_yaml_name_of_another_type_is_refused(written: str, message: str) -> None:
+def test_yaml_name_of_another_type_is_refused(written: str, messages: Messages) -> None:
     text = JOB.replace("name: job", f"name: {written}")
-    assert refused_text(text).startswith(f"metadata{message}")
+    messages.check(refused_text(text))
 
 
 def test_yaml_aliases_do_not_enlarge_a_message() -> None:

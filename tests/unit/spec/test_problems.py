@@ -13,6 +13,7 @@ from batchinference.spec import Problem, SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.problems import problems_of
 from batchinference.spec.read import ReadImages
+from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import reading, refused, refused_at, short, writing
 from support.documents.v1alpha1 import as_v1alpha1, converted
@@ -25,16 +26,11 @@ def test_problem_is_shown_as_path_and_message() -> None:
     assert str(Problem("", "not valid YAML")) == "not valid YAML"
 
 
-def test_problems_are_reported_one_a_line() -> None:
-    expected = [
-        "spec.read.paths: required, but missing. Add paths: [./data]",
-        "spec.write.path: required, but missing",
-        "spec.error: unknown field; did you mean 'errors'?",
-    ]
+def test_problems_are_reported_one_a_line(messages: Messages) -> None:
     with pytest.raises(SpecError) as caught:
         parse(document(read={"format": "text"}, write={"format": "json"}, error={}))
-    assert str(caught.value).splitlines() == expected
-    assert [str(problem) for problem in caught.value.problems] == expected
+    messages.check(str(caught.value).splitlines())
+    messages.check([str(problem) for problem in caught.value.problems])
     paths = [problem.path for problem in caught.value.problems]
     assert paths == ["spec.read.paths", "spec.write.path", "spec.error"]
 
@@ -102,21 +98,18 @@ def test_value_in_a_message(value: Any, shown: str) -> None:
     assert found.endswith(QUOTES) is scalar
 
 
-def test_value_in_a_message_is_truncated() -> None:
+def test_value_in_a_message_is_truncated(messages: Messages) -> None:
     found = refused_at("spec.read.options.mode", "R" * 100_000)
-    assert found.startswith("spec.read.options.mode: 'RRRR")
-    assert found.endswith("RRR... is not one of RGB, RGBA, L, I;16")
+    messages.check(found)
     assert len(found) < 150
     assert len(refused_at("spec.steps.4.name", "N" * 100_000)) < 200
 
 
-def test_value_of_exponential_size_is_not_expanded() -> None:
+def test_value_of_exponential_size_is_not_expanded(messages: Messages) -> None:
     level: Any = "x"
     for _ in range(40):
         level = [level, level]  # 2**40 strings if expanded
-    assert refused_at("spec.read", level) == (
-        "spec.read: expected a mapping, got a list. Write read: {format: csv, paths: [./data]}"
-    )
+    messages.check(refused_at("spec.read", level))
 
 
 @pytest.mark.parametrize(
@@ -184,9 +177,8 @@ def test_key_must_be_a_string(key: Any, shown: str, got: str) -> None:
     assert refused(wrong) == f"spec.read.{shown}: as a key: Keys should be strings, got {got}"
 
 
-def test_key_may_resemble_the_marker_of_pydantic() -> None:
-    found = refused_at("spec.steps.1.model.inputs", {"[key]": 7})
-    assert found == f"spec.steps[1].model.inputs.[key]: expected a text, got 7. {QUOTES}"
+def test_key_may_resemble_the_marker_of_pydantic(messages: Messages) -> None:
+    messages.check(refused_at("spec.steps.1.model.inputs", {"[key]": 7}))
     assert refused({**document(), "[key]": 7}).startswith("[key]: unknown field. Use one of ")
 
 
@@ -257,40 +249,43 @@ def test_credentials_in_a_value_of_any_field_are_masked(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "new"),
+    ("place", "value"),
     [
-        ("spec.read.options.include_paths", True, "includePaths"),
-        ("spec.cluster.queue", "gpu", "queueName"),
-        ("spec.cluster.queuePriorityClass", "urgent", "queuePriorityClassName"),
-        ("spec.cluster.limits.gpu", 1, "devices"),
-        ("spec.cluster.limits.gpuHours", 1, "deviceHours"),
-        ("spec.cluster.limits.priority", 1, "the chart value policy.maxPriority"),
-        ("spec.errors.retry", True, "retryFailedRows"),
-        ("spec.steps.1.model.timeoutSeconds", 300, "timeout: 5m"),
-        ("spec.steps.1.model.timeoutSeconds", 90.5, "timeout: 1m31s"),
-        ("spec.steps.1.model.timeoutSeconds", "a", "timeout"),
+        ("spec.read.options.include_paths", True),
+        ("spec.cluster.queue", "gpu"),
+        ("spec.cluster.queuePriorityClass", "urgent"),
+        ("spec.cluster.limits.gpu", 1),
+        ("spec.cluster.limits.gpuHours", 1),
+        ("spec.cluster.limits.priority", 1),
+        ("spec.errors.retry", True),
+        ("spec.steps.1.model.timeoutSeconds", 300),
+        ("spec.steps.1.model.timeoutSeconds", 90.5),
+        ("spec.steps.1.model.timeoutSeconds", "a"),
     ],
 )
-def test_old_name_of_a_field_is_refused_with_the_new_name(place: str, value: Any, new: str) -> None:
-    assert f": was renamed. Use {new}" in refused_at(place, value).splitlines()[-1]
+def test_old_name_of_a_field_is_refused_with_the_new_name(
+    place: str, value: Any, messages: Messages
+) -> None:
+    messages.check(refused_at(place, value).splitlines()[-1])
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "new"),
+    ("place", "value"),
     [
-        ("spec.cluster.patches", [], "was removed. Use the fields of the pods"),
-        ("spec.cluster.volumes", [{"name": "a", "mountPath": "/a"}], "Use cluster.volumeMounts"),
-        ("spec.steps.0.repartition", {}, "was removed. Use batchSize"),
-        ("spec.steps.1.model.task", "decision", "'decision' was removed. Use a python step"),
-        ("spec.steps.1.model.runtime", "keras", "'keras' was removed. Use the runtime onnx"),
-        ("spec.read.format", "tfrecords", "'tfrecords' was removed. Use parquet"),
-        ("spec.write.format", "images", "'images' was removed. Use webdataset"),
+        ("spec.cluster.patches", []),
+        ("spec.cluster.volumes", [{"name": "a", "mountPath": "/a"}]),
+        ("spec.steps.0.repartition", {}),
+        ("spec.steps.1.model.task", "decision"),
+        ("spec.steps.1.model.runtime", "keras"),
+        ("spec.read.format", "tfrecords"),
+        ("spec.write.format", "images"),
     ],
+    ids=short,
 )
 def test_removed_field_or_value_is_refused_with_its_substitute(
-    place: str, value: Any, new: str
+    place: str, value: Any, messages: Messages
 ) -> None:
-    assert new in refused_at(place, value)
+    messages.check(refused_at(place, value))
 
 
 def test_messages_about_old_fields_convert_a_document() -> None:
@@ -314,8 +309,5 @@ def test_messages_about_old_fields_convert_a_document() -> None:
     assert converted(old) == new
 
 
-def test_old_version_is_refused_with_the_way_to_convert_it() -> None:
-    found = refused_at("apiVersion", "batchinference.dev/v1alpha1")
-    assert found.startswith("apiVersion: 'batchinference.dev/v1alpha1' is an older version. Use ")
-    assert "Use batchinference.dev/v1beta1" in found
-    assert "docs/upgrades.md" in found
+def test_old_version_is_refused_with_the_way_to_convert_it(messages: Messages) -> None:
+    messages.check(refused_at("apiVersion", "batchinference.dev/v1alpha1"))

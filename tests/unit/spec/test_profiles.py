@@ -8,6 +8,7 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.profiles import Profile, known_profiles
+from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.documents.refusals import refused, short
 
@@ -36,22 +37,22 @@ def test_profile_resource_is_accepted(resource: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    "fields",
     [
-        ({"resource": "NPU"}, ".resource: expected the resource of a device plugin"),
-        ({"resource": "huawei.com/"}, ".resource: expected the resource of a device plugin"),
-        ({"resource": "a/b\n"}, ".resource: expected the resource of a device plugin"),
-        ({"device": "npu:0"}, ".device: expected a PyTorch device type, such as"),
-        ({"device": "NPU"}, ".device: expected a PyTorch device type, such as"),
-        ({"kind": "npu"}, ".kind: unknown field. Use one of resource, device, nodeSelector"),
-        ({"tolerations": [{}]}, ".tolerations[0]: without a key, operator must be Exists"),
-        ({"env": [{"name": "A"}]}, ".env[0]: give exactly one of value and valueFrom"),
-        ("huawei.com/Ascend910", ": expected a mapping, got 'huawei.com/Ascend910'"),
+        {"resource": "NPU"},
+        {"resource": "huawei.com/"},
+        {"resource": "a/b\n"},
+        {"device": "npu:0"},
+        {"device": "NPU"},
+        {"kind": "npu"},
+        {"tolerations": [{}]},
+        {"env": [{"name": "A"}]},
+        "huawei.com/Ascend910",
     ],
     ids=short,
 )
-def test_profile_is_refused(fields: Any, message: str) -> None:
-    assert refused(with_profile(fields)).startswith(f"spec.cluster.profiles.XPU{message}")
+def test_profile_is_refused(fields: Any, messages: Messages) -> None:
+    messages.check(refused(with_profile(fields)))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a" * 64])

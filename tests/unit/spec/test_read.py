@@ -9,6 +9,7 @@ import pytest
 
 from batchinference.spec import SpecError, parse
 from batchinference.spec.read import FileOptions
+from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.refusals import (
     READ_OPTIONS,
@@ -20,10 +21,6 @@ from support.documents.refusals import (
 )
 from support.documents.variations import REMOVED
 
-EMPTY_LIST = ": expected at least 1 item, got 0. Add 1 item"
-SHORT = "expected at least 1 character, got ''"
-DELIMITER = ": expected one ASCII character or a tab, got "
-MARK = ": expected one ASCII character that is no letter, digit or space, or an empty text, got "
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
 FRAME_DEFAULTS = {"truncated": "fail", "size": None, "maxPixels": 64_000_000,
                   "orientation": "apply", "background": "white"}  # fmt: skip
@@ -31,26 +28,13 @@ IMAGE_DEFAULTS = {**FRAME_DEFAULTS, "mode": "RGB", "range": None}
 
 
 @pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        ([], EMPTY_LIST),
-        ([{}], "[0]: expected at least 1 item, got 0. Add 1 item"),
-        (["a"], "[0]: expected a mapping, got 'a'"),
-        (
-            [{"a": dt.date(2024, 1, 1)}],
-            "[0].a: JSON has no such value, got 2024-01-01. Write a date in quotes",
-        ),
-        (
-            [{"a": "x" * 70_000}],
-            ": at most 65536 bytes as JSON, here are 70011: put them into a file",
-        ),
-    ],
+    "items",
+    [[], [{}], ["a"], [{"a": dt.date(2024, 1, 1)}], [{"a": "x" * 70_000}]],
     ids=short,
 )
-def test_invalid_items_are_refused(items: Any, message: str) -> None:
-    with pytest.raises(SpecError) as refused:
+def test_invalid_items_are_refused(items: Any, messages: Messages) -> None:
+    with messages.raises(SpecError):
         parse(document(read={"format": "items", "items": items}))
-    assert str(refused.value) == f"spec.read.items{message}"
 
 
 def test_format_accepts_its_own_options() -> None:
@@ -71,21 +55,18 @@ def test_format_refuses_options_of_other_formats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("format_", "option", "nearest"),
+    ("format_", "option"),
     [
-        ("parquet", "colums", "columns"),
-        ("csv", "columns", "columnNames"),
-        ("images", "sise", "size"),
-        ("video", "resize", "size"),
-        ("video", "include_timestamp", "includeTimestamps"),
-        ("audio", "samplerate", "sampleRate"),
+        ("parquet", "colums"),
+        ("csv", "columns"),
+        ("images", "sise"),
+        ("video", "resize"),
+        ("video", "include_timestamp"),
+        ("audio", "samplerate"),
     ],
 )
-def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest: str) -> None:
-    assert refused(reading(format_, **{option: 1})) == (
-        f"spec.read.options.{option}: unknown option '{option}' for {format_}"
-        f"; did you mean '{nearest}'?"
-    )
+def test_unknown_option_suggests_the_nearest(format_: str, option: str, messages: Messages) -> None:
+    messages.check(refused(reading(format_, **{option: 1})))
 
 
 @pytest.mark.parametrize(
@@ -121,11 +102,11 @@ def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-9", "hex", "rot13", "undefined", "idna", "a\0"])
 @pytest.mark.parametrize("format_", ["text", "csv"])
-def test_encodings_that_are_not_for_text_are_refused(format_: str, encoding: str) -> None:
+def test_encodings_that_are_not_for_text_are_refused(
+    format_: str, encoding: str, messages: Messages
+) -> None:
     read = {"format": format_, "paths": ["in"], "options": {"encoding": encoding}}
-    message = refused(document(read=read))
-    expected = f"encoding: Python knows no such encoding of text, got {encoding!r}. Use"
-    assert f"spec.read.options.{expected}" in message
+    messages.check(refused(document(read=read)))
 
 
 @pytest.mark.parametrize(
@@ -143,45 +124,36 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format_", "option", "value", "message"),
+    ("format_", "option", "value"),
     [
-        ("images", "includePaths", "yes", ": expected true or false, got 'yes'"),
-        ("text", "fileExtensions", [], EMPTY_LIST),
-        ("text", "fileExtensions", [""], f"[0]: {SHORT}"),
-        ("text", "fileExtensions", ["t" * 17],
-         "[0]: expected at most 16 characters, got 17. Remove 1 character"),
-        ("text", "fileExtensions", ["t"] * 33,
-         ": expected at most 32 items, got 33. Remove 1 item"),
-        ("images", "mode", "RGBa",
-         ": 'RGBa' is not one of RGB, RGBA, L, I;16; did you mean 'RGBA'?"),
-        ("images", "range", [5, 5], ": black (5) must be less than white (5). Swap or change them"),
-        ("video", "background", "red", ": expected a colour: black, gray, white, or one such as "
-         "'#ff8000', got 'red'"),
-        ("images", "size", [0, 9], "[0]: expected at least 1, got 0. Write 1 or more"),
-        ("images", "size", [9, 65537],
-         "[1]: expected at most 65536, got 65537. Write 65536 or less"),
-        ("csv", "delimiter", "", f"{DELIMITER}''"),
-        ("csv", "delimiter", "\n", f"{DELIMITER}'\\n'"),
-        ("csv", "delimiter", "é", f"{DELIMITER}'é'"),
-        ("csv", "quote", "a", f"{MARK}'a'"),
-        ("csv", "escape", "\t", f"{MARK}'\\t'"),
-        ("csv", "comment", "é", f"{MARK}'é'"),
-        ("csv", "skipLines", -1, ": expected at least 0, got -1. Write 0 or more"),
-        ("csv", "decimal", ";", ": ';' is not one of ., ,"),
-        ("csv", "nullValues", ["-", "-"], ": '-' is named twice. Remove one of them"),
-        ("manifest", "allow", ["intranet"],
-         "[0]: expected the beginning of an address such as s3://bucket/, or of an absolute "
-         "path, got 'intranet'"),
-        ("manifest", "allow", ["http://host:99999/"],
-         "[0]: not a valid prefix: its port is invalid, "
-         "got 'http://host:99999/'"),
+        ("images", "includePaths", "yes"),
+        ("text", "fileExtensions", []),
+        ("text", "fileExtensions", [""]),
+        ("text", "fileExtensions", ["t" * 17]),
+        ("text", "fileExtensions", ["t"] * 33),
+        ("images", "mode", "RGBa"),
+        ("images", "range", [5, 5]),
+        ("video", "background", "red"),
+        ("images", "size", [0, 9]),
+        ("images", "size", [9, 65537]),
+        ("csv", "delimiter", ""),
+        ("csv", "delimiter", "\n"),
+        ("csv", "delimiter", "é"),
+        ("csv", "quote", "a"),
+        ("csv", "escape", "\t"),
+        ("csv", "comment", "é"),
+        ("csv", "skipLines", -1),
+        ("csv", "decimal", ";"),
+        ("csv", "nullValues", ["-", "-"]),
+        ("manifest", "allow", ["intranet"]),
+        ("manifest", "allow", ["http://host:99999/"]),
     ],
     ids=short,
-)  # fmt: skip
+)
 def test_option_out_of_range_is_refused(
-    format_: str, option: str, value: Any, message: str
+    format_: str, option: str, value: Any, messages: Messages
 ) -> None:
-    assert refused(reading(format_, **{option: value})) == f"spec.read.options.{option}{message}"
+    messages.check(refused(reading(format_, **{option: value})))
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ";", "|", " ", "~"])
@@ -190,22 +162,21 @@ def test_csv_delimiter_is_accepted(delimiter: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("place", "value"),
     [
-        ("paths", REMOVED, "spec.read.paths: required, but missing. Add paths: [./data]"),
-        ("paths", "s3://in/",
-         "spec.read.paths: expected a list, got 's3://in/'. Write the items in brackets: [a, b]"),
-        ("paths", [],
-         "spec.read.paths: expected at least 1 item, got 0. Write paths: [./data]"),
-        ("paths", ["in"] * 257,
-         "spec.read.paths: expected at most 256 items, got 257. Remove 1 item"),
-        ("path", "s3://in/", "spec.read.path: unknown field; did you mean 'paths'?"),
-        ("options", None, "spec.read.options: expected a mapping, got null"),
+        ("paths", REMOVED),
+        ("paths", "s3://in/"),
+        ("paths", []),
+        ("paths", ["in"] * 257),
+        ("path", "s3://in/"),
+        ("options", None),
     ],
     ids=short,
-)  # fmt: skip
-def test_paths_or_options_of_wrong_type_are_refused(place: str, value: Any, message: str) -> None:
-    assert refused_at(f"spec.read.{place}", value) == message
+)
+def test_paths_or_options_of_wrong_type_are_refused(
+    place: str, value: Any, messages: Messages
+) -> None:
+    messages.check(refused_at(f"spec.read.{place}", value))
 
 
 def test_paths_up_to_256_are_accepted() -> None:
@@ -224,8 +195,8 @@ def test_paths_up_to_256_are_accepted() -> None:
     ],
     ids=short,
 )
-def test_characters_of_csv_must_differ(options: dict[str, Any]) -> None:
-    assert "two of them are the same character" in refused(reading("csv", **options))
+def test_characters_of_csv_must_differ(options: dict[str, Any], messages: Messages) -> None:
+    messages.check(refused(reading("csv", **options)))
 
 
 def test_csv_may_have_no_quotes_and_no_escape_character() -> None:

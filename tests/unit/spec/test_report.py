@@ -86,6 +86,7 @@ def test_report_is_json_with_camel_case_names() -> None:
         "versions": {},
         "notes": [],
         "warnings": [],
+        "faultyNodes": [],
         "version": "0.1.0",
     }
 

@@ -12,6 +12,7 @@ import pytest
 from batchinference.spec import parse
 from batchinference.spec.accelerators import RAY_NAMES, wrong_case_of
 from batchinference.spec.resources import Resources
+from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import refused, short
 
@@ -46,17 +47,15 @@ def test_accelerator_type_is_accepted(name: str, devices: Document) -> None:
 
 
 @pytest.mark.parametrize(("written", "known"), [("t4", "T4"), ("ASCEND910b", "Ascend910B")])
-def test_accelerator_type_in_wrong_case_is_refused(written: str, known: str) -> None:
+def test_accelerator_type_in_wrong_case_is_refused(
+    written: str, known: str, messages: Messages
+) -> None:
     assert wrong_case_of(known) is None
-    assert refused(with_resources(gpu=1, acceleratorType=written)).startswith(
-        f"{FIELD}: Ray knows no acceleratorType '{written}'; did you mean '{known}'?"
-    )
+    messages.check(refused(with_resources(gpu=1, acceleratorType=written)))
 
 
-def test_accelerator_type_requires_devices() -> None:
-    assert refused(with_resources(cpu=2, acceleratorType="T4")).startswith(
-        f"{FIELD}: 'acceleratorType' is the type of the devices: request devices with gpu or custom"
-    )
+def test_accelerator_type_requires_devices(messages: Messages) -> None:
+    messages.check(refused(with_resources(cpu=2, acceleratorType="T4")))
 
 
 @pytest.mark.parametrize("name", ["", "-T4", "T4 ", "T4:1", "é", "T" * 64])
@@ -72,44 +71,39 @@ def test_custom_resource_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("custom", "message"),
+    "custom",
     [
-        ({"NPU": 0}, ".custom.NPU: expected at least 1, got 0"),
-        ({"NPU": 0.5}, ".custom.NPU: expected a whole number"),
-        ({"NPU": 10001}, ".custom.NPU: expected at most 10000"),
-        (["NPU"], ".custom: expected a mapping, got a list"),
-        ({"a b": 1}, ".custom.a b: as a key: expected letters, digits, '-', '_' and '.'"),
-        ({"NPU\n": 1}, ".custom.'NPU\\n': as a key: expected letters, digits"),
-        ({"N" * 64: 1}, f".custom.{'N' * 60}...: as a key: expected at most 63"),
-        ({str(n): 1 for n in range(9)}, ".custom: expected at most 8 items"),
-        ({"GPU": 1}, ": 'GPU' is not a custom resource: use the field 'gpu'"),
-        ({"memory": 1}, ": 'memory' is not a custom resource: use the field 'memory'"),
+        {"NPU": 0},
+        {"NPU": 0.5},
+        {"NPU": 10001},
+        ["NPU"],
+        {"a b": 1},
+        {"NPU\n": 1},
+        {"N" * 64: 1},
+        {str(n): 1 for n in range(9)},
+        {"GPU": 1},
+        {"memory": 1},
     ],
     ids=short,
 )
-def test_custom_resource_is_refused(custom: Any, message: str) -> None:
-    assert refused(with_resources(custom=custom)).startswith(FIELD + message)
+def test_custom_resource_is_refused(custom: Any, messages: Messages) -> None:
+    messages.check(refused(with_resources(custom=custom)))
 
 
-def test_custom_resource_of_a_function_is_refused() -> None:
+def test_custom_resource_of_a_function_is_refused(messages: Messages) -> None:
     step = python_step("own", "module:function", resources={"custom": {"NPU": 1}})
-    assert "'custom' is for a class, and 'module:function' is a function" in refused(
-        document(steps=[step])
-    )
+    messages.check(refused(document(steps=[step])))
 
 
 @pytest.mark.parametrize("memory", ["0", "1", "1k", "64Ki", "500M", "511.9Mi"])
-def test_memory_below_512mi_is_refused(memory: str) -> None:
-    message = f"expected at least 512Mi (Ray itself needs that much), got '{memory}'"
-    assert refused(with_resources(memory=memory)) == f"{FIELD}.memory: {message}"
+def test_memory_below_512mi_is_refused(memory: str, messages: Messages) -> None:
+    messages.check(refused(with_resources(memory=memory)))
     cluster = {"workers": {"memory": memory}}
-    assert refused(document(cluster=cluster)) == f"spec.cluster.workers.memory: {message}"
+    messages.check(refused(document(cluster=cluster)))
 
 
-def test_memory_request_below_1mi_is_refused() -> None:
+def test_memory_request_below_1mi_is_refused(messages: Messages) -> None:
     for memory in ("0", "1", "64", "1k", "1023Ki"):
-        found = refused(document(cluster={"requests": {"memory": memory}}))
-        message = f"expected at least 1Mi (a unit is missing), got '{memory}'"
-        assert found == f"spec.cluster.requests.memory: {message}"
+        messages.check(refused(document(cluster={"requests": {"memory": memory}})))
     for memory in ("1Mi", "64Mi", "1024Ki"):
         assert parse(document(cluster={"requests": {"memory": memory}})), memory

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import pytest
 from pydantic import BaseModel, Field
 
 from batchinference.spec.schema import expanded_schema, structural_schema
+from plugins.messages import Messages
 
 
 class Small(BaseModel):
@@ -87,7 +87,7 @@ def test_default_in_a_list_item_is_omitted() -> None:
     assert "default" not in listed["boxes"]["items"]["properties"]["mine"]
 
 
-def test_union_with_conflicting_types_is_refused() -> None:
+def test_union_with_conflicting_types_is_refused(messages: Messages) -> None:
     class Number(BaseModel):
         kind: Literal["number"]
         value: int
@@ -99,15 +99,15 @@ def test_union_with_conflicting_types_is_refused() -> None:
     class Either(BaseModel):
         either: Annotated[Number | Word, Field(discriminator="kind")]
 
-    with pytest.raises(ValueError, match="variants of kind have different schemas for value"):
+    with messages.raises(ValueError):
         structural_schema(Either)
 
 
-def test_union_without_a_tag_is_refused() -> None:
+def test_union_without_a_tag_is_refused(messages: Messages) -> None:
     class Free(BaseModel):
         free: int | str
 
-    with pytest.raises(ValueError, match="no structural form for"):
+    with messages.raises(ValueError):
         structural_schema(Free)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.read import ReadHuggingface, ReadLance, ReadSql
+from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.documents.parsed import label_step
 from support.documents.refusals import SOURCES, reading_source, refused, short
@@ -23,40 +24,37 @@ def test_source_accepts_all_its_fields(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "message"),
+    "read",
     [
-        ({"format": "sql", "url": "sqlite:///a.db"}, ".query: required, but missing"),
-        ({"format": "sql", "query": "SELECT 1"}, ": give exactly one of url and urlEnv"),
-        ({"format": "sql", "query": "SELECT 1", "url": "sqlite:///a.db", "urlEnv": "A"},
-         ": give exactly one of url and urlEnv"),
-        ({"format": "sql", "query": "SELECT 1", "urlEnv": "data base"},
-         ".urlEnv: expected letters, digits"),
-        ({"format": "huggingface"}, ".name: required, but missing"),
-        ({"format": "lance", "paths": ["a.lance"]}, ".path: required, but missing"),
-        ({"format": "lance", "path": "ftp://a"}, ".path: the scheme 'ftp://' is not supported"),
+        {"format": "sql", "url": "sqlite:///a.db"},
+        {"format": "sql", "query": "SELECT 1"},
+        {"format": "sql", "query": "SELECT 1", "url": "sqlite:///a.db", "urlEnv": "A"},
+        {"format": "sql", "query": "SELECT 1", "urlEnv": "data base"},
+        {"format": "huggingface"},
+        {"format": "lance", "paths": ["a.lance"]},
+        {"format": "lance", "path": "ftp://a"},
     ],
     ids=short,
-)  # fmt: skip
-def test_source_requires_its_fields(read: Document, message: str) -> None:
-    assert f"spec.read{message}" in refused(document(read=read))
+)
+def test_source_requires_its_fields(read: Document, messages: Messages) -> None:
+    messages.check(refused(document(read=read)))
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options"),
     [
-        ("sql", {"shardKeys": ["id"]}, "'shardKeys' and an 'overrideNumBlocks' above 1 need"),
-        ("sql", {"overrideNumBlocks": 2}, "'shardKeys' and an 'overrideNumBlocks' above 1"),
-        ("sql", {"shardKeys": ["id; DROP TABLE t"], "overrideNumBlocks": 2},
-         "expected an SQL name: letters, digits, '_' and '.'"),
-        ("sql", {"limit": 3}, "spec.read.options: 'limit' belongs in the query, in the SQL"),
-        ("huggingface", {"stream": True}, "did you mean 'streaming'?"),
-        ("huggingface", {"limit": 0}, "expected at least 1, got 0"),
-        ("lance", {"includePaths": True}, "unknown option 'includePaths' for lance"),
+        ("sql", {"shardKeys": ["id"]}),
+        ("sql", {"overrideNumBlocks": 2}),
+        ("sql", {"shardKeys": ["id; DROP TABLE t"], "overrideNumBlocks": 2}),
+        ("sql", {"limit": 3}),
+        ("huggingface", {"stream": True}),
+        ("huggingface", {"limit": 0}),
+        ("lance", {"includePaths": True}),
     ],
     ids=short,
-)  # fmt: skip
-def test_source_option_is_refused(name: str, options: dict[str, Any], message: str) -> None:
-    assert message in refused(reading_source(name, options=options))
+)
+def test_source_option_is_refused(name: str, options: dict[str, Any], messages: Messages) -> None:
+    messages.check(refused(reading_source(name, options=options)))
 
 
 @pytest.mark.parametrize(
@@ -70,10 +68,9 @@ def test_source_option_is_refused(name: str, options: dict[str, Any], message: s
         f"postgresql://user:{SECRET}/2@host/db",
     ],
 )
-def test_sql_password_in_the_file_is_refused_and_not_shown(url: str) -> None:
+def test_sql_password_in_the_file_is_refused_and_not_shown(url: str, messages: Messages) -> None:
     found = refused(reading_source("sql", url=url))
-    assert found.startswith("spec.read.url: a password does not belong in the file")
-    assert "urlEnv" in found
+    messages.check(found)
     assert SECRET not in found
 
 
@@ -138,11 +135,7 @@ def test_lance_path_can_be_moved() -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_source_has_no_paths_for_labels(name: str) -> None:
+def test_source_has_no_paths_for_labels(name: str, messages: Messages) -> None:
     job = reading_source(name)
     job["spec"]["steps"] = [label_step()]
-    format_ = job["spec"]["read"]["format"]
-    assert (
-        f"step 'label' needs the paths: rows of {format_} come from no file. Remove labelFromPath"
-        in refused(job)
-    )
+    messages.check(refused(job))

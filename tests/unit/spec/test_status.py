@@ -91,7 +91,6 @@ def test_condition_requires_all_fields_of_kubernetes(field: str) -> None:
         {"progress": {"rows": 1, "percent": 101}},
         {"progress": {"rows": 1, "percent": -1}},
         {"counts": {"read": 1, "written": 1, "failed": -1, "filtered": 0}},
-        {"counts": {"read": 1}},
         {"conditions": [{**CONDITION, "status": "Maybe"}]},
         {"conditions": [CONDITION] * 9},
         {"attempts": [{"number": 0, "rayJobName": "job-0"}]},

@@ -11,6 +11,7 @@ import yaml
 
 from batchinference.spec import parse
 from batchinference.spec.steps import Replicas, Step
+from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import READ_OPTIONS, refused, short
 from support.documents.variations import REMOVED
@@ -31,7 +32,6 @@ KINDS: dict[str, Any] = {
 """The kinds of steps, and a valid example of each."""
 POOL_FIELDS: dict[str, Any] = {"batchSize": 8, "replicas": {"max": 2}, "resources": {"cpu": 2}}
 STEP = "spec.steps[0]"
-BATCH_SIZE = ".batchSize: expected a whole number from 1 to 1000000, or 'auto', got"
 
 
 def with_step(**fields: Any) -> Document:
@@ -55,32 +55,20 @@ def test_step_has_the_kind_of_its_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "message"),
-    [
-        ([], f"no action. Add one of {', '.join(KINDS)}"),
-        (
-            ["filter", "dropColumns"],
-            "filter and dropColumns, but a step has one action. Move dropColumns to another step",
-        ),
-        (
-            ["model", "python", "filter"],
-            "model and python and filter, but a step has one action. Move python and filter to "
-            "another step",
-        ),
-    ],
+    "held",
+    [[], ["filter", "dropColumns"], ["model", "python", "filter"]],
+    ids=short,
 )
-def test_step_requires_exactly_one_kind(held: list[str], message: str) -> None:
-    found = refused(with_step(**{kind: KINDS[kind] for kind in held}))
-    assert found == f"{STEP}: step 'step' has {message}"
+def test_step_requires_exactly_one_kind(held: list[str], messages: Messages) -> None:
+    messages.check(refused(with_step(**{kind: KINDS[kind] for kind in held})))
 
 
 @pytest.mark.parametrize("field", POOL_FIELDS)
-def test_pool_fields_are_for_models_and_classes(field: str) -> None:
+def test_pool_fields_are_for_models_and_classes(field: str, messages: Messages) -> None:
     for kind in ("model", "python"):
         assert first_step(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]})), kind
-    for kind in KINDS.keys() - {"model", "python"}:
-        message = refused(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]}))
-        assert message == f"{STEP}: '{field}' does not apply to a {kind} step. Remove it"
+    for kind in sorted(KINDS.keys() - {"model", "python"}):
+        messages.check(refused(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]})))
 
 
 @pytest.mark.parametrize(
@@ -102,40 +90,34 @@ def test_callable_in_capwords_is_a_class(callable_: str, is_class: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("fields", "field"),
+    "fields",
     [
-        ({"replicas": {"max": 2}}, "replicas"),
-        ({"replicas": {}}, "replicas"),
-        ({"resources": {"gpu": 1}}, "gpu"),
-        ({"resources": {"memory": "1Gi"}}, "memory"),
-        ({"resources": {"gpu": 1}, "replicas": {"max": 2}}, "replicas"),
+        {"replicas": {"max": 2}},
+        {"replicas": {}},
+        {"resources": {"gpu": 1}},
+        {"resources": {"memory": "1Gi"}},
+        {"resources": {"gpu": 1}, "replicas": {"max": 2}},
     ],
 )
-def test_function_with_replicas_is_refused(fields: Document, field: str) -> None:
-    assert refused(with_step(python={"callable": "module:function"}, **fields)) == (
-        f"{STEP}: '{field}' is for a class, and 'module:function' is a function, which runs "
-        "wherever a CPU is free (a class has a name in CapWords)"
-    )
+def test_function_with_replicas_is_refused(fields: Document, messages: Messages) -> None:
+    messages.check(refused(with_step(python={"callable": "module:function"}, **fields)))
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    "fields",
     [
-        ({"size": 1}, ".size: expected at least 2, got 1"),
-        ({"overlap": 51}, ": overlap is more than half of size (51 of 100)"),
-        ({"unit": "tokens"}, ": unit tokens needs a 'tokenizer'"),
-        ({"tokenizer": "org/model"}, ": unit tokens needs a 'tokenizer'"),
-        ({"revision": "v1"}, ": unit tokens needs a 'tokenizer'"),
-        (
-            {"unit": "tokens", "tokenizer": "./model", "revision": "v1"},
-            ": 'revision' is for models",
-        ),
-        ({"column": "chunk_start"}, ": column: the step adds chunk_index, chunk_start"),
+        {"size": 1},
+        {"overlap": 51},
+        {"unit": "tokens"},
+        {"tokenizer": "org/model"},
+        {"revision": "v1"},
+        {"unit": "tokens", "tokenizer": "./model", "revision": "v1"},
+        {"column": "chunk_start"},
     ],
+    ids=short,
 )
-def test_chunk_is_refused(fields: Document, message: str) -> None:
-    found = refused(with_step(chunk={**KINDS["chunk"], **fields}))
-    assert found.startswith(f"{STEP}.chunk{message}")
+def test_chunk_is_refused(fields: Document, messages: Messages) -> None:
+    messages.check(refused(with_step(chunk={**KINDS["chunk"], **fields})))
 
 
 def test_batch_size_and_cpus_without_replicas_are_accepted() -> None:
@@ -158,67 +140,62 @@ def test_label_index_is_accepted(index: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    "fields",
     [
-        ({"name": "Step"}, ".name: expected lower-case letters, digits and '-', beginning with"),
-        ({"name": "s" * 41}, ".name: expected at most 40 characters, got 41"),
-        ({"name": REMOVED}, ".name: required, but missing"),
-        ({"name": False}, ".name: expected a text, got false"),
-        ({"batchSize": 0}, f"{BATCH_SIZE} 0"),
-        ({"batchSize": 1000001}, BATCH_SIZE),
-        ({"batchSize": 8.0}, f"{BATCH_SIZE} 8.0"),
-        ({"batchSize": "most"}, BATCH_SIZE),
-        ({"batch_size": 8}, ".batch_size: unknown field; did you mean 'batchSize'?"),
-        ({"replicas": 2}, ".replicas: expected a mapping, got 2"),
-        ({"replicas": {"min": 0}}, ".replicas.min: expected at least 1"),
-        ({"replicas": {"max": 10001}},
-         ".replicas.max: expected at most 10000"),
-        ({"replicas": {"min": 3, "max": 2}}, ".replicas: min (3) is above max (2)"),
-        ({"replicas": {"min": 3}}, ".replicas: min (3) is above max (1)"),
-        ({"resources": {"memory": "8gb"}},
-         ".resources.memory: expected a quantity of memory such as 512Mi or 8Gi, got '8gb'"),
+        {"name": "Step"},
+        {"name": "s" * 41},
+        {"name": REMOVED},
+        {"name": False},
+        {"batchSize": 0},
+        {"batchSize": 1000001},
+        {"batchSize": 8.0},
+        {"batchSize": "most"},
+        {"batch_size": 8},
+        {"replicas": 2},
+        {"replicas": {"min": 0}},
+        {"replicas": {"max": 10001}},
+        {"replicas": {"min": 3, "max": 2}},
+        {"replicas": {"min": 3}},
+        {"resources": {"memory": "8gb"}},
     ],
     ids=short,
-)  # fmt: skip
-def test_field_of_a_step_is_refused(fields: Document, message: str) -> None:
+)
+def test_field_of_a_step_is_refused(fields: Document, messages: Messages) -> None:
     job = with_step(**{"python": KINDS["python"], **fields})
-    assert refused(job).startswith(STEP + message)
+    messages.check(refused(job))
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "message"),
+    ("kind", "value"),
     [
-        ("labelFromPath", {"column": "c"}, ".index: required, but missing"),
-        ("labelFromPath", {"column": "", "index": 1}, ".column: expected at least 1"),
-        ("labelFromPath", {"column": "c", "index": "1"}, ".index: expected a whole number"),
-        ("labelFromPath", {"column": "c", "index": 101}, ".index: expected at most 100"),
-        ("labelFromPath", {"column": "c", "index": -101}, ".index: expected at least"),
-        ("labelFromPath", "class", ": expected a mapping, got 'class'"),
-        ("selectColumns", [], ": expected at least 1 item, got 0"),
-        ("selectColumns", ["a"] * 257, ": expected at most 256 items, got 257"),
-        ("dropColumns", ["c" * 129], "[0]: expected at most 128 characters, got 129"),
-        ("filter", "print(a)",
-         ": unknown function 'print', got 'print(a)'. Use one of col, len, lower, upper"),
+        ("labelFromPath", {"column": "c"}),
+        ("labelFromPath", {"column": "", "index": 1}),
+        ("labelFromPath", {"column": "c", "index": "1"}),
+        ("labelFromPath", {"column": "c", "index": 101}),
+        ("labelFromPath", {"column": "c", "index": -101}),
+        ("labelFromPath", "class"),
+        ("selectColumns", []),
+        ("selectColumns", ["a"] * 257),
+        ("dropColumns", ["c" * 129]),
+        ("filter", "print(a)"),
     ],
     ids=short,
-)  # fmt: skip
-def test_value_of_a_step_kind_is_refused(kind: str, value: Any, message: str) -> None:
-    assert refused(with_step(**{kind: value})).startswith(f"{STEP}.{kind}{message}")
+)
+def test_value_of_a_step_kind_is_refused(kind: str, value: Any, messages: Messages) -> None:
+    messages.check(refused(with_step(**{kind: value})))
 
 
 @pytest.mark.parametrize(
-    ("flow", "advice"),
+    "flow",
     [
-        ("{p: matches(n, 2), q: n}", "is also wrong: the last argument of matches()"),
-        ("{p: round(n, 2)}", "is also wrong: unknown function 'round'"),
-        ("{p: n in (1, 2)}", 'Write the expression in quotes: p: "n in (1, 2)"'),
-        ("{p: n in (1, 2, 3), q: n}", 'Write the expression in quotes: p: "n in (1, 2, 3)"'),
+        "{p: matches(n, 2), q: n}",
+        "{p: round(n, 2)}",
+        "{p: n in (1, 2)}",
+        "{p: n in (1, 2, 3), q: n}",
     ],
 )
-def test_expression_that_yaml_divides_at_a_comma_is_refused(flow: str, advice: str) -> None:
-    message = refused(with_step(addColumns=yaml.safe_load(flow)))
-    assert message.startswith(f"{STEP}.addColumns: in {{...}}, a comma ends a value")
-    assert advice in message
+def test_expression_that_yaml_divides_at_a_comma_is_refused(flow: str, messages: Messages) -> None:
+    messages.check(refused(with_step(addColumns=yaml.safe_load(flow))))
 
 
 def test_null_expression_is_no_divided_one() -> None:
@@ -231,27 +208,19 @@ def local(batch: object) -> object:
 
 
 @pytest.mark.parametrize(
-    ("callable_", "fix"),
-    [
-        (local, f". Write '{__name__}:local'"),
-        (Path, f". Write '{Path.__module__}:Path'"),
-        (print, ". Put it into a file such as steps.py, and write 'steps:print'"),
-        (lambda batch: batch, ". Put a function into a file such as steps.py, and write 'st"),
-        ("my-steps:f", ". A module cannot have '-' in its name: rename it, and write my_steps:f"),
-        ("a.b-c-d:E.f", ". A module cannot have '-' in its name: rename it, and write a.b_c_d:E.f"),
-    ],
+    "callable_",
+    [local, Path, print, lambda batch: batch, "my-steps:f", "a.b-c-d:E.f"],
     ids=["function", "class", "builtin", "lambda", "module", "package"],
 )
-def test_callable_that_is_not_named_has_a_fix(callable_: object, fix: str) -> None:
-    assert fix in refused(with_step(python={"callable": callable_}))
+def test_callable_that_is_not_named_has_a_fix(callable_: object, messages: Messages) -> None:
+    messages.check(refused(with_step(python={"callable": callable_})))
 
 
-def test_callable_of_a_notebook_is_to_be_put_into_a_file() -> None:
+def test_callable_of_a_notebook_is_to_be_put_into_a_file(messages: Messages) -> None:
     function = FunctionType(local.__code__, {}, "f")
     function.__module__ = "__main__"
     function.__qualname__ = "f"
-    message = refused(with_step(python={"callable": function}))
-    assert message.endswith(". Put it into a file such as steps.py, and write 'steps:f'")
+    messages.check(refused(with_step(python={"callable": function})))
 
 
 @pytest.mark.parametrize(
@@ -261,11 +230,8 @@ def test_callable_of_a_notebook_is_to_be_put_into_a_file() -> None:
         *("a..b:C", "a.:C", ".a:C", "1:C", "m:C.", "m:C()", "m:1", "m:C\n", "modül:C"),
     ],
 )
-def test_callable_is_refused(callable_: str) -> None:
-    message = f"expected a callable written as module:name, got {callable_!r}"
-    assert (
-        refused(with_step(python={"callable": callable_})) == f"{STEP}.python.callable: {message}"
-    )
+def test_callable_is_refused(callable_: str, messages: Messages) -> None:
+    messages.check(refused(with_step(python={"callable": callable_})))
 
 
 @pytest.mark.parametrize("value", [None, [], "filter", 7])
@@ -287,10 +253,9 @@ def test_steps_of_every_kind_follow_every_format() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["hex", "rot13", "undefined", "idna", "none", "a\0"])
-def test_encodings_that_are_not_for_text_are_refused(encoding: str) -> None:
+def test_encodings_that_are_not_for_text_are_refused(encoding: str, messages: Messages) -> None:
     decode = {"column": "a", "format": "text", "encoding": encoding}
-    message = refused(with_step(decode=decode))
-    assert f"encoding: Python knows no such encoding of text, got {encoding!r}. Use" in message
+    messages.check(refused(with_step(decode=decode)))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1", "cp037", "shift_jis"])
@@ -302,6 +267,7 @@ def test_encodings_of_text_are_accepted(encoding: str) -> None:
 @pytest.mark.parametrize(
     "columns", [{"column": "a", "output": "sample_rate"}, {"column": "sample_rate"}]
 )
-def test_decoded_audio_needs_another_column_than_its_sampling_rate(columns: Document) -> None:
-    message = refused(with_step(decode={**columns, "format": "audio"}))
-    assert "output: the sampling rate would replace the audio (sample_rate). Set output" in message
+def test_decoded_audio_needs_another_column_than_its_sampling_rate(
+    columns: Document, messages: Messages
+) -> None:
+    messages.check(refused(with_step(decode={**columns, "format": "audio"})))

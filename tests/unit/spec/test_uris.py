@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from batchinference.spec.addresses import is_local, local_path, scheme_of
-from support.documents.refusals import accepted_at, refused_at
+from plugins.messages import Messages
+from support.documents.refusals import accepted_at, refused_at, short
 
 LOCAL = {
     "data/texts": "data/texts",
@@ -50,44 +51,37 @@ def test_address_is_accepted_unchanged(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "message"),
+    "uri",
     [
-        ("gcs://bucket/a", "the scheme 'gcs://' is not supported, got 'gcs://bucket/a'. Use a "
-         "path or one of file://, s3://, gs://, az://"),
-        ("s3a://bucket/a", "the scheme 's3a://' is not supported"),
-        ("HTTPS://host/a", "the scheme 'https://' is not supported"),
-        ("hdfs+x.y-z://a", "the scheme 'hdfs+x.y-z://' is not supported"),
-        ("s3://", "an address with s3:// needs a bucket"),
-        ("S3://", "an address with s3:// needs a bucket"),
-        ("s3:///key", "an address with s3:// needs a bucket"),
-        ("gs://", "an address with gs:// needs a bucket"),
-        ("az:///key", "an address with az:// needs a bucket"),
-        ("gs:/bucket/a", "an address begins with 'gs://'"),
-        ("file://", "a file:// address needs a path"),
-        ("s3:/bucket/a", "an address begins with 's3://'"),
-        ("s3:bucket", "an address begins with 's3://'"),
-        ("file:/data", "an address begins with 'file://'"),
-        ("a\0b", "an address must not contain control characters"),
-        ("s3://bucket/a\n", "an address must not contain control characters"),
-        ("a\x1b[2J", "an address must not contain control characters"),
-        ("", "expected at least 1 character"),
-        ("a" * 1025, "expected at most 1024 characters"),
+        "gcs://bucket/a",
+        "s3a://bucket/a",
+        "HTTPS://host/a",
+        "hdfs+x.y-z://a",
+        "s3://",
+        "S3://",
+        "s3:///key",
+        "gs://",
+        "az:///key",
+        "gs:/bucket/a",
+        "file://",
+        "s3:/bucket/a",
+        "s3:bucket",
+        "file:/data",
+        "a\0b",
+        "s3://bucket/a\n",
+        "a\x1b[2J",
+        "",
+        "a" * 1025,
     ],
-)  # fmt: skip
-def test_address_is_refused(uri: str, message: str) -> None:
+    ids=short,
+)
+def test_address_is_refused(uri: str, messages: Messages) -> None:
     for place in FIELDS_WITH_ADDRESS:
-        found = refused_at(place, uri)
-        assert found.startswith(f"{place.replace('.0', '[0]')}: {message}")
-        shown = "1025" if len(uri) > 1024 else f"'{uri[:3].encode('unicode_escape').decode()}"
-        assert f", got {shown}" in found
+        messages.check(refused_at(place, uri))
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https"])
-def test_address_with_credentials_is_refused_and_not_shown(scheme: str) -> None:
+def test_address_with_credentials_is_refused_and_not_shown(scheme: str, messages: Messages) -> None:
     for place in FIELDS_WITH_ADDRESS:
         found = refused_at(place, f"{scheme}://user:hunter2@bucket/a")
-        path = place.replace(".0", "[0]")
-        message = (
-            "must not contain credentials, got a text (not shown). Set them in the environment"
-        )
-        assert found == f"{path}: {message}"
+        messages.check(found)

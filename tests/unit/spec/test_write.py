@@ -8,6 +8,7 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.write import Write
+from plugins.messages import Messages
 from support.documents.refusals import refused, short, writing
 
 COMPRESSIONS = {
@@ -38,37 +39,31 @@ def test_write_mode_is_accepted(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format_", "fields", "message"),
+    ("format_", "fields"),
     [
-        ("json", {"compression": "zstd"}, "compression: 'zstd' is not one of gzip, none"),
-        ("json", {"path": ""}, "path: expected at least 1 character, got ''"),
-        ("json", {"path": None}, "path: expected a text, got null"),
-        ("json", {"path": "ftp://out"},
-         "path: the scheme 'ftp://' is not supported"),
-        ("json", {"paths": ["out"]}, "paths: unknown field; did you mean 'path'?"),
-        ("csv", {"delimiter": "1"}, "delimiter: expected a tab, or punctuation"),
+        ("json", {"compression": "zstd"}),
+        ("json", {"path": ""}),
+        ("json", {"path": None}),
+        ("json", {"path": "ftp://out"}),
+        ("json", {"paths": ["out"]}),
+        ("csv", {"delimiter": "1"}),
     ],
     ids=short,
-)  # fmt: skip
-def test_write_is_refused(format_: str, fields: dict[str, Any], message: str) -> None:
-    assert refused(writing(format_, **fields)).startswith(f"spec.write.{message}")
+)
+def test_write_is_refused(format_: str, fields: dict[str, Any], messages: Messages) -> None:
+    messages.check(refused(writing(format_, **fields)))
 
 
 @pytest.mark.parametrize("format_", ["parquet", "json", "csv", "webdataset"])
 @pytest.mark.parametrize("column", ["_day", ".day"])
-def test_partition_column_that_readers_skip_is_refused(format_: str, column: str) -> None:
-    message = refused(writing(format_, partitionBy=["class", column]))
-    assert message == (
-        "spec.write: partitionBy: readers leave out directories whose names begin with "
-        f"'{column[0]}', as those of column '{column}' would: rename it first, with a step "
-        "renameColumns"
-    )
+def test_partition_column_that_readers_skip_is_refused(
+    format_: str, column: str, messages: Messages
+) -> None:
+    messages.check(refused(writing(format_, partitionBy=["class", column])))
 
 
-def test_row_number_with_the_name_of_a_column_is_refused() -> None:
-    assert refused(writing("csv", rowNumber="n", columns=["n"])) == (
-        "spec.write: rowNumber: it adds column 'n', which columns names: choose another name"
-    )
+def test_row_number_with_the_name_of_a_column_is_refused(messages: Messages) -> None:
+    messages.check(refused(writing("csv", rowNumber="n", columns=["n"])))
 
 
 @pytest.mark.parametrize(("format_", "column"), [("delta", "_day"), ("parquet", "day_")])
@@ -87,18 +82,17 @@ def test_partition_column_is_accepted(format_: str, column: str) -> None:
         f"mysql+pymysql://me@db/x?ssl_token={SECRET}",
     ],
 )
-def test_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
+def test_password_in_a_url_is_refused_and_not_shown(url: str, messages: Messages) -> None:
     message = refused(writing("sql", table="rows", url=url))
-    assert "a password does not belong in the file" in message
-    assert "urlEnv" in message
+    messages.check(message)
     assert SECRET not in message
 
 
 @pytest.mark.parametrize("name", ["token", "credential", "s3.secret-access-key", "adls.sas-token"])
-def test_catalog_secret_is_refused_and_not_shown(name: str) -> None:
+def test_catalog_secret_is_refused_and_not_shown(name: str, messages: Messages) -> None:
     catalog = {"properties": {"uri": "http://catalog", name: SECRET}}
     message = refused(writing("iceberg", table="ns.rows", catalog=catalog))
-    assert "PYICEBERG_CATALOG__NAME__PROPERTY" in message
+    messages.check(message)
     assert SECRET not in message
 
 
@@ -106,43 +100,38 @@ def test_catalog_secret_is_refused_and_not_shown(name: str) -> None:
     "name",
     ["py-catalog-impl", "py-io-impl", "s3.retry-strategy-impl", "write.py-location-provider.impl"],
 )
-def test_iceberg_property_that_names_a_class_is_refused(name: str) -> None:
+def test_iceberg_property_that_names_a_class_is_refused(name: str, messages: Messages) -> None:
     catalog = {"properties": {"uri": "http://catalog", name: "os.system"}}
-    message = refused(writing("iceberg", table="ns.rows", catalog=catalog))
-    assert message.startswith("spec.write.catalog.properties")
-    assert "a property that names a class to import could run any code" in message
+    messages.check(refused(writing("iceberg", table="ns.rows", catalog=catalog)))
 
 
-def test_catalog_password_in_a_uri_is_refused_and_not_shown() -> None:
+def test_catalog_password_in_a_uri_is_refused_and_not_shown(messages: Messages) -> None:
     catalog = {"properties": {"type": "sql", "uri": f"postgresql://me:{SECRET}@db/x"}}
     message = refused(writing("iceberg", table="ns.rows", catalog=catalog))
-    assert "a password does not belong in the file" in message
+    messages.check(message)
     assert SECRET not in message
 
 
 @pytest.mark.parametrize(
-    ("format_", "fields", "message"),
+    ("format_", "fields"),
     [
-        ("sql", {"table": "rows"}, "give exactly one of url and urlEnv"),
-        ("sql", {"table": "rows", "url": "sqlite:///x", "urlEnv": "X"}, "give exactly one of url"),
-        ("sql", {"url": "sqlite:///x"}, ".table: required, but missing"),
-        ("sql", {"table": "my rows", "url": "sqlite:///x"}, ".table: expected the name of a table"),
-        ("sql", {"table": "rows", "url": "x.db"}, ".url: expected a SQLAlchemy URL"),
-        ("iceberg", {"table": "rows"}, "table: Iceberg has namespaces: write namespace.table"),
+        ("sql", {"table": "rows"}),
+        ("sql", {"table": "rows", "url": "sqlite:///x", "urlEnv": "X"}),
+        ("sql", {"url": "sqlite:///x"}),
+        ("sql", {"table": "my rows", "url": "sqlite:///x"}),
+        ("sql", {"table": "rows", "url": "x.db"}),
+        ("iceberg", {"table": "rows"}),
         (
             "iceberg",
             {"table": "ns.rows", "catalog": {"properties": {"warehouse": "az://lake/tables"}}},
-            "warehouse: Iceberg does not know az://: write abfss://CONTAINER@ACCOUNT",
         ),
-        ("lance", {"partitionBy": ["class"]}, ".partitionBy: unknown field"),
-        ("sql", {"table": "t", "url": "sqlite:///x", "rowsPerFile": 1}, ".rowsPerFile: unknown"),
+        ("lance", {"partitionBy": ["class"]}),
+        ("sql", {"table": "t", "url": "sqlite:///x", "rowsPerFile": 1}),
     ],
     ids=short,
 )
-def test_table_is_refused(format_: str, fields: dict[str, Any], message: str) -> None:
-    found = refused(writing(format_, **fields))
-    assert found.startswith("spec.write")
-    assert message in found
+def test_table_is_refused(format_: str, fields: dict[str, Any], messages: Messages) -> None:
+    messages.check(refused(writing(format_, **fields)))
 
 
 @pytest.mark.parametrize(

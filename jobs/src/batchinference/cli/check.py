@@ -40,9 +40,11 @@ from batchinference.spec import (
     parse_one,
 )
 from batchinference.spec.job import SCHEDULE_KIND
+from batchinference.spec.merge import with_defaults
 from batchinference.spec.parameters import Values
 from batchinference.spec.platform_defaults import Patch, PlatformDefaults
 from batchinference.spec.problems import raise_for_problems
+from batchinference.spec.profiles import GPU, Profile
 from batchinference.version import __version__
 
 
@@ -215,10 +217,14 @@ def _load_and_show(
 
 
 def _load_defaults(file: Path | None) -> PlatformDefaults:
-    """Return the operator's defaults. The default image is the pipeline image of this version."""
+    """Return the operator's defaults. The default images are those of this version, as in the
+    chart."""
     defaults = parse_defaults(read_text(str(file))) if file else PlatformDefaults()
-    image = defaults.image or f"batchinference/pipeline:{__version__}"
-    return defaults.model_copy(update={"image": image})
+    if defaults.image is not None:
+        return defaults
+    image = f"batchinference/pipeline:{__version__}"
+    gpu = Profile(image=f"{image}-cuda")
+    return with_defaults(defaults, PlatformDefaults(image=image, profiles={GPU: gpu}))
 
 
 def _print_plan(job: BatchInference, patches: Sequence[Patch], form: Format) -> None:

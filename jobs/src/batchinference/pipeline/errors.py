@@ -158,13 +158,14 @@ class EngineDied(WorkerCrashed):
 
 
 class DeviceFailed(JobFailure):
-    """A device, such as a GPU, failed. `node` is Ray's id of its node; empty outside of Ray."""
+    """A device, such as a GPU, failed. `node` is Ray's id of its node; empty outside of Ray.
+    `machine` is the name of its Kubernetes node; empty outside of Kubernetes."""
 
     reason = "DeviceFailed"
 
-    def __init__(self, message: str, node: str = "") -> None:
+    def __init__(self, message: str, node: str = "", machine: str = "") -> None:
         super().__init__(message)
-        self.node = node
+        self.node, self.machine = node, machine
 
 
 class NodeLost(JobFailure):

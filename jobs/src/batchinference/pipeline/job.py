@@ -146,6 +146,7 @@ class JobRun:
                     return self._finalize(run, end, executor)
             self.stop.check()
             deaths, losses = take_deaths(run.attempt.lease.run), executor.losses
+            self._reports.add_faults(losses)
             others = executor.without_faulty_nodes()
             run = passes.after(run, end, deaths, losses, excluded=others != plan)
             plan = others
@@ -235,6 +236,7 @@ class JobRun:
     def _fail(self, failure: JobFailure) -> Report:
         """Return the report of a failure. Publish it, and write it to the output if one is open."""
         run = self._attempt
+        self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # unavailable storage may be the cause
             if run is not None:
                 run.attempt.close()  # no task commits after the report

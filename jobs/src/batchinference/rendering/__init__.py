@@ -2,6 +2,7 @@
 
 from batchinference.rendering.config_map import token_secret
 from batchinference.rendering.defaults import with_platform_defaults
+from batchinference.rendering.faulty_nodes import without_nodes
 from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
@@ -52,4 +53,5 @@ __all__ = [
     "token_secret",
     "with_memory",
     "with_platform_defaults",
+    "without_nodes",
 ]

@@ -27,6 +27,8 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
 
     Raises SpecError if the merged settings are invalid.
     """
+    if job.spec.cluster.image is not None:
+        defaults = _without_images(defaults)
     limits = lower_limits(job.spec.cluster.limits, defaults.limits)
     cluster = with_defaults(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
@@ -43,6 +45,14 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
         }
         cluster = cluster.model_copy(update={"ray_start_params": params})
     return _with_cluster(job, cluster)
+
+
+def _without_images(defaults: Cluster) -> Cluster:
+    """Return the defaults without images of profiles: they do not contain what the own image of a
+    job contains, such as its code."""
+    profiles = {name: profile.model_copy(update={"image": None})
+                for name, profile in defaults.profiles.items()}  # fmt: skip
+    return defaults.model_copy(update={"profiles": profiles})
 
 
 def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Problem]:

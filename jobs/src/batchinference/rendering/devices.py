@@ -69,6 +69,7 @@ def _apply_profile(pod: dict[str, Any], profile: Profile) -> None:
         "runtimeClassName": profile.runtime_class_name,
     }
     pod.update({name: value for name, value in settings.items() if value})
+    container["image"] = profile.image or container["image"]
 
 
 def _request_resource(pod: dict[str, Any], resource: str, count: int) -> None:

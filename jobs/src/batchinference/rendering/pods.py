@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.plan import WorkerGroup
+from batchinference.plan.groups import NODE_VARIABLE
 from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_DIRECTORY,
@@ -19,6 +20,7 @@ from batchinference.spec.cluster import Cluster, Head
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
+from batchinference.spec.profiles import OTHER_IMAGES
 from batchinference.spec.quantities import memory_bytes
 
 HEAD_CPUS = 1.0
@@ -49,9 +51,11 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
     _request_storage(template["spec"], storage)
     spec = template["spec"]
     digests = {DIGEST_VARIABLES[name]: digest_of(file) for name, file in files.items()}
+    has_images = any(profile.image for profile in cluster.profiles.values())
+    others = {OTHER_IMAGES: "true"} if has_images else {}
     spec["containers"][0]["env"][:0] = [
         {"name": name, "value": value}
-        for name, value in {STOP_WAIT: str(STOP_SECONDS), **digests}.items()
+        for name, value in {STOP_WAIT: str(STOP_SECONDS), **digests, **others}.items()
     ]
     mount = {"name": JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
     spec["containers"][0]["volumeMounts"].append(mount)
@@ -98,6 +102,8 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
     _request_storage(template["spec"], cluster.ephemeral_storage)
+    node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    template["spec"]["containers"][0]["env"].insert(0, node)
     add_devices(template["spec"], group, cluster.profiles)
     if devices := device_count(group, cluster.profiles):
         template["metadata"]["labels"][DEVICES_LABEL] = str(devices)

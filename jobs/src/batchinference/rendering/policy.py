@@ -179,7 +179,7 @@ def _children(value: Any, step: str) -> list[tuple[str, Any]]:
 
 RULES = (
     Rule("volumes", ("volumes[]*",), "kind"),
-    Rule("images", ("image", "volumes[].image.reference"), "image"),
+    Rule("images", ("image", "profiles{}.image", "volumes[].image.reference"), "image"),
     Rule("serviceAccounts", ("serviceAccountName",)),
     Rule("priorityClasses", ("priorityClassName",)),
     Rule("queuePriorityClasses", ("queuePriorityClassName",)),

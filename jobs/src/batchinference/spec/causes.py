@@ -108,8 +108,8 @@ _REMEDIES = {
     Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
     "failed rows in `errors`: the job then searches for the row, and the row becomes a failed row.",
-    Cause.DEVICE_FAILED: "The message names the node, or its pod, and the error. Restart or drain "
-    "the node. A cluster retries the job, which resumes. On your machine, run the job again.",
+    Cause.DEVICE_FAILED: "The message names the node and the error. Repair or drain the node. A "
+    "cluster retries the job on other nodes, and it resumes. On your machine, run the job again.",
     Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "
     "the head in `cluster.head`, and look at the log of the head pod.",
     Cause.STORAGE_UNAVAILABLE: "Check that the object store is up and reachable from the pods. The "

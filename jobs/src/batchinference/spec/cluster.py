@@ -20,6 +20,7 @@ from batchinference.spec.pods import (
     Annotations,
     EnvFrom,
     Environment,
+    Image,
     Labels,
     NamedRef,
     NodeSelector,
@@ -126,8 +127,9 @@ class Workers(SpecModel):
 class Cluster(SpecModel):
     """Settings for the pods of the job. Local runs ignore them."""
 
-    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """The image of all pods: the BatchInference pipeline image, or your own image built from it."""
+    image: Image | None = None
+    """The image of all pods: the BatchInference pipeline image, or your own image built from it.
+    Profiles may have another image for pods with their device."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled. By default, Kubernetes decides by the tag of the image."""
     image_pull_secrets: Annotated[list[NamedRef], *keyed("name", 8)] = []

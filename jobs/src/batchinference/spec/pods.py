@@ -20,6 +20,7 @@ from batchinference.spec.base import (
     keyed,
 )
 
+Image = Annotated[str, Field(min_length=1, max_length=512)]
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
 Key = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]

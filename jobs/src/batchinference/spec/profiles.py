@@ -10,11 +10,14 @@ from pydantic import Field
 from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, SpecModel
 from batchinference.spec.merge import with_defaults
-from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
+from batchinference.spec.pods import Environment, Image, NodeSelector, ObjectName, Toleration
 
 GPU = "GPU"
 """Ray's name of GPUs of any type, and the name of their profile."""
 NPU = "NPU"
+OTHER_IMAGES = "BATCHINFERENCE_JOB_OTHER_IMAGES"
+"""Environment variable of the head of a job whose profiles have images: libraries that the image of
+the head does not have may be in them."""
 
 
 class Profile(SpecModel):
@@ -38,6 +41,10 @@ class Profile(SpecModel):
     device (dynamic resource allocation)."""
     runtime_class_name: ObjectName | None = None
     """The RuntimeClass of the pods, if the devices need one."""
+    image: Image | None = None
+    """The image of the pods, such as one with CUDA or vLLM. By default, `cluster.image`. It must
+    have the same versions of Python, Ray and BatchInference. An image of the platform is not used
+    if the job sets `cluster.image`."""
 
 
 Profiles = Annotated[dict[ResourceName, Profile], Field(max_length=32)]

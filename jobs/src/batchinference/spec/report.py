@@ -12,7 +12,7 @@ from pydantic import Field
 
 from batchinference.spec.base import Money, SpecModel
 from batchinference.spec.progress import Counts, Progress, RowsOverTime
-from batchinference.spec.status import Timestamp
+from batchinference.spec.status import FaultyNodes, Timestamp
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import in_one_line, money
 
@@ -213,6 +213,8 @@ class Report(SpecModel):
     warnings: Annotated[list[WarningCount], Field(max_length=MAX_WARNINGS)] = []
     """Differences between the input and what the job made of it, such as files that were not read
     or texts that were cut: the most frequent ones, by name and step."""
+    faulty_nodes: FaultyNodes = []
+    """The Kubernetes nodes on which a device failed."""
     version: str
     """The version of BatchInference that ran the job."""
 

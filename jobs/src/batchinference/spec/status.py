@@ -32,6 +32,12 @@ operator, and the API server would refuse the whole status for a name that it do
 OpenPhase = Annotated[Phase, _OPEN]
 OpenCause = Annotated[Cause, _OPEN]
 Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended"], _OPEN]
+MAX_FAULTY_NODES = 64
+FaultyNodes = Annotated[
+    list[Annotated[str, Field(max_length=253)]],
+    Field(max_length=MAX_FAULTY_NODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+]
+"""Names of Kubernetes nodes."""
 MemoryOfGroups = Annotated[dict[str, Annotated[str, Field(max_length=32)]], Field(max_length=64)]
 
 
@@ -120,6 +126,9 @@ class Attempt(SpecModel):
     """Device seconds of the pods of the attempt."""
     cpu_seconds: Rows | None = None
     """CPU seconds of the pods of the attempt, by their requests."""
+    faulty_nodes: FaultyNodes | None = None
+    """The nodes on which a device failed. Later attempts do not use them, until the job is
+    suspended."""
     driver_head: DriverHead | None = None
     """The head of its driver. Absent until the driver has started."""
 

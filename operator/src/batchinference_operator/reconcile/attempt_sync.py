@@ -53,6 +53,7 @@ from batchinference_operator.status.attempts import (
     is_running,
     last_attempt,
     own_progress,
+    record_faulty_nodes,
     record_ray_job,
     record_rows,
     without_decrease,
@@ -73,10 +74,11 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
     attempt = last_attempt(job.status) or {}
     if ray_job is None or ray_job.owner_uid != job.uid:
         return _without_ray_job(job, ray_job, spec, config, now)
+    job = job.with_status(record_faulty_nodes(job.status, observed.report))
     if "startTime" not in attempt:
         raised = memory_of_next_attempt(job.status, spec.retry.out_of_memory)
         job = job.with_status(record_ray_job(job.status, ray_job, raised))
-        observed = replace(observed, job=job)
+    observed = replace(observed, job=job)
     actions = _derive_status(observed, ray_job, spec, now)
     if "startTime" in attempt and not _secret_missing(observed):
         return actions

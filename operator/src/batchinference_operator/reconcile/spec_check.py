@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from batchinference.rendering import with_memory, with_platform_defaults
+from batchinference.rendering import with_memory, with_platform_defaults, without_nodes
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
@@ -12,7 +12,7 @@ from batchinference.spec.problems import Problem, raise_for_problems
 from batchinference_operator.reconcile.attempt_end import memory_of_next_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.attempts import is_running, remove_attempt
+from batchinference_operator.status.attempts import faulty_nodes, is_running, remove_attempt
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate
 
@@ -35,7 +35,7 @@ def parse_with_defaults(job: JobView, config: Config) -> BatchInference:
     )
     complete = with_platform_defaults(parsed, config.defaults)
     memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
-    return with_memory(complete, memory)
+    return without_nodes(with_memory(complete, memory), faulty_nodes(job.status))
 
 
 def invalid_spec(job: JobView, message: str, now: datetime) -> Status:

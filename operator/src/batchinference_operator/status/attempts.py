@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import takewhile
 from typing import Any
 
 from batchinference.rendering import Names
@@ -97,6 +98,19 @@ def update_last(status: Status, changes: Attempt) -> Status:
     """Return the status with changed fields of the last attempt."""
     *before, last = status["attempts"]
     return {**status, "attempts": [*before, {**last, **changes}]}
+
+
+def record_faulty_nodes(status: Status, report: Report | None) -> Status:
+    """Return the status with the nodes on which a device failed in the running attempt."""
+    nodes = report.faulty_nodes if report else []
+    return update_last(status, {"faultyNodes": nodes}) if nodes else status
+
+
+def faulty_nodes(status: Status) -> list[str]:
+    """Return the nodes on which a device failed in an attempt since the last suspension."""
+    attempts = reversed(status.get("attempts", []))
+    recent = takewhile(lambda one: one.get("outcome") != "Suspended", attempts)
+    return sorted({node for one in recent for node in one.get("faultyNodes", [])})
 
 
 def end_attempt(

@@ -5,6 +5,7 @@ A batch that raises is halved until each failing row is alone."""
 from __future__ import annotations
 
 import itertools
+import os
 import platform
 import time
 import traceback
@@ -62,6 +63,7 @@ from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.plan.groups import NODE_VARIABLE
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
@@ -188,8 +190,9 @@ def _failure(step: str, error: Exception) -> JobFailure:
     if has_stopped_kernel(error):  # the rows are suspects, in another process
         return EngineDied(f"step '{step}' must run in a new process: {describe(error)}")
     if is_device_fault(error):
-        message = f"step '{step}': a device of the node {platform.node()} failed"
-        return DeviceFailed(f"{message}: {describe(error)}", node_of_this_process())
+        machine = os.environ.get(NODE_VARIABLE, "")
+        message = f"step '{step}': a device of the node {machine or platform.node()} failed"
+        return DeviceFailed(f"{message}: {describe(error)}", node_of_this_process(), machine)
     return JobFailure(f"step '{step}' cannot continue: {describe(error)}")
 
 

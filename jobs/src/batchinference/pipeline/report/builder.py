@@ -15,7 +15,7 @@ from typing import Any
 
 from batchinference.packages import EXTRAS
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
@@ -29,6 +29,7 @@ from batchinference.spec.report import (
     RunCost,
     StepTimes,
 )
+from batchinference.spec.status import MAX_FAULTY_NODES
 from batchinference.spec.warnings import WarningCount, sum_warnings
 from batchinference.text import counted
 from batchinference.version import __version__
@@ -64,6 +65,8 @@ class ReportBuilder:
     cost: RunCost | None = field(default=None, init=False)
     output_bytes: int | None = field(default=None, init=False)
     warnings: list[WarningCount] = field(default_factory=list, init=False)
+    _faulty_nodes: set[str] = field(default_factory=set, init=False)
+    """The Kubernetes nodes on which a device failed in this run."""
     _fields: dict[str, Any] = field(default_factory=dict, init=False)
     """The fields of the report that the attempts at the current output have set."""
     _total: RowCount | None = field(default=None, init=False)
@@ -106,6 +109,11 @@ class ReportBuilder:
             "notes": notes.notes,
             "memory": Memory(peakWorkerBytes=notes.peak_bytes, spilledBytes=spilled_bytes),
         }
+
+    def add_faults(self, failures: Iterable[JobFailure]) -> None:
+        """Report the nodes on which a device failed, as some of the failures say."""
+        faults = (failure for failure in failures if isinstance(failure, DeviceFailed))
+        self._faulty_nodes |= {fault.machine for fault in faults if fault.machine}
 
     def add_capacity(self, capacity: Capacity | None) -> None:
         """Report the most that Ray had during the attempt. It has `capacity` now."""
@@ -166,6 +174,7 @@ class ReportBuilder:
             seconds=dict(self._seconds),
             cost=self.cost,
             warnings=self.warnings[:MAX_WARNINGS],
+            faultyNodes=sorted(self._faulty_nodes)[:MAX_FAULTY_NODES],
             rowsOverTime=self._history.over_time if counts else None,
             versions=dict(versions()),
             version=__version__,

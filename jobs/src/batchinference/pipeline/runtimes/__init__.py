@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +24,7 @@ from batchinference.pipeline.errors import (
     require_package,
 )
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.spec.profiles import OTHER_IMAGES
 
 if TYPE_CHECKING:
     from batchinference.spec.models import Model
@@ -179,9 +180,13 @@ RUNTIMES = {
 
 def check_runtime(model: Model) -> None:
     """Raise ModelLoad if the runtime's library is missing, does not support the model, or is hidden
-    by a file of the user."""
+    by a file of the user. If pods of the job have other images, one of them may have the library,
+    and the model is checked there."""
+    library = RUNTIMES[model.runtime].library
+    if os.environ.get(OTHER_IMAGES) and importlib.util.find_spec(library) is None:
+        return
     _check_library(model)
-    check_hidden(RUNTIMES[model.runtime].library)
+    check_hidden(library)
     if RUNTIMES[model.runtime].checks:
         _module_of(model).checks(model)
 

@@ -7,11 +7,12 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import numpy as np
@@ -58,15 +59,14 @@ class Endpoint:
     def __init__(self, model: HttpModel, credentials: Credentials, adapter: ApiAdapter) -> None:
         self._model, self._credentials, self._adapter = model, credentials, adapter
         self._pace = RateLimiter(model.requests_per_second)
-        self._retries = Retries(model.retries, self._pace)
         self._limit = ConcurrencyLimit(model.concurrency)
-        self._slots = Slots(self._limit)
+        self._retries = Retries(model.retries, self._pace, Slots(self._limit))
         self._session = aiohttp.ClientSession(
             headers=credentials.headers,
             timeout=aiohttp.ClientTimeout(total=seconds_of(model.timeout)),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=True,
+            proxy=_proxy(model.endpoint),  # `trust_env` would read the environment in each request
         )
 
     async def close(self) -> None:
@@ -78,13 +78,7 @@ class Endpoint:
         Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
         down, and JobFailure if the endpoint would reject every row.
         """
-        return await self._retries.ask(partial(self._request, body), self._turn)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        async with self._slots:
-            await self._pace.wait()
-            yield
+        return await self._retries.ask(partial(self._request, body))
 
     async def _request(self, body: bytes) -> Any:
         clock = asyncio.get_running_loop().time
@@ -92,6 +86,8 @@ class Endpoint:
         try:
             answer = await self._post(body)
         except (RateLimited, Overloaded):
+            if self._limit.value == 1:  # only longer waits help
+                self._pace.pause(retry.HTTP.first_wait)
             self._limit.record_overload(began, clock())
             raise
         self._limit.record_answer(began)
@@ -123,7 +119,7 @@ class Endpoint:
                     f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the "
                     "job again when it is not"
                 )
-            raise RateLimited(message, retry.HTTP.first_wait if wait is None else wait)
+            raise RateLimited(message, wait or 0.0)
         if status in _OVERLOADED:
             raise Overloaded(message)
         if is_transient_status(status):
@@ -143,6 +139,12 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - any unreadable response fails only this row
             problem = self._credentials.hide(f"{type(error).__name__}: {error}")
             raise RequestFailed(f"the answer cannot be read: {problem}") from None
+
+
+def _proxy(url: str) -> str | None:
+    """Return the address of the proxy that the environment sets for an address."""
+    target = urlsplit(url)
+    return None if proxy_bypass(target.hostname or "") else getproxies().get(target.scheme)
 
 
 class Credentials:

@@ -6,10 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
-from typing import TypeVar
-
-import tenacity
+from typing import Any, TypeVar
 
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.retry import TryAgain
@@ -17,6 +14,7 @@ from batchinference.pipeline.storage.retry import TryAgain
 DOWN_AFTER = 10
 """Number of consecutive failed rows after which the endpoint is considered down."""
 Answer = TypeVar("Answer")
+_NO_LIMIT: Any = nullcontext()
 
 
 class RequestFailed(Exception):
@@ -40,7 +38,8 @@ class BadAnswer(TryAgain):
 
 
 class RateLimited(TryAgain):
-    """The endpoint asked for fewer requests (rate limit). Not caused by the row."""
+    """The endpoint asked for fewer requests (rate limit), maybe after a wait. Not caused by the
+    row."""
 
 
 class RateLimiter:
@@ -71,57 +70,54 @@ class RateLimiter:
 
 
 class Retries:
-    """Retries the requests of one replica. Its rows share a rate limiter and the state of the
-    endpoint. Times are event loop times, in seconds."""
+    """Retries the requests of one replica. Its rows share the rate limiter, the slots for requests
+    in flight, and the state of the endpoint. Times are event loop times, in seconds."""
 
-    def __init__(self, retries: int, pace: RateLimiter) -> None:
-        self._policy = replace(retry.HTTP, attempts=retries + 1)
-        self._pace = pace
+    def __init__(
+        self,
+        retries: int,
+        pace: RateLimiter,
+        slots: AbstractAsyncContextManager[None] = _NO_LIMIT,
+    ) -> None:
+        self._retries, self._pace, self._slots = retries, pace, slots
         self._answered = float("-inf")
         """The time at which the endpoint last answered a row, even if it rejected the row."""
         self._failed_rows = 0
         """The number of rows that failed since then."""
 
-    async def ask(
-        self,
-        request: Callable[[], Awaitable[Answer]],
-        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-    ) -> Answer:
-        """Return the result of the request. Retries while it raises TryAgain and attempts are left.
-        Each attempt is made within `turn`, which waits until it may be sent.
+    async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return the result of the request, which is made when it is its turn. Retries while it
+        raises TryAgain and attempts are left. A rate-limited request does not count as an attempt
+        while other rows get responses.
 
         Raises RequestFailed if the row gets no response, and EndpointDown if the endpoint is
         down."""
-        sent: list[float] = []
-
-        async def send() -> Answer:
-            async with turn():
-                sent.append(_now())
-                return await request()
-
-        retrying = tenacity.AsyncRetrying(**self._policy.arguments())
-        try:
-            return await retrying(self._attempt, send)
-        except TryAgain as error:
-            raise self._final_error(error, sent[0]) from None
-
-    async def _attempt(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Make one attempt. A rate-limited request does not count as an attempt while other rows
-        get responses."""
+        attempts, sent = 0, float("inf")
         while True:
             began = _now()
             try:
-                answer = await request()
-            except RateLimited as error:
-                self._pace.pause(error.wait)
-                if self._answered < began:
-                    raise
-            except RequestFailed:
-                self._answered, self._failed_rows = _now(), 0
-                raise
-            else:
-                self._answered, self._failed_rows = _now(), 0
-                return answer
+                async with self._slots:
+                    await self._pace.wait()
+                    sent = min(sent, _now())
+                    return await self._noted(request)
+            except TryAgain as error:
+                if isinstance(error, RateLimited):
+                    self._pace.pause(error.wait)
+                attempts += not (isinstance(error, RateLimited) and self._answered >= began)
+                if attempts > self._retries or not retry.HTTP.transient(error):
+                    raise self._final_error(error, sent) from None
+                wait = max(error.wait, retry.HTTP.backoff(max(1, attempts)))
+            await asyncio.sleep(wait)
+
+    async def _noted(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return the result of the request, and note if the endpoint has answered."""
+        try:
+            answer = await request()
+        except RequestFailed:
+            self._answered, self._failed_rows = _now(), 0
+            raise
+        self._answered, self._failed_rows = _now(), 0
+        return answer
 
     def _final_error(self, error: TryAgain, sent: float) -> Exception:
         """Return the exception for a row whose retries are exhausted. `sent` is the time at which

@@ -1,0 +1,43 @@
+"""Keeps the pods of an attempt away from nodes with faulty devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from batchinference.spec.job import BatchInference
+from batchinference.spec.scheduling import (
+    Affinity,
+    NodeAffinity,
+    NodeRequirement,
+    NodeTerm,
+    NodeTerms,
+)
+
+NODE_LABEL = "kubernetes.io/hostname"
+"""Label of nodes with their name. Karpenter ignores pods that name nodes by `matchFields`."""
+_NAME = re.compile("[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+
+
+def without_nodes(job: BatchInference, nodes: Sequence[str]) -> BatchInference:
+    """Return the job with pods that do not run on these nodes.
+
+    Names that are not label values are ignored: they come from a report, which code of users can
+    write."""
+    names = [node for node in nodes if _NAME.fullmatch(node)]
+    if not names:
+        return job
+    others = NodeRequirement.model_construct(key=NODE_LABEL, operator="NotIn", values=names)
+    affinity = job.spec.cluster.affinity or Affinity()
+    of_nodes = affinity.node_affinity or NodeAffinity()
+    terms = of_nodes.required_during_scheduling_ignored_during_execution
+    required = [term.match_expressions for term in terms.node_selector_terms] if terms else [[]]
+    every = [NodeTerm.model_construct(match_expressions=[*one, others]) for one in required]
+    update = {
+        "required_during_scheduling_ignored_during_execution": NodeTerms.model_construct(
+            node_selector_terms=every
+        )
+    }
+    affinity = affinity.model_copy(update={"node_affinity": of_nodes.model_copy(update=update)})
+    cluster = job.spec.cluster.model_copy(update={"affinity": affinity})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"cluster": cluster})})

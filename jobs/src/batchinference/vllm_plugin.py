@@ -1,0 +1,24 @@
+"""A plugin of vLLM: its engine ends with the process that has started it.
+
+Otherwise, the engine of a killed process would keep its memory, and its GPUs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from threading import Thread
+from typing import Any
+
+
+def end_with_parent() -> None:
+    """Make this process end after its parent has, if it is a process of an engine. vLLM calls this
+    in all of its processes."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,94 @@
+"""The next attempt does not use the nodes on which a device failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec.report import JobState
+from support.operator.objects import RUNNING
+from support.operator.reconcile_loop import ReconcileLoop
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+OWN = {"matchExpressions": [{"key": "pool", "operator": "Exists"}]}
+AFFINITY = {
+    "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [OWN]}},
+    "podAntiAffinity": {REQUIRED: [{"labelSelector": {}, "topologyKey": "zone"}]},
+}
+
+
+def start_attempt(loop: ReconcileLoop) -> dict[str, Any]:
+    """Start an attempt, and return the affinity of its workers."""
+    if loop.status:  # remove the RayJob of the last attempt
+        loop.reconcile(1000)
+        loop.finalize_deletions()
+    _, ray_job = loop.reconcile().create
+    cluster = ray_job["spec"]["rayClusterSpec"]
+    pods = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    first, *others = [pod["template"]["spec"].get("affinity", {}) for pod in pods]
+    assert all(other == first for other in others)
+    return dict(first)
+
+
+def excluded(affinity: dict[str, Any]) -> list[list[str]]:
+    """Return the nodes that each term excludes."""
+    terms = affinity.get("nodeAffinity", {}).get(REQUIRED, {}).get("nodeSelectorTerms", [])
+    last = [term["matchExpressions"][-1] for term in terms]
+    assert all((one["key"], one["operator"]) == ("kubernetes.io/hostname", "NotIn") for one in last)
+    return [one["values"] for one in last]
+
+
+def fail_on(loop: ReconcileLoop, *nodes: str, cause: str = "DeviceFailed") -> None:
+    """Let the driver report faulty devices while it runs, and then fail."""
+    loop.run()
+    loop.set_report(JobState.RUNNING, rows=10, faultyNodes=list(nodes))
+    loop.reconcile()
+    loop.set_kuberay_status(**RUNNING)
+    loop.fail(cause)
+
+
+@pytest.mark.parametrize("cause", ["DeviceFailed", "NodeLost"])
+def test_next_attempts_exclude_the_nodes(cause: str) -> None:
+    loop = ReconcileLoop(retry={"maxAttempts": 9})
+    assert start_attempt(loop) == {}
+    fail_on(loop, "gpu-2", "gpu-1", cause=cause)
+    assert loop.attempt["faultyNodes"] == ["gpu-2", "gpu-1"]
+    assert excluded(start_attempt(loop)) == [["gpu-1", "gpu-2"]]
+    fail_on(loop, "gpu-3")
+    assert excluded(start_attempt(loop)) == [["gpu-1", "gpu-2", "gpu-3"]]
+
+
+def test_affinity_of_the_job_still_holds() -> None:
+    loop = ReconcileLoop()
+    loop.spec["cluster"] = {"affinity": AFFINITY}
+    start_attempt(loop)
+    fail_on(loop, "gpu-1")
+    affinity = start_attempt(loop)
+    assert excluded(affinity) == [["gpu-1"]]
+    (term,) = affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert term["matchExpressions"][:-1] == OWN["matchExpressions"]
+    assert affinity["podAntiAffinity"] == AFFINITY["podAntiAffinity"]
+
+
+def test_nodes_are_used_again_after_a_suspension() -> None:
+    loop = ReconcileLoop()
+    start_attempt(loop)
+    fail_on(loop, "gpu-1")
+    start_attempt(loop)
+    loop.run()
+    loop.spec["suspend"] = True
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.reconcile(100)
+    loop.spec["suspend"] = False
+    assert start_attempt(loop) == {}
+
+
+@pytest.mark.parametrize("node", ["", "a b", "n" * 64, "a\n", "-a"])
+def test_names_that_are_no_nodes_are_ignored(node: str) -> None:
+    """Code of users can write the report."""
+    loop = ReconcileLoop()
+    start_attempt(loop)
+    fail_on(loop, node)
+    assert start_attempt(loop) == {}

@@ -27,7 +27,6 @@ from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTas
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
 from batchinference.pipeline.execution.dataset import (
-    MAX_BLOCK_ROWS,
     DatasetExecution,
     WriteRows,
 )
@@ -200,9 +199,6 @@ class Executor:
         reads_run_steps: bool,
     ) -> DatasetExecution:
         prepared = self._prepared
-        block_rows = max(1, math.ceil(windows.rows / blocks)) if windows else None
-        if blocks == len(tasks):
-            block_rows = MAX_BLOCK_ROWS
         rows_written = WriteRows(self._committer, self._rows_per_write, self._rules)
         return DatasetExecution(
             self._plan,
@@ -215,7 +211,6 @@ class Executor:
             windows,
             reads_run_steps=reads_run_steps,
             isolation=prepared.isolation,
-            block_rows=block_rows,
         )
 
     @property

@@ -33,9 +33,7 @@ def test_kueue_limits_the_number_of_worker_groups(messages: Messages) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("queuePriorityClassName", "nightly"), ("topology", {"level": "rack"})]
 )
-def test_settings_of_kueue_require_a_queue(
-    field: str, value: Any, messages: Messages
-) -> None:
+def test_settings_of_kueue_require_a_queue(field: str, value: Any, messages: Messages) -> None:
     (found,) = problems(1, **{field: value})
     messages.check(found)
 

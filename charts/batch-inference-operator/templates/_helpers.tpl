@@ -139,7 +139,7 @@ affinity:
   verbs: [list]
 # for the reason why a job waits in a queue of Kueue
 - apiGroups: [kueue.x-k8s.io]
-  resources: [workloads]
+  resources: [workloads, localqueues]
   verbs: [list]
 - apiGroups: [events.k8s.io]
   resources: [events]

@@ -21,6 +21,7 @@ from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage.location import Location, base_name, remnant_of
+from plugins.messages import Messages
 
 
 class LocationWithoutRename(Location):
@@ -247,7 +248,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("linked", ["state", "state/deep"])
 def test_no_operation_follows_a_link_below_the_root(
-    tmp_path: Path, operation: str, linked: str
+    tmp_path: Path, operation: str, linked: str, messages: Messages
 ) -> None:
     """The path of the root itself may contain links, because the user has named it."""
     theirs, output = tmp_path / "theirs", tmp_path / "out"
@@ -260,7 +261,7 @@ def test_no_operation_follows_a_link_below_the_root(
     root = Location(str(tmp_path / "link"))
     file = pickle.loads(pickle.dumps(root.without_links_below(root))) / "state/deep/file"
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(BadOutput, match=f"{linked}' leads out of the output by a symbolic link"):
+    with messages.raises(BadOutput):
         OPERATIONS[operation](file)
     assert sorted(tmp_path.rglob("*")) == before
     (output / "own").write_bytes(b"own")
@@ -285,13 +286,13 @@ def test_linked_file_is_neither_read_nor_moved_but_replaced_and_deleted(tmp_path
 
 
 @pytest.mark.timeout(20)
-def test_special_file_is_not_read(tmp_path: Path) -> None:
+def test_special_file_is_not_read(tmp_path: Path, messages: Messages) -> None:
     """Reading a named pipe would wait for a writer forever."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(OSError, match="is not a regular file"):
+        with messages.raises(OSError):
             Location(str(path)).read(10)
-        with pytest.raises(BadInput, match="is not a regular file"):
+        with messages.raises(BadInput):
             snapshot_input([str(path)], [])
 
 

@@ -13,6 +13,7 @@ from batchinference.rendering.config_map import (
     digest_of,
 )
 from batchinference.rendering.devices import add_devices, device_count
+from batchinference.rendering.kueue import topology_annotations
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     DEVICES_LABEL,
@@ -150,6 +151,8 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
     _request_storage(template["spec"], cluster.ephemeral_storage)
+    if topology := topology_annotations(cluster.topology, group):
+        template["metadata"].setdefault("annotations", {}).update(topology)
     node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     container = template["spec"]["containers"][0]
     container["env"][:0] = [node, {"name": END_VARIABLE, "value": END_FILE}]

@@ -61,20 +61,18 @@ class StopRequest:
         """Return an event that is set soon after the request was sent, for an actor, which has too
         many calls for `watched`."""
         requested = Event()
-
-        def watch() -> None:
-            while not requested.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-                if self._stops():
-                    requested.set()
-
-        Thread(target=watch, name="stop", daemon=True).start()
+        poll = partial(self._poll, requested, Event())
+        Thread(target=poll, name="stop", daemon=True).start()
         return requested
 
     def _watch(self, requested: Event, ended: Event) -> None:
+        self._poll(requested, ended)
+        if requested.is_set() and not ended.wait(DRAIN_SECONDS):
+            forget_notes()
+            os._exit(1)
+
+    def _poll(self, requested: Event, ended: Event) -> None:
         while not ended.wait(uniform(*POLL_SECONDS)):  # noqa: S311
             if self._stops():
                 requested.set()
-                if not ended.wait(DRAIN_SECONDS):
-                    forget_notes()
-                    os._exit(1)
                 return

@@ -20,20 +20,28 @@ ACCEPTED = {"jobDeploymentStatus": "Initializing", "rayClusterName": "job-1-clus
 
 
 @pytest.mark.parametrize(
-    "status",
-    [{}, ACCEPTED | {"startTime": CREATED}],
-    ids=["unaccepted", "without-pods"],
+    ("status", "spec", "why"),
+    [
+        ({}, {}, "it may be down"),
+        (ACCEPTED | {"startTime": CREATED}, {}, "it may be down"),
+        ({}, {"managedBy": "kueue.x-k8s.io/multikueue"}, "its queue is for MultiKueue"),
+    ],
+    ids=["unaccepted", "without-pods", "on-another-cluster"],
 )
-def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(status: Object) -> None:
+def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(
+    status: Object, spec: Object, why: str
+) -> None:
     loop = ReconcileLoop()
     loop.reconcile()
-    loop.ray_jobs["job-1"] = ray_job_body("job-1") | {"status": status}
+    body = ray_job_body("job-1") | {"status": status}
+    loop.ray_jobs["job-1"] = body | {"spec": {**body["spec"], **spec}}
     actions = loop.reconcile(1)
     assert loop.reason == "Starting"
     assert actions.requeue_after is not None
     assert actions.requeue_after <= KUBERAY_SECONDS - 1
     loop.reconcile(KUBERAY_SECONDS)
     assert (loop.phase, loop.reason) == ("Starting", "KubeRayNotResponding")
+    assert why in loop.message
 
 
 @pytest.mark.parametrize("had", ["pods", "crashes", "disruptions"])

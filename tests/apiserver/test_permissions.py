@@ -193,6 +193,7 @@ NEEDED = {
     ),
     *(("ray.io", "rayclusters", verb) for verb in ("delete", "get", "patch")),
     *(("", resource, "create") for resource in ("configmaps", "secrets")),
+    ("policy", "poddisruptionbudgets", "create"),
     ("", "events", "list"),
     *(("kueue.x-k8s.io", kind, "list") for kind in ("workloads", "localqueues")),
     *(("events.k8s.io", "events", verb) for verb in ("create", "patch")),

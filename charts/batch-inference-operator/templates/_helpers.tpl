@@ -126,6 +126,10 @@ affinity:
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]
+# they keep the heads of jobs from being evicted
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [create]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]

@@ -76,6 +76,7 @@ each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
     [
         ("ConfigMap", f"/api/v1/namespaces/{NAMESPACE}/configmaps"),
         ("Secret", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+        ("PodDisruptionBudget", f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"),
         ("RayJob", RAY_JOBS),
     ],
 )

@@ -15,6 +15,7 @@ from batchinference.plan.stages import Stage
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Workers
 from batchinference.spec.steps import Replicas
+from plugins.messages import Messages
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import filter_step, spec_of
 from support.tiers import examples
@@ -22,7 +23,6 @@ from support.tiers import examples
 GROUP_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 TAKEN = {"head", "headgroup"}
 """Names that KubeRay and Kueue use for the head."""
-LARGER_WORKERS = "raise cluster.workers.cpu or lower the step's resources.cpu"
 
 
 def plan(*steps: Document, **workers: Any) -> Plan:
@@ -243,17 +243,16 @@ def test_cpu_group_with_min_above_max_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "cpu", "message"),
+    ("step", "cpu"),
     [
-        (model_step("embed", resources={"cpu": 4}), 2,
-         f"step 'embed' needs 4 CPUs and a worker has 2: {LARGER_WORKERS}"),
-        (python_step("clean", "m:function", resources={"cpu": 2.5}), 2,
-         f"step 'clean' needs 2.5 CPUs and a worker has 2: {LARGER_WORKERS}"),
-        (on_gpu("embed", cpu=8), 0.5, "a worker needs at least 1 CPU to read and write, got 0.5"),
+        (model_step("embed", resources={"cpu": 4}), 2),
+        (python_step("clean", "m:function", resources={"cpu": 2.5}), 2),
+        (on_gpu("embed", cpu=8), 0.5),
     ],
     ids=["model", "function", "reading and writing"],
-)  # fmt: skip
-def test_cpu_group_with_too_few_cpus_is_refused(step: Document, cpu: float, message: str) -> None:
-    with pytest.raises(SpecError) as refusal:
+)
+def test_cpu_group_with_too_few_cpus_is_refused(
+    step: Document, cpu: float, messages: Messages
+) -> None:
+    with messages.raises(SpecError):
         plan(step, cpu=cpu)
-    assert str(refusal.value) == f"spec.cluster.workers.cpu: {message}"

@@ -20,6 +20,7 @@ from batchinference.rendering.config_map import (
 from batchinference.rendering.rayjob import entrypoint
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
+from plugins.messages import Messages
 from support.documents.minimal import model_step, python_step
 from support.documents.parsed import job
 from support.operator.rendered import RAY_JOB_UID, TOKEN, UID, Object, Rendered, render
@@ -165,29 +166,28 @@ def test_the_config_map_holds_the_plan_of_the_ray_job(rendered: Rendered) -> Non
 
 
 @pytest.mark.parametrize("name", [JOB_FILE, PLAN_FILE])
-def test_the_head_has_the_digests_of_its_files(rendered: Rendered, name: str) -> None:
+def test_the_head_has_the_digests_of_its_files(
+    rendered: Rendered, name: str, messages: Messages
+) -> None:
     """With them, the driver refuses a ConfigMap replaced by a user without RayJob rights."""
     head, *workers = rendered.containers
     values = {variable["name"]: variable.get("value") or "" for variable in head["env"]}
     path, file, env = f"{JOB_DIRECTORY}/{name}", rendered.config_map["data"][name], dict(values)
     check_mounted_file(path, file, env)
     assert all(DIGEST_VARIABLES[name] not in repr(worker) for worker in workers)
-    with pytest.raises(SpecError, match="its ConfigMap was replaced"):
+    with messages.raises(SpecError):
         check_mounted_file(path, file + "#", env)
     check_mounted_file(f"own/{name}", file + "#", env)
 
 
-def test_job_without_an_image_is_not_rendered() -> None:
-    with pytest.raises(SpecError) as refusal:
+def test_job_without_an_image_is_not_rendered(messages: Messages) -> None:
+    with messages.raises(SpecError):
         render(job(), Cluster())
-    assert str(refusal.value) == (
-        "spec.cluster.image: no image: set spec.cluster.image, or a default in the operator's chart"
-    )
 
 
-def test_deadlocked_job_is_not_rendered() -> None:
+def test_deadlocked_job_is_not_rendered(messages: Messages) -> None:
     crowd = model_step(replicas={"min": 9, "max": 9})
-    with pytest.raises(SpecError, match="would wait for ever"):
+    with messages.raises(SpecError):
         render(job(steps=[crowd], cluster={"workers": {"cpu": 2, "max": 1}}))
 
 

@@ -194,8 +194,8 @@ class Cluster(SpecModel):
     idle_timeout: Duration | None = None
     """How long a worker must be idle before the autoscaler removes it. 60s by default."""
     termination_grace_period: GracePeriod | None = None
-    """The grace period of the pods before they are killed, at most 60s. 5s by default. Ray does not
-    need it, but sidecars may."""
+    """The grace period of the pods before they are killed, at most 60s. By default 5s for the head,
+    and 30s for workers, which commit their results in this time."""
     profiles: Profiles = {}
     """How pods request each `acceleratorType` and `custom` resource of the steps on this cluster,
     by name. `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU` (huawei.com/Ascend910)

@@ -13,6 +13,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from batchinference.rendering import (
+    HEAD_BUDGET,
     NAME_LABEL,
     RAY_API_VERSION,
     RAY_CLUSTER,
@@ -77,6 +78,7 @@ _COLLECTIONS = {
     "Event": ("/api/v1", "events"),
     EVENT: ("/apis/events.k8s.io/v1", "events"),
     "Secret": ("/api/v1", "secrets"),
+    HEAD_BUDGET: ("/apis/policy/v1", "poddisruptionbudgets"),
     RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
     RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
     KIND: (f"/apis/{API_VERSION}", PLURAL),

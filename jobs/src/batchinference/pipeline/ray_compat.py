@@ -330,7 +330,9 @@ def whole_call(rows: int) -> int:
 def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
     """Make a pool, and with `of_reads` an operator that reads, pass on each block of its tasks at
     once. Ray would collect 128 MiB of them, or all of a call."""
-    reads = of_reads and isinstance(operator, MapOperator) and operator.name.startswith("Read")
+    if not isinstance(operator, MapOperator):
+        return
+    reads = of_reads and operator.name.startswith("Read")
     if reads or isinstance(operator, ActorPoolMapOperator):
         for transform in operator.get_map_transformer().get_transform_fns():
             transform._output_block_size_option = _AS_THEY_ARE

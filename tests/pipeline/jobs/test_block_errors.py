@@ -172,8 +172,9 @@ def block_of(rows: int) -> RefBundle:
         ([(0, 4), (61, 0), (62, 5), (121, 0), (123, 0)], [(61, 4), (123, 5)]),
         ([(0, 4), (1, None), (61, 0)], []),
         ([(50, 4), (99, 0), (100, 0)], [(100, 4)]),
+        ([(499, 4), (501, 0), (502, 0), (503, 2)], [(501, 4), (503, 2)]),
     ],
-    ids=["once", "again", "the input has ended", "the job stops after 100 s"],
+    ids=["once", "again", "the input has ended", "the job stops after 100 s", "a node ends"],
 )
 def test_write_task_begins_in_time_although_no_block_arrives(
     monkeypatch: pytest.MonkeyPatch,
@@ -181,9 +182,12 @@ def test_write_task_begins_in_time_although_no_block_arrives(
     expected: list[tuple[float, int]],
 ) -> None:
     """The rows of a slow model do not wait for its next rows. Each event is the time in seconds and
-    the rows of a block that arrives; None if the input ends, with a task for all rows."""
+    the rows of a block that arrives; None if the input ends, with a task for all rows. From 500
+    seconds on, a node is draining."""
     now, started = 0.0, list[tuple[float, int | None]]()
     monkeypatch.setattr(ray_compat, "time", SimpleNamespace(monotonic=lambda: now))
+    draining = {"node": 1}
+    monkeypatch.setattr(ray_compat, "get_draining_nodes", lambda: draining if now > 500 else {})
     queue = RebundleQueue(TimedBundling(rows=10, seconds=60.0))
     operator = Mock(spec=MapOperator, _block_ref_bundler=queue, _metrics=Mock())
     operator._try_schedule_task = lambda bundle, strict: started.append((now, bundle.num_rows()))

@@ -9,7 +9,7 @@ import importlib
 import logging
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -47,6 +47,7 @@ from ray.data._internal.execution.operators.base_physical_operator import (
 from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data._internal.output_buffer import OutputBlockSizeOption
+from ray.data._internal.utils.cached_ray_internals import get_draining_nodes
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_exists,
@@ -291,10 +292,12 @@ class TimedBundling(RebundlingStrategy):
         self._since = None if ready else since
         return ready
 
-    @property
-    def is_late(self) -> bool:
-        """Whether the first block that waits is old enough."""
-        return self._since is not None and time.monotonic() - self._since >= self._seconds
+    def is_late(self, draining: Mapping[str, int]) -> bool:
+        """Return whether the first block that waits is old enough, or may be on a node that ends
+        soon."""
+        if self._since is None:
+            return False
+        return bool(draining) or time.monotonic() - self._since >= self._seconds
 
     def wait_no_more(self) -> None:
         """Take each block as old enough, because the job stops."""
@@ -339,15 +342,15 @@ def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
 
 
 def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
-    """Start a task for the blocks that wait, if the first one is old enough, or from now on
-    `at_once`, as the operator does when its input has ended."""
+    """Start a task for the blocks that wait, if the first one is old enough, a node of the cluster
+    ends soon, or from now on `at_once`, as the operator does when its input has ended."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):
         return
     if at_once:
         strategy.wait_no_more()
-    if not strategy.is_late:
+    if not strategy.is_late(get_draining_nodes()):
         return
     queue.finalize()
     if queue.has_next():  # not if the input has ended: all blocks are in tasks then

@@ -86,7 +86,7 @@ def videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
 
 
 def evenly_spaced(total: int, count: int) -> np.ndarray:
-    """Return the indexes of `count` frames, evenly spaced over `total` frames."""
+    """Return the indexes of `count` frames, evenly spaced over `total` frames (int64)."""
     return np.linspace(0, total - 1, num=count).round().astype(np.int64)
 
 

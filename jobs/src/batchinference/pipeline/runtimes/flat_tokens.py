@@ -248,7 +248,7 @@ class FlatTokenizer:
 def pad(
     tokenizer: Any, tokens: FlatTokens, rows: np.ndarray, width: int, *, has_mask: bool
 ) -> dict[str, np.ndarray]:
-    """Return the features of some texts, padded to `width` tokens as by the tokenizer."""
+    """Return the features of some texts, rows x `width` (int64), padded as by the tokenizer."""
     fill = {
         IDS: tokenizer.pad_token_id,
         TYPES: tokenizer.pad_token_type_id,

@@ -48,11 +48,11 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
     """Return the problems with queue settings that Kueue would reject or ignore."""
     if cluster.queue_name is None and cluster.queue_priority_class_name is not None:
-        message = "queuePriorityClassName needs a queue: set spec.cluster.queueName"
+        message = "queuePriorityClassName needs a queue. Set spec.cluster.queueName"
         return [Problem("spec.cluster.queuePriorityClassName", message)]
     if cluster.queue_name is not None and len(groups) > MAX_GROUPS:
         message = (
-            f"the job has {len(groups)} worker groups and Kueue takes {MAX_GROUPS}: give steps the "
+            f"the job has {len(groups)} worker groups and Kueue takes {MAX_GROUPS}. Give steps the "
             "same resources, or leave the queue"
         )
         return [Problem("spec.cluster.queueName", message)]

@@ -51,7 +51,7 @@ def _kueue_hint(job: JobView, message: str) -> str:
     if "kueue" not in message or "autoscaling" not in message:
         return ""
     if not (job.spec.get("cluster") or {}).get("queueName"):
-        return ". Kueue manages jobs without a queue: set spec.cluster.queueName to a LocalQueue"
+        return ". Kueue manages jobs without a queue. Set spec.cluster.queueName to a LocalQueue"
     return (
         ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
         "spec.cluster.workers.min and max to the same number"

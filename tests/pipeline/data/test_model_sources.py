@@ -8,9 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
+from filelock import FileLock
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import check_runtime, load_runtime, model_files
@@ -287,6 +290,29 @@ def test_model_is_fetched_again_only_after_a_change(tmp_path: Path, cache: Path)
     assert (second / "config.json").read_bytes() == b'{"new": 1}'
 
 
+def test_replicas_that_share_a_cache_download_a_model_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them downloads it, on this node or another, and the others wait for it."""
+    write_model(tmp_path / "model")
+    model, waits = Location(str(tmp_path / "model")), Event()
+
+    class Lock(FileLock):  # type: ignore[misc]
+        def acquire(self, *args: Any, **options: Any) -> Any:
+            waits.set()
+            return super().acquire(*args, **options)
+
+    target = model_files._fetch(model)
+    target.rename(cache / "not-complete")
+    monkeypatch.setattr(model_files, "_download", None)
+    monkeypatch.setattr(model_files, "FileLock", Lock)
+    with ThreadPoolExecutor() as pool, FileLock(f"{target}.lock"):
+        other = pool.submit(model_files._fetch, model)
+        assert waits.wait(10)
+        (cache / "not-complete").rename(target)
+    assert other.result() == target
+
+
 def test_interrupted_download_leaves_no_model(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model")
     model, target = Location(str(tmp_path / "model")), cache / "models/x"
@@ -309,10 +335,3 @@ def test_object_key_outside_of_the_model_is_refused(
         model_files._download(model, [f"{model.path}/{key}"], target)
     assert not target.exists()
     assert [file for file in cache.rglob("*") if file.is_file()] == []
-
-
-def test_concurrent_replicas_fetch_once(tmp_path: Path, cache: Path) -> None:
-    write_model(tmp_path / "model")
-    with ThreadPoolExecutor(6) as replicas:
-        found = list(replicas.map(model_files._fetch, [Location(str(tmp_path / "model"))] * 6))
-    assert len(set(found)) == 1

@@ -7,7 +7,8 @@ import gzip
 import importlib.util
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers import Chunk, Reader, records, size_of
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import InputFile
-from batchinference.pipeline.row_batch import RowRange
+from batchinference.pipeline.row_batch import RowRange, unpack_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS
 from plugins.messages import Messages
@@ -197,6 +198,18 @@ def chunks(reader: Reader) -> list[Chunk]:
 def test_errors_after_which_rows_were_read_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan.time, "sleep", lambda _: None)
     assert sum(map(size_of, chunks(Resets([5] * 8)))) == 40
+
+
+def test_each_chunk_is_read_in_the_context_of_a_note() -> None:
+    noted: list[int] = []
+
+    def note(row: int) -> AbstractContextManager[None]:
+        noted.append(row)
+        return nullcontext()
+
+    list(replace(rows_of(Resets([2])), note=note).chunks(InputFile(4, "a", 1)))
+    files, rows = unpack_ids(np.array(noted))
+    assert (set(files), list(rows)[:2]) == ({4}, [0, 2])
 
 
 def test_chunks_without_rows_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:

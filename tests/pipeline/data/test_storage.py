@@ -15,9 +15,10 @@ from unittest.mock import patch
 
 import pyarrow.fs as pafs
 import pytest
+from ray.exceptions import OutOfDiskError
 
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage.location import Location, base_name, remnant_of
 from plugins.messages import Messages
@@ -144,10 +145,23 @@ def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
     with patch("os.fsync", side_effect=full), pytest.raises(OSError, match="full") as caught:
         place.write(b"x")
     failure = root_cause(caught.value)
-    assert failure.reason == "BadOutput"
+    assert failure.reason == "OutOfDisk"
     message = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
     assert re.fullmatch(f"the disk of '{tmp_path}'{message}", failure.message)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "/cache/model"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        ModelLoad("the model cannot be loaded: [Errno 28] No space left on device"),
+        OutOfDiskError("local disk"),
+    ],
+)
+def test_full_disk_of_a_pod_is_no_fault_of_the_job(error: Exception) -> None:
+    assert root_cause(error).reason == "OutOfDisk"
 
 
 def test_failed_write_keeps_the_old_content(tmp_path: Path) -> None:

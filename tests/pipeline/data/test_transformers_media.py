@@ -212,7 +212,7 @@ class TestDevices:
         return runtime._prepare
 
     def devices(self, prepare: Any) -> set[str]:
-        batches = [prepare({"image": images}) for images in self.SIZES]
+        batches = [prepare({"image": images}, None) for images in self.SIZES]
         found = [prepared["pixel_values"] for ((_, prepared),) in batches]
         assert [len(pixels) for pixels in found] == [2, 2]
         return {pixels.device.type for pixels in found}
@@ -259,5 +259,5 @@ def test_texts_without_tokens_become_integers(bert: str) -> None:
     """Some tokenizers have no special tokens, so that an empty text has no tokens."""
     options = {"add_special_tokens": False}
     prepare = loaded("feature-extraction", bert, ["text"], options=options)._prepare
-    ((_, tokens),) = prepare({"text": objects(["", ""])})
+    ((_, tokens),) = prepare({"text": objects(["", ""])}, None)
     assert {(tuple(t.shape), t.dtype) for t in tokens.values()} == {((2, 0), torch.int64)}

@@ -212,14 +212,15 @@ def test_storage_error_is_not_attributed_to_a_row(
     )
 
 
+@pytest.mark.parametrize(("name", "source"), [("own", "deaths_of"), ("read", "deaths_in_reading")])
 def test_a_process_that_dies_is_reported_with_its_step_and_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, messages: Messages
 ) -> None:
     def die(*_: Any, **__: Any) -> None:
         raise WorkerCrashed("a process died")
 
-    note = CrashNote("own", ((pack_id(0, 2), pack_id(0, 5)),))
-    monkeypatch.setattr(job_module, "deaths_of", lambda run: [(note,)])
+    note = CrashNote(name, ((pack_id(0, 2), pack_id(0, 5)),))
+    monkeypatch.setattr(job_module, source, lambda run: [(note,)])
     monkeypatch.setattr(job_module, "check_errors", die)
     run = run_in_process(job(tmp_path, {"maxRows": 3}))
     assert run.report.reason == "WorkerCrashed"

@@ -141,7 +141,7 @@ async def test_refusal_shows_in_status_until_objects_are_created(harness: Harnes
     assert harness.phase() == "Succeeded"
 
 
-@pytest.mark.parametrize("kind", ["ConfigMap", "RayJob", "Secret"])
+@pytest.mark.parametrize("kind", ["ConfigMap", "RayJob", "Secret", "PodDisruptionBudget"])
 @in_virtual_time
 async def test_short_api_server_outage_does_not_show_in_status(harness: Harness, kind: str) -> None:
     failing = f"create {kind}"

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from batchinference import rendering
+from batchinference.rendering import EVICTABLE, NODE_TYPE_LABEL
+from batchinference.rendering.pods import PROTECTION
 from batchinference.spec import SpecError
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
@@ -166,6 +168,38 @@ def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
     assert [body["kind"] for body in actions.create] == ["Secret"]
 
 
+@pytest.mark.parametrize(
+    ("annotations", "protected"),
+    [
+        ({}, True),
+        ({"karpenter.sh/do-not-disrupt": "false"}, True),
+        ({EVICTABLE: "true"}, False),
+        ({EVICTABLE: "false"}, True),
+    ],
+)
+def test_head_is_protected_from_eviction(annotations: dict[str, str], *, protected: bool) -> None:
+    loop = ReconcileLoop()
+    loop.spec["cluster"] = {"annotations": annotations}
+    *_, ray_job = loop.reconcile().create
+    cluster = ray_job["spec"]["rayClusterSpec"]
+    head, worker = (
+        each["template"]["metadata"]
+        for each in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
+    )
+    assert head["annotations"] == {**(PROTECTION if protected else {}), **annotations}
+    assert worker.get("annotations", {}) == annotations
+    loop.ray_job["spec"] = ray_job["spec"]
+    budgets = [body for body in loop.reconcile().create if body["kind"] != "Secret"]
+    assert len(budgets) == protected
+    for budget in budgets:
+        (owner,) = budget["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"]) == ("RayJob", "job-1")
+        selected = budget["spec"]["selector"]["matchLabels"]
+        assert selected.items() <= {**head["labels"], NODE_TYPE_LABEL: "head"}.items()
+        assert NODE_TYPE_LABEL in selected
+        assert budget["spec"]["minAvailable"] == 1
+
+
 def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     """Kueue asks for an annotation that the user cannot set."""
     kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
@@ -173,14 +207,17 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     for message, spec, hint in (
         (kueue, {}, to_queue),
         (kueue, {"cluster": {"queueName": "gpu"}}, gate),
+        ("403: autoscaling is not supported for a MultiKueue-managed kueue job", {}, None),
         ("403: exceeded quota", {}, None),
         ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None),
     ):
-        status = status_after_create_error(replace(job(), spec=spec), message, None, NOW)
+        queues = ". There is the LocalQueue gpu"
+        status = status_after_create_error(replace(job(), spec=spec), message, None, NOW, queues)
         assert status is not None
         shown = status["conditions"][0]["message"]
         assert shown.startswith(message)
         assert [one for one in (to_queue, gate) if one in shown] == ([hint] if hint else [])
+        assert shown.endswith(queues) is (hint == to_queue)
 
 
 def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:

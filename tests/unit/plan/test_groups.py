@@ -71,6 +71,41 @@ def test_group_of_a_pool_has_its_shape_and_starts_empty(
     assert own_groups(step) == [expected]
 
 
+QUEUE, GANG = {"queueName": "gpu"}, {"gangScheduling": True}
+FOUR = {"min": 4, "max": 8}
+TWO_PODS = {
+    "name": "ask",
+    "model": {"runtime": "vllm", "source": "m", "inputs": {"prompt": "text"}, "output": "answer",
+              "parallelism": {"tensor": 2, "pipeline": 2}},
+    "resources": {"gpu": 4},
+    "replicas": {"min": 2, "max": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cluster", "steps", "expected"),
+    [
+        ({}, [model_step("a", replicas=FOUR, resources={"gpu": 1})], {"cpu": 1, "a": 0}),
+        (QUEUE, [model_step("a", replicas=FOUR, resources={"gpu": 1})], {"cpu": 1, "a": 4}),
+        (GANG, [model_step("a", replicas=FOUR, resources={"gpu": 1})], {"cpu": 1, "a": 4}),
+        (QUEUE, [on_gpu("a"), on_gpu("b")], {"cpu": 1, "a": 2}),
+        (QUEUE, [on_gpu("a"), on_gpu("b", gpu=2)], {"cpu": 1, "a": 1, "b": 1}),
+        (QUEUE, [TWO_PODS], {"cpu": 1, "ask": 4}),
+        (QUEUE, [TWO_PODS, on_gpu("b", gpu=2)], {"cpu": 1, "ask": 4, "b": 1}),
+        (QUEUE, [model_step("a", replicas=FOUR, resources={"cpu": 4})], {"cpu": 3}),
+        ({"workers": {"min": 1, "cpu": 8}, **QUEUE},
+         [model_step("a", replicas=FOUR, resources={"cpu": 4})], {"cpu": 1}),
+    ],
+    ids=["no gang", "queue", "gang", "shared group", "two groups", "pods of a replica",
+         "replicas with other numbers of pods", "CPUs", "minimum of the job"],
+)  # fmt: skip
+def test_gang_starts_the_minimum_of_all_replicas(
+    cluster: Document, steps: list[Document], expected: dict[str, int]
+) -> None:
+    made = plan_for_cluster(spec_of(steps=steps, cluster=cluster))
+    assert {group.name: group.min for group in made.groups} == expected
+
+
 def test_group_is_shared_by_pools_of_equal_shape() -> None:
     made = plan(on_gpu("a", most=2), filter_step(), on_gpu("b", most=3))
     assert [(group.name, group.max) for group in made.groups[1:]] == [("a", 5)]

@@ -56,13 +56,15 @@ def test_vllm_pod_has_the_gpus_of_a_tensor_parallel_group(
     assert plan.group_of(stage) == "ask"
 
 
-def test_vllm_pods_of_equal_shape_are_shared() -> None:
+def test_vllm_pods_are_shared_by_replicas_with_as_many_pods() -> None:
+    """Kueue places the pods of a replica together, so it must know their number."""
     steps = [
         vllm_step("first", gpu=4, parallelism={"tensor": 2, "pipeline": 2}),
         vllm_step("second", gpu=2, output="other", parallelism={"tensor": 2}),
+        vllm_step("third", gpu=2, output="more", parallelism={"tensor": 2}),
     ]
     plan = plan_for_cluster(spec_of(steps=steps))
-    assert shapes(plan) == [("first", 1, 2, "4Gi", 3)]
+    assert shapes(plan) == [("first", 1, 2, "4Gi", 2), ("second", 1, 2, "4Gi", 2)]
 
 
 def test_vllm_stage_includes_a_drop() -> None:

@@ -30,6 +30,11 @@ WHOLE: dict[str, Pair] = {
     "priorityClassName": ("own", "default"),
     "queueName": ("own", "default"),
     "queuePriorityClassName": ("own", "default"),
+    "gangScheduling": (False, True),
+    "topology": (
+        {"level": "rack", "mode": "Required"},
+        {"level": "zone", "mode": "Preferred"},
+    ),
     "idleTimeout": ("5m", "1h"),
     "terminationGracePeriod": ("30s", "10s"),
     "envFrom": ([{"secretRef": {"name": "own"}}], [{"configMapRef": {"name": "default"}}]),

@@ -109,7 +109,7 @@ def test_profile_applies_to_pods_of_its_group_only() -> None:
     pod = made.workers["embed"]["template"]["spec"]
     assert pod["nodeSelector"] == {"pool": "t4", "zone": "a"}
     assert [one["key"] for one in pod["tolerations"]] == ["batch", "t4", "nvidia.com/gpu"]
-    assert [(one["name"], one["value"]) for one in pod["containers"][0]["env"][1:]] == [
+    assert [(one["name"], one["value"]) for one in pod["containers"][0]["env"][2:]] == [
         ("A", "cluster"),
         ("B", "profile"),
     ]

@@ -41,7 +41,7 @@ def test_patches_apply_to_their_groups_in_order() -> None:
         patch(["embed", "gone"], schedulerName="own"),
         patch(["head"], schedulerName=None),
     )
-    assert [pod["metadata"]["annotations"] for pod in made] == [{"a": "b"}] * 3
+    assert [pod["metadata"]["annotations"]["a"] for pod in made] == ["b"] * 3
     assert [pod["spec"].get("schedulerName") for pod in made] == [None, "all", "own"]
 
 

@@ -58,10 +58,12 @@ def test_ray_version_and_autoscaler_version(rendered: Rendered) -> None:
 
 
 def test_worker_groups_start_with_their_minimum(rendered: Rendered) -> None:
-    """KubeRay waits for all `replicas` before it submits the job. GPU nodes may start slowly."""
+    """KubeRay waits for all `replicas` before it submits the job. GPU nodes may start slowly, but
+    Kueue must reserve them."""
+    gang = rendered.job.spec.cluster.queue_name is not None
     for name, group in rendered.workers.items():
         assert group["replicas"] == group["minReplicas"] <= group["maxReplicas"]
-        assert name == "cpu" or group["replicas"] == 0
+        assert name == "cpu" or (group["replicas"] > 0) == gang
 
 
 def test_head_runs_no_work_and_has_a_group_label(rendered: Rendered) -> None:

@@ -108,12 +108,11 @@ def test_mount_without_a_volume_of_the_job_is_refused(messages: Messages) -> Non
 KEYS = [
     *((key, False) for key in ("batchinference.dev/attempt", "ray.io/cluster", "ray.io/x")),
     *((key, False) for key in ("kueue.x-k8s.io/queue-name", "app.kubernetes.io/managed-by")),
-    *((key, False) for key in ("kueue.x-k8s.io/podset-required-topology-2", "a b")),
+    *((key, False) for key in ("kueue.x-k8s.io/podset-required-topology", "a b")),
+    ("ray.io/gang-scheduling-enabled", False),
     *((key, True) for key in ("team", "example.com/ray.io", "my-ray.io/x", "a/" + "b" * 63)),
     ("a/" + "b" * 64, False),
-    *((key, True) for key in ("kueue.x-k8s.io/podset-required-topology",
-                              "ray.io/gang-scheduling-enabled")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("field", ["labels", "annotations"])

@@ -23,6 +23,7 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     FlatTokens,
     Prepared,
     pad,
+    refuse,
 )
 from batchinference.pipeline.runtimes.text_limits import (
     check_length,
@@ -149,6 +150,7 @@ class Tokens:
         if flat is not None:
             tokens, has_mask = flat.tokens(prepared or {}, *texts), flat.has_mask
         else:
+            refuse(prepared or {})
             tokens = self._of_library(texts, truncation=False, verbose=False, **options)
             has_mask = MASK in tokens.features
         if long := self.limit.check(tokens.lengths.tolist()):
@@ -235,7 +237,7 @@ class TextInput:
         return token
 
     def __call__(
-        self, inputs: Batch, prepared: Prepared | None = None
+        self, inputs: Batch, prepared: Prepared | None
     ) -> Iterator[tuple[np.ndarray, Any]]:
         columns = (texts(inputs[name]) for name in self._names)
         yield from self._tokens.batches(*columns, prepared=prepared)

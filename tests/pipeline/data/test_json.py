@@ -466,3 +466,13 @@ def test_rows_do_not_depend_on_the_chunk_size(
     assert outcome.places == [(0, n) for n, row in numbered if isinstance(row, dict)]
     assert set(outcome.bad) == {(0, n) for n, row in numbered if isinstance(row, str)}
     assert outcome.ends == {0: len(numbered)}
+
+
+@pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}")])
+@pytest.mark.parametrize(("levels", "failed"), [(90, 0), (700, 0), (5000, 1)])
+def test_deep_values_are_read_as_text_or_fail_their_row(
+    tmp_path: Path, opening: str, closing: str, levels: int, failed: int
+) -> None:
+    line = f'{{"x": {opening * levels}1{closing * levels}}}\n'
+    outcome = read(tmp_path, f'{{"x": null}}\n{line}'.encode())
+    assert (len(outcome.places), len(outcome.bad)) == (2 - failed, failed)

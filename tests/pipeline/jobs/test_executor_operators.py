@@ -152,11 +152,16 @@ def test_input_is_divided_among_all_cpus(
     monkeypatch.setattr(executor.Executor, "_commit_tasks", commit_tasks)
     given: Any = MagicMock(divisible=lambda tasks: divisible)
     given.__len__.return_value, given.share.return_value = parts, 1.0
-    given.read_tasks = lambda wanted, gaps: [None] * (wanted if divisible else min(wanted, parts))
+    given.read_tasks = lambda wanted, *_: [None] * (wanted if divisible else min(wanted, parts))
     spec = spec_of(steps=[FUNCTION])
     count = RowCount(20_000, estimated=False)
     prepared: Any = SimpleNamespace(
-        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None, table=None
+        input=given,
+        count=count,
+        sizing=Sizing(64, 64, 1),
+        missing=None,
+        table=None,
+        attempt=MagicMock(),
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
     assert found == [tasks]
@@ -185,12 +190,17 @@ def test_tasks_commit_if_each_fills_most_of_its_files(
     monkeypatch.setattr(executor.Executor, "_dataset", several)
     given: Any = MagicMock(divisible=lambda tasks: True, size=1)
     given.__len__.return_value, given.share.return_value = 1, 1.0
-    given.read_tasks = lambda wanted, gaps: [None] * wanted
+    given.read_tasks = lambda wanted, *_: [None] * wanted
     write = {"format": "parquet", "path": "/out", "rowsPerFile": rows_per_file}
     spec = spec_of(steps=[FUNCTION], write=write)
     count = RowCount(rows, estimated=False) if rows else None
     prepared: Any = SimpleNamespace(
-        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None, table=None
+        input=given,
+        count=count,
+        sizing=Sizing(64, 64, 1),
+        missing=None,
+        table=None,
+        attempt=MagicMock(),
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
     assert found == [tasks]

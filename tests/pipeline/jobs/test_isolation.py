@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import crash_notes, segment
 from batchinference.pipeline.execution.crash_notes import (
+    ReadNotes,
+    deaths_in_reading,
     deaths_of,
     noted,
     noted_rows,
@@ -301,6 +304,20 @@ def test_process_that_replaces_another_one_isolates_its_rows(
     monkeypatch.setattr(crash_notes, "owner_of_this_process", lambda: "last")
     with pytest.raises(JobFailure, match="adjacent rows"):
         next(steps.of_block(good(0, 0, range(8)), Event()))
+
+
+def test_note_of_reading_is_kept_but_isolates_no_rows(
+    notes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ReadNotes("run")(7):
+        assert not notes
+    monkeypatch.setattr(crash_notes, "replaces_dead_process", lambda: True)
+    with suppress(SystemExit), ReadNotes("run")(7):
+        raise SystemExit
+    monkeypatch.setattr(crash_notes, "_process", lambda: "another")
+    assert deaths_of("run") == predecessor_deaths("run") == take_deaths("run") == []
+    ((note,),) = deaths_in_reading("run")
+    assert (note.step, note.first) == ("read", 7)
 
 
 def test_stop_begins_no_other_part(tmp_path: Path) -> None:

@@ -104,8 +104,6 @@ class SteppedQueue:
     due_at: dict[JobKey, float] = field(default_factory=dict)
     failures: Counter[JobKey] = field(default_factory=Counter)
     defects: list[BaseException] = field(default_factory=list)
-    others: int = 0
-    """How many other jobs wait, as set by the test."""
 
     @property
     def due(self) -> float | None:
@@ -159,9 +157,6 @@ class SteppedQueue:
     def drop(self, key: JobKey) -> None:
         self.forget(key)
         self.due_at.pop(key, None)
-
-    def __len__(self) -> int:
-        return self.others
 
 
 class SteppedOperator:

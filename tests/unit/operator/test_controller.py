@@ -22,7 +22,7 @@ async def test_job_runs_from_creation_to_complete(harness: Harness, lag: dict[st
         await harness.finish_job()
         await asyncio.sleep(1000)
     kinds = {kind for kind, _ in harness.cluster.objects}
-    assert kinds == {"BatchInference", "ConfigMap", "Secret", "RayJob"}
+    assert kinds == {"BatchInference", "ConfigMap", "Secret", "RayJob", "PodDisruptionBudget"}
     status = harness.cluster.status()
     assert status["phase"] == "Succeeded"
     assert status["progress"] == {"rows": 100, "total": 100}
@@ -114,3 +114,13 @@ async def test_worker_is_cancelled_during_a_reconcile(harness: Harness) -> None:
         await asked.wait()
         began = clock()
     assert clock() - began < 1
+
+
+@in_virtual_time
+async def test_job_start_takes_four_calls(harness: Harness) -> None:
+    harness.cluster.apply()
+    async with harness.operator():
+        await until(lambda: harness.phase() == "Starting")
+        await until(lambda: clock() > 1)
+    made = ["create ConfigMap", "create RayJob", "create Secret", "patch status"]
+    assert [call for _, call in harness.calls] == made

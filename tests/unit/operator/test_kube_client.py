@@ -76,6 +76,7 @@ each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
     [
         ("ConfigMap", f"/api/v1/namespaces/{NAMESPACE}/configmaps"),
         ("Secret", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+        ("PodDisruptionBudget", f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"),
         ("RayJob", RAY_JOBS),
     ],
 )
@@ -323,6 +324,31 @@ async def test_workload_conditions_say_why_a_ray_job_is_queued(
     (sent,) = server.requests
     assert sent.path == f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
     assert sent.query["labelSelector"] == "kueue.x-k8s.io/job-uid=uid-of-job-1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ((200, {"items": [{"metadata": {"name": name}} for name in ("cpu", "gpu")]}),
+         ". LocalQueues of the namespace: cpu, gpu"),
+        ((200, {"items": []}), ". LocalQueues of the namespace: none"),
+        ((403, {"message": "forbidden"}), ""),
+    ],
+    ids=["queues", "none", "forbidden"],
+)  # fmt: skip
+async def test_reason_of_a_missing_queue_lists_the_local_queues(
+    connect: Connect, answer: tuple[int, Any], shown: str
+) -> None:
+    message = "LocalQueue  doesn't exist"
+    conditions = [{"type": "QuotaReserved", "status": "False", "message": message}]
+    workload = {"status": {"conditions": conditions}}
+
+    async def answers(request: web.Request) -> web.StreamResponse:
+        of_queues = request.path.endswith("/localqueues")
+        return await answering(*(answer if of_queues else (200, {"items": [workload]})))(request)
+
+    api, _ = await connect(answers)
+    assert await api.queued_reason(NAMESPACE, RAY_JOB) == f"{message}{shown}"
 
 
 async def test_missing_kueue_gives_no_reason(connect: Connect) -> None:

@@ -27,7 +27,6 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import ENDED_PHASES, TRANSITIONS, Phase
 from batchinference.spec.status import BatchInferenceStatus
-from batchinference_operator.controller.controller import BACKLOG
 from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
 from batchinference_operator.status.attempts import last_attempt
@@ -364,10 +363,6 @@ class JobModel(RuleBasedStateMachine):
         self.operator.kill()
         self.operator.watches.deliver("BatchInference")
         self.step_operator(of_next)
-
-    @rule(jobs=st.sampled_from([0, BACKLOG]))
-    def set_backlog(self, jobs: int) -> None:
-        self.operator.queue.others = jobs
 
     @rule(seconds=st.sampled_from(SECONDS))
     def advance_clock(self, seconds: int) -> None:

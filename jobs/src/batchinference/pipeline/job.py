@@ -28,7 +28,11 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun, Passes
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
-from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
+from batchinference.pipeline.execution.crash_notes import (
+    deaths_in_reading,
+    deaths_of,
+    take_deaths,
+)
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.html_report import write_page
@@ -38,7 +42,7 @@ from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
-from batchinference.pipeline.row_batch import WRITE_STEP, unpack_ids
+from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.prices import PodPrices
@@ -259,13 +263,16 @@ class JobRun:
         if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
         attempt = self._attempt.attempt
-        notes = [note for death in deaths_of(attempt.lease.run) for note in death]
+        run = attempt.lease.run
+        notes = [note for death in deaths_of(run) or deaths_in_reading(run) for note in death]
         note = min(notes, key=lambda note: note.rows, default=None)
         if note is None:
             return failure
         (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))
         path = paths_of(attempt.layout.input)[int(file)].as_py()
         place = f"step '{note.step}' on rows {first} to {last} of {path}"
+        if note.step == READ_STEP:
+            place = f"reading {path} from row {first} on"
         return type(failure)(f"{failure.message}. The process died in {place}")
 
     def _publish_first(self) -> None:

@@ -9,7 +9,7 @@ import importlib
 import logging
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -47,6 +47,7 @@ from ray.data._internal.execution.operators.base_physical_operator import (
 from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data._internal.output_buffer import OutputBlockSizeOption
+from ray.data._internal.utils.cached_ray_internals import get_draining_nodes
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_exists,
@@ -291,10 +292,16 @@ class TimedBundling(RebundlingStrategy):
         self._since = None if ready else since
         return ready
 
-    @property
-    def is_late(self) -> bool:
-        """Whether the first block that waits is old enough."""
-        return self._since is not None and time.monotonic() - self._since >= self._seconds
+    def is_late(self, draining: Mapping[str, int]) -> bool:
+        """Return whether the first block that waits is old enough, or may be on a node that ends
+        soon."""
+        if self._since is None:
+            return False
+        return bool(draining) or time.monotonic() - self._since >= self._seconds
+
+    def wait_no_more(self) -> None:
+        """Take each block as old enough, because the job stops."""
+        self._seconds = 0.0
 
     def rows_needed_from_last_pending_bundle(
         self, total_pending_rows: int, last_pending_bundle: RefBundle
@@ -323,22 +330,25 @@ def whole_call(rows: int) -> int:
     return _WHOLE + rows
 
 
-def keep_read_blocks(operator: PhysicalOperator) -> None:
-    """Make an operator that reads pass on the blocks of its tasks as they are. Ray would collect
-    128 MiB of them, in memory that is new to each task."""
-    if isinstance(operator, MapOperator) and operator.name.startswith("Read"):
+def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
+    """Make a pool, and with `of_reads` an operator that reads, pass on each block of its tasks at
+    once. Ray would collect 128 MiB of them, or all of a call."""
+    reads = of_reads and isinstance(operator, MapOperator) and operator.name.startswith("Read")
+    if reads or isinstance(operator, ActorPoolMapOperator):
         for transform in operator.get_map_transformer().get_transform_fns():
             transform._output_block_size_option = _AS_THEY_ARE
 
 
-def start_late_bundle(operator: PhysicalOperator) -> None:
-    """Start a task for the blocks that wait, if the first one is old enough, as the operator does
-    when its input has ended."""
+def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
+    """Start a task for the blocks that wait, if the first one is old enough, a node of the cluster
+    ends soon, or from now on `at_once`, as the operator does when its input has ended."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):
         return
-    if not strategy.is_late:
+    if at_once:
+        strategy.wait_no_more()
+    if not strategy.is_late(get_draining_nodes()):
         return
     queue.finalize()
     if queue.has_next():  # not if the input has ended: all blocks are in tasks then

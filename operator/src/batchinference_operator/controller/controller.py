@@ -37,10 +37,6 @@ from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 ORPHAN_SECONDS = 300.0
 """Seconds that KubeRay may take to delete a RayJob of a deleted job."""
-BACKLOG = 64
-"""Queue length from which creating objects takes precedence over writing statuses. The first status
-of a job whose objects were just created is then deferred by BACKLOG_SECONDS."""
-BACKLOG_SECONDS = 10.0
 LARGE_WRITE_SECONDS = 5.0
 """Seconds by which a status write to a job with a very large spec is deferred while another such
 write is in progress. Each write takes seconds of CPU time in the API server, so several concurrent
@@ -84,10 +80,6 @@ class Controller:
     backstop_requests: dict[JobKey, tuple[str, KubeRayDeadlines]] = field(default_factory=dict)
     """The last requested backstop deadlines of each job's RayJob, with the RayJob's uid. They are
     requested only once, because an admission policy may reject or change them."""
-    first_status_deferred: set[JobKey] = field(default_factory=set)
-    """Jobs whose objects were created before their first status was written. The first status is
-    deferred only once. If the objects must be created again, the job may be gone, which only a
-    status write detects."""
     large_status_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held during a status write to a job with a very large spec."""
 
@@ -200,7 +192,6 @@ class Controller:
         self.last_write.pop(key, None)
         self.unreachable_since.pop(key, None)
         self.backstop_requests.pop(key, None)
-        self.first_status_deferred.discard(key)
         for ray_job in self.cache.ray_jobs(key):
             if not ray_job.deleting or ray_job.owner_uid is None:  # others may use the label
                 continue
@@ -321,7 +312,9 @@ class Controller:
         if isinstance(error, Unreachable):
             since = self.unreachable_since.setdefault(job.key, self.now())
             seconds = (self.now() - since).total_seconds()
-        status = status_after_create_error(job, str(error), seconds, self.now())
+        of_kueue = seconds is None and "kueue" in str(error)
+        queues = await self.api.local_queues(job.namespace) if of_kueue else ""
+        status = status_after_create_error(job, str(error), seconds, self.now(), queues)
         if status is not None:
             await self._write(job, status)
 
@@ -336,11 +329,6 @@ class Controller:
             and merge_patch(job.status, status)
         ):
             return LARGE_WRITE_SECONDS
-        # only the first status: an older status would be wrong in the meantime
-        first = "phase" not in job.status and job.key not in self.first_status_deferred
-        if first and actions.create and len(self.queue) >= BACKLOG:
-            self.first_status_deferred.add(job.key)
-            return BACKLOG_SECONDS
         last_write = self.last_write.get(job.key)
         since = inf if last_write is None else (self.now() - last_write).total_seconds()
         delay = write_delay(job.status, status, since)
@@ -358,7 +346,6 @@ class Controller:
         except Conflict:
             self.telemetry.count_status_write("conflict")
             raise
-        self.first_status_deferred.discard(key)
         if stored is None:
             self.telemetry.count_status_write("gone")
             self.last_write.pop(key, None)

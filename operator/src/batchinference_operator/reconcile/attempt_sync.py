@@ -16,7 +16,7 @@ from batchinference_operator.reconcile.attempt_end import (
     memory_of_next_attempt,
     record_out_of_memory,
 )
-from batchinference_operator.reconcile.attempt_rendering import create_actions, render_token_secret
+from batchinference_operator.reconcile.attempt_rendering import create_actions, objects_of_ray_job
 from batchinference_operator.reconcile.attempt_start import (
     CREATE_RETRY_SECONDS,
     requeue_for_admission,
@@ -85,7 +85,7 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
     if actions.status is not None and not is_running(actions.status):
         return actions  # do not delay the end for a Secret that the API server may reject
     # the reconcile that creates the token Secret also sets startTime in the status
-    return replace(actions, create=(render_token_secret(job, ray_job, config),))
+    return replace(actions, create=objects_of_ray_job(job, ray_job, config))
 
 
 def _secret_missing(observed: Observed) -> bool:

@@ -29,8 +29,8 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
     ended = threading.Event()
 
     def beat() -> None:
-        # without a beat, the run may lose its lease, which it then detects; memory may be limited
-        with suppress(OSError, MemoryError):
+        # without a beat, the run may lose its lease, which it then detects
+        with suppress(OSError):
             file.write(uuid.uuid4().hex.encode())
 
     def keep_beating() -> None:

@@ -25,7 +25,7 @@ from batchinference.pipeline.ray_compat import (
     bundle_in_time,
     bundle_whole_calls,
     has_dead_actors,
-    keep_read_blocks,
+    keep_blocks,
     start_late_bundle,
 )
 
@@ -131,38 +131,49 @@ class ExecutionControl:
         self.stage = busy[-1] if busy else self.stage
 
 
+@dataclass(frozen=True)
+class ObservedExecution:
+    """An execution, and what is special about its operators."""
+
+    control: ExecutionControl
+    read: str = "read"
+    """The names of the stages that the tasks that read run."""
+    write: str = "write"
+    """The names of the stages that the tasks that write run."""
+    sized_reads: bool = False
+    """Whether the tasks that read make blocks of the right size."""
+    rows: int = 1
+    """The rows that are enough for a task that commits."""
+    seconds: float = 60.0
+    """The seconds after which fewer rows are enough."""
+
+
 class ControlCallback(ExecutionCallback):
     """Connects an execution of Ray Data to its ExecutionControl. Workers import this class by name,
     and Ray makes its instances."""
 
-    control: ClassVar[ExecutionControl] = ExecutionControl()
-    """The control of the newest execution."""
-    ends: ClassVar[tuple[str, str]] = ("read", "write")
-    """The names of the stages that its tasks that read, and its tasks that write, run."""
-    sized_reads: ClassVar[bool] = False
-    """Whether the tasks that read make blocks of the right size."""
-    bundling: ClassVar[tuple[int, float]] = (1, 60.0)
-    """The rows that are enough for a task that commits, and the seconds after which fewer are."""
+    execution: ClassVar[ObservedExecution] = ObservedExecution(ExecutionControl())
+    """The newest execution."""
 
     def __init__(self) -> None:
-        self._control = ControlCallback.control
+        self._execution = ControlCallback.execution
 
     def before_execution_starts(self, executor: StreamingExecutor) -> None:
-        operators = [*(executor._topology or {})]
+        operators, observed = [*(executor._topology or {})], self._execution
         for operator in operators:
             bundle_whole_calls(operator)
-            if self.sized_reads:
-                keep_read_blocks(operator)
+            keep_blocks(operator, of_reads=observed.sized_reads)
         *_, last = operators
-        bundle_in_time(last, *self.bundling)
+        bundle_in_time(last, observed.rows, observed.seconds)
 
     def on_execution_step(self, executor: StreamingExecutor) -> None:
         states = list((executor._topology or {}).values())
-        self._control.on_step(busy_stages(states, *self.ends))
-        if self._control.draining or any(has_dead_actors(state.op) for state in states):
+        observed = self._execution
+        observed.control.on_step(busy_stages(states, observed.read, observed.write))
+        if observed.control.draining or any(has_dead_actors(state.op) for state in states):
             _drop_waiting(states)  # the next pass has new actors
         for state in states[-1:]:
-            start_late_bundle(state.op)
+            start_late_bundle(state.op, at_once=observed.control.draining)
 
 
 def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:

@@ -10,6 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from threading import get_ident, local
 
@@ -24,7 +25,9 @@ from batchinference.pipeline.ray_compat import (
     owner_of_this_process,
     put_note,
     remove_note,
+    replaces_dead_process,
 )
+from batchinference.pipeline.row_batch import READ_STEP
 
 
 class _Call(local):
@@ -81,6 +84,23 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
     _remove(name)  # not after SystemExit, which ends the process
 
 
+@dataclass(frozen=True)
+class ReadNotes:
+    """Keeps a note of what a process of a run reads, if it replaces a dead one. It only serves the
+    message: no rows are isolated, because the number of rows is unknown."""
+
+    run: str
+
+    @contextmanager
+    def __call__(self, row: int) -> Iterator[None]:
+        """Keep the note while the block reads rows from the one with this id."""
+        if not replaces_dead_process():
+            yield
+            return
+        with noted(self.run), noted_rows(READ_STEP, np.array([row])):
+            yield
+
+
 def _remove(name: str) -> None:
     _notes.discard(name)
     with suppress(Exception):
@@ -104,12 +124,20 @@ def deaths_of(run: str) -> list[Death]:
     return []
 
 
+def deaths_in_reading(run: str) -> list[Death]:
+    """Return the deaths of processes of a run that were reading, like `deaths_of`."""
+    with suppress(Exception):
+        return _deaths(_prefix(run), _process(), reading=True)
+    return []
+
+
 def take_deaths(run: str) -> list[Death]:
     """Return all deaths of a run, and remove their notes. No process of it may be computing."""
     deaths = deaths_of(run)
     with suppress(Exception):
-        for name in notes_below(_prefix(run)):
-            remove_note(name)
+        for name, text in notes_below(_prefix(run)).items():
+            if not _is_of_reading(CrashNote.parse(text)):
+                remove_note(name)
     return deaths
 
 
@@ -119,13 +147,18 @@ def forget_notes() -> None:
         _remove(name)
 
 
-def _deaths(prefix: str, own_process: str) -> list[Death]:
-    """Return the deaths with notes below a prefix, without those on lost nodes. Raises an error if
-    the head of Ray does not answer."""
+def _is_of_reading(note: CrashNote) -> bool:
+    return note.step == READ_STEP
+
+
+def _deaths(prefix: str, own_process: str, *, reading: bool = False) -> list[Death]:
+    """Return the deaths in steps, or in `reading`, with notes below a prefix, without those on lost
+    nodes. Raises an error if the head of Ray does not answer."""
     lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
     for name, text in sorted(notes_below(prefix).items()):
         process, note = name.rpartition("/")[0], CrashNote.parse(text)
-        if not process.endswith(own_process) and note.node not in lost:
+        known = process.endswith(own_process) or note.node in lost
+        if not known and _is_of_reading(note) is reading:
             deaths[process].append(note)
     return [tuple(notes) for notes in deaths.values()]
 

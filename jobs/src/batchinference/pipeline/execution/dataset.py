@@ -37,7 +37,11 @@ from batchinference.pipeline.execution.concurrent_batches import (
     concurrency_of_actors,
     concurrent_or_single,
 )
-from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
+from batchinference.pipeline.execution.control import (
+    ControlCallback,
+    ExecutionControl,
+    ObservedExecution,
+)
 from batchinference.pipeline.execution.isolation import NO_DEATHS, Isolation
 from batchinference.pipeline.execution.length_sorting import WindowLimits
 from batchinference.pipeline.execution.resources import (
@@ -98,24 +102,21 @@ class DatasetExecution:
     unknown, in which case there are no windows."""
     reads_run_steps: bool = True
     isolation: Isolation = NO_DEATHS
-    block_rows: int | None = None
-    """The rows of a block that is read. None if the number of input rows is unknown: then Ray Data
-    divides what is read."""
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except those of lost tasks."""
-        rows, seconds = self.write.rows, self.write.rules.small_commit_seconds
-        ControlCallback.control, ControlCallback.bundling = self.control, (rows, seconds)
         # for tasks without their own selector, such as those that split blocks
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
-        ControlCallback.sized_reads = self.block_rows is not None
-        names = (
-            ("read", *(stage.name for stage in first if not stage.prepares)),
-            (*(s.name for s in last), "write"),
+        ControlCallback.execution = ObservedExecution(
+            self.control,
+            read=", ".join(["read", *(stage.name for stage in first if not stage.prepares)]),
+            write=", ".join([*(stage.name for stage in last), "write"]),
+            sized_reads=self._block_rows is not None,
+            rows=self.write.rows,
+            seconds=self.write.rules.small_commit_seconds,
         )
-        ControlCallback.ends = ", ".join(names[0]), ", ".join(names[1])
         with errors_of_blocks(context, self.control.record_later):
             dataset = self._read(first)
             for stage in between:
@@ -124,6 +125,14 @@ class DatasetExecution:
             at_once = None if last else writers(all_cpus(self.plan))
             dataset.write_datasink(self.sink(last), ray_remote_args=arguments, concurrency=at_once)
             self.control.check()
+
+    @property
+    def _block_rows(self) -> int | None:
+        """The rows of a block that is read. None if the number of input rows is unknown: then Ray
+        Data divides what is read."""
+        if self.blocks == len(self.tasks):
+            return MAX_BLOCK_ROWS
+        return max(1, math.ceil(self.windows.rows / self.blocks)) if self.windows else None
 
     def _divided_stages(self) -> tuple[list[Stage], list[Stage], list[Stage]]:
         """Return the stages that run in the tasks that read, the stages that are operators, and the
@@ -147,11 +156,11 @@ class DatasetExecution:
         return self.write.committer.attempt.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
-        rows, blocks = self.block_rows or MAX_BLOCK_ROWS, math.ceil(self.blocks / len(self.tasks))
-        settings = self._segment(stages), self.errors.secrets, rows, blocks
+        known, blocks = self._block_rows, math.ceil(self.blocks / len(self.tasks))
+        settings = self._segment(stages), self.errors.secrets, known or MAX_BLOCK_ROWS, blocks
         dataset: Dataset = ray.data.read_datasource(
             RowSource([BlockReader(task, *settings) for task in self.tasks]),
-            override_num_blocks=self.blocks if self.block_rows is None else len(self.tasks),
+            override_num_blocks=self.blocks if known is None else len(self.tasks),
             num_cpus=TASK_CPUS,
             label_selector=selector(self.plan, CPU_GROUP),
             ray_remote_args={"max_retries": read_retries(repeatable=self.repeatable)},

@@ -25,9 +25,8 @@ from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
-from batchinference.pipeline.execution.crash_notes import deaths_of
+from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
 from batchinference.pipeline.execution.dataset import (
-    MAX_BLOCK_ROWS,
     DatasetExecution,
     WriteRows,
 )
@@ -96,7 +95,7 @@ class Executor:
         wanted = (
             self._number_of_tasks(sizing, share) if self._plan.single_segment else sizing.read_tasks
         )
-        tasks = prepared.input.read_tasks(wanted, prepared.missing)
+        tasks = prepared.input.read_tasks(wanted, prepared.missing, ReadNotes(self._run_id))
         # with too few parts, the steps must not run in the tasks that read
         needed = min(wanted, sizing.blocks) if self._plan.single_segment else sizing.blocks
         enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
@@ -200,9 +199,6 @@ class Executor:
         reads_run_steps: bool,
     ) -> DatasetExecution:
         prepared = self._prepared
-        block_rows = max(1, math.ceil(windows.rows / blocks)) if windows else None
-        if blocks == len(tasks):
-            block_rows = MAX_BLOCK_ROWS
         rows_written = WriteRows(self._committer, self._rows_per_write, self._rules)
         return DatasetExecution(
             self._plan,
@@ -215,7 +211,6 @@ class Executor:
             windows,
             reads_run_steps=reads_run_steps,
             isolation=prepared.isolation,
-            block_rows=block_rows,
         )
 
     @property

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from random import uniform
 from threading import Event, Thread
 
 from batchinference.pipeline.execution.crash_notes import forget_notes
 from batchinference.pipeline.ray_compat import has_flag, set_flag
+from batchinference.plan.groups import END_VARIABLE
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = (1.5, 2.5)
@@ -38,6 +40,11 @@ class StopRequest:
     def is_sent(self) -> bool:
         return has_flag(self._name)
 
+    def _stops(self) -> bool:
+        """Return whether this process must stop: by the request, or because its pod ends."""
+        file = os.environ.get(END_VARIABLE, "")
+        return (file != "" and Path(file).exists()) or self.is_sent()
+
     @contextmanager
     def watched(self) -> Iterator[Event]:
         """Yield an event that is set soon after the request was sent. If the block does not end
@@ -54,20 +61,18 @@ class StopRequest:
         """Return an event that is set soon after the request was sent, for an actor, which has too
         many calls for `watched`."""
         requested = Event()
-
-        def watch() -> None:
-            while not requested.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-                if self.is_sent():
-                    requested.set()
-
-        Thread(target=watch, name="stop", daemon=True).start()
+        poll = partial(self._poll, requested, Event())
+        Thread(target=poll, name="stop", daemon=True).start()
         return requested
 
     def _watch(self, requested: Event, ended: Event) -> None:
+        self._poll(requested, ended)
+        if requested.is_set() and not ended.wait(DRAIN_SECONDS):
+            forget_notes()
+            os._exit(1)
+
+    def _poll(self, requested: Event, ended: Event) -> None:
         while not ended.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-            if self.is_sent():
+            if self._stops():
                 requested.set()
-                if not ended.wait(DRAIN_SECONDS):
-                    forget_notes()
-                    os._exit(1)
                 return

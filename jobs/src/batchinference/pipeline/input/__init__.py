@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
@@ -20,6 +21,10 @@ NOTHING: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
 """Yields batches of rows. The end of each part follows its last row, unless the number of rows per
 part is known (`JobInput.rows_each`)."""
+
+
+ReadNote: TypeAlias = Callable[[int], AbstractContextManager[None]]
+"""Returns a context in which the rows from the one with this id are read."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,9 @@ class JobInput(Protocol):
     def continues(self, before: str) -> bool:
         """Return whether the rows have the same ids as in the input with the digest `before`."""
 
-    def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
+    def read_tasks(
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
+    ) -> list[ReadRows]:
         """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
         are the rows to read, for a repeatable input only; None means all rows."""
 

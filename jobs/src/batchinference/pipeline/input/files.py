@@ -6,6 +6,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Collection, Container, Mapping, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,7 +17,7 @@ from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
+from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
 from batchinference.pipeline.input.listing import list_existing, list_input
 from batchinference.pipeline.input.path_columns import PathColumns
@@ -228,7 +229,9 @@ class FileInput:
         inside = paths.filter(pc.starts_with(paths, place.path.rstrip("/") + "/"))
         return str(inside[0]) if len(inside) else None
 
-    def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
+    def read_tasks(
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
+    ) -> list[ReadRows]:
         """Return the read tasks. Each reads files that are adjacent in the reading order."""
         files = [file for file in self.frozen.files() if gaps is None or file.number in gaps]
         if self.options.shuffle == "files":
@@ -242,7 +245,8 @@ class FileInput:
                 part for file in files for part in _parts_with_gaps(file, gaps[file.number], reader)
             ]
             files = _joined(files, most)
-        return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
+        rows = replace(self.rows, note=note)
+        return [partial(rows.read, chosen) for chosen in tasks_of(files, tasks)]
 
     def divisible(self, tasks: float) -> bool:
         if isinstance(self.rows.reader, WholeFileReader):

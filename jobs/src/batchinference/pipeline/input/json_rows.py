@@ -43,6 +43,10 @@ _SCALARS: dict[frozenset[type], ColumnType] = {
 }
 
 
+MAX_LEVELS = 100
+"""Lists and structs below this level are read as text, because Python limits recursion."""
+
+
 class SeveralShapes(Exception):
     """The values of a column or field have no type in common."""
 
@@ -62,6 +66,8 @@ class Shape:
     """Whether there is an integer that float64 cannot hold."""
     elements: Shape | None = None
     fields: dict[str, Shape] = dataclasses.field(default_factory=dict)
+    levels: int = MAX_LEVELS
+    """How many levels of lists and structs have a type."""
 
     def add(self, values: list[Any]) -> None:
         """Add values of this column."""
@@ -69,13 +75,18 @@ class Shape:
         self.kinds |= kinds - {NoneType}
         if int in kinds:
             self._add_integers([value for value in values if type(value) is int])
+        if not self.levels:
+            return
         if list in kinds:
-            self.elements = self.elements or Shape()
+            self.elements = self.elements or self._inner()
             lists = (value for value in values if type(value) is list)
             self.elements.add([element for value in lists for element in value])
         if dict in kinds:
             for name, inner in _by_name(value for value in values if type(value) is dict).items():
-                self.fields.setdefault(name, Shape()).add(inner)
+                self.fields.setdefault(name, self._inner()).add(inner)
+
+    def _inner(self) -> Shape:
+        return Shape(levels=self.levels - 1)
 
     def _add_integers(self, integers: list[int]) -> None:
         self.lowest = min(self.lowest, *integers)
@@ -90,19 +101,19 @@ class Shape:
         self.highest = max(self.highest, other.highest)
         self.inexact = self.inexact or other.inexact
         if other.elements:
-            self.elements = self.elements or Shape()
+            self.elements = self.elements or self._inner()
             self.elements.merge(other.elements)
         for name, inner in other.fields.items():
-            self.fields.setdefault(name, Shape()).merge(inner)
+            self.fields.setdefault(name, self._inner()).merge(inner)
 
     def type(self, path: str, several: list[str]) -> ColumnType:
         """Return the type of the values; `string` if all of them are null. A field of a struct
         whose values have several shapes is a `string` too, and its path is added to `several`.
         Raises SeveralShapes for the values themselves."""
         kinds = frozenset(self.kinds)
-        if kinds == {dict}:
+        if self.levels and kinds == {dict}:
             return self.struct(path, several)
-        if kinds == {list}:
+        if self.levels and kinds == {list}:
             return [self.elements.element_type() if self.elements else "string"]
         if kinds == {int}:
             return self._integer()

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +23,7 @@ from batchinference.pipeline.error_attribution import (
     is_transient,
 )
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input import batch_of
+from batchinference.pipeline.input import ReadNote, batch_of
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers import (
     BadRow,
@@ -33,6 +34,7 @@ from batchinference.pipeline.input.readers import (
     check_end,
     converted,
     first,
+    noted,
     size_of,
     within,
 )
@@ -71,6 +73,7 @@ class FileRows:
     path_columns: PathColumns
     failing: Collection[str] = ()
     """The names of the warnings that make their rows failed rows."""
+    note: ReadNote = nullcontext
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
         """Yield all rows of these files. Raises Incomplete if a file has fewer rows than before.
@@ -103,7 +106,8 @@ class FileRows:
         done, failures = file.start, 0
         while True:
             try:
-                for chunk in self._rows_from(done, file):
+                chunks = self._rows_from(done, file)
+                for chunk in noted(chunks, pack_id(file.number, done), self.note):
                     done += size_of(chunk)
                     if size_of(chunk):
                         failures = 0  # errors that retries have passed do not add up
@@ -163,12 +167,20 @@ class FileRows:
             for group, fetching in _prefetch(begun):
                 fetched = itertools.chain.from_iterable(part.result() for part in fetching)
                 contents = zip(group, fetched, strict=True)
-                files_read = (_decode(reader, file, content) for file, content in contents)
+                files_read = (self._decoded(reader, file, content) for file, content in contents)
                 # files may be much larger when they are decoded
                 for decoded in _grouped(files_read, _decoded_bytes):
                     yield self._whole_file_batch(reader, decoded)
         finally:
             pool.shutdown(cancel_futures=True)  # do not fetch further files after a stop
+
+    def _decoded(
+        self, reader: WholeFileReader, file: InputFile, content: bytes | BadRow
+    ) -> _DecodedFile:
+        if isinstance(content, BadRow):
+            return _DecodedFile(file, content, [])
+        with collect_warnings() as warnings, self.note(pack_id(file.number, 0)):
+            return _DecodedFile(file, reader.decode_or_bad(content), warnings)
 
     def _whole_file_batch(self, reader: WholeFileReader, decoded: list[_DecodedFile]) -> RowBatch:
         batches = [
@@ -236,13 +248,6 @@ def _content(reader: WholeFileReader, file: Location) -> bytes | BadRow:
         if is_storage_error(error):
             raise JobFailure(f"{file.uri} cannot be read: {error}") from error
         return BadRow(error)
-
-
-def _decode(reader: WholeFileReader, file: InputFile, content: bytes | BadRow) -> _DecodedFile:
-    if isinstance(content, BadRow):
-        return _DecodedFile(file, content, [])
-    with collect_warnings() as warnings:
-        return _DecodedFile(file, reader.decode_or_bad(content), warnings)
 
 
 def _prefetch(items: Iterable[Item]) -> Iterator[Item]:

@@ -32,8 +32,8 @@ from batchinference.pipeline.media.pixels import (
     TURNED_BY_DECODER,
     Page,
     in_mode,
+    orientation_of,
     pixels_of,
-    turns_of,
 )
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
@@ -198,8 +198,8 @@ class ImagePages:
         self.first = current if current in self.numbers else self.numbers[0]
 
     def pixels(self, number: int, *, reduced: bool = False) -> np.ndarray:
-        """Return the pixels of a page. With `reduced`, a JPEG decoder may skip details that a
-        smaller size does not show."""
+        """Return the pixels of a page: height x width x channels. With `reduced`, a JPEG decoder
+        may skip details that a smaller size does not show."""
         is_cut = self._is_cut
         try:
             page = self._decoded(self._image, number, reduced=reduced)
@@ -222,9 +222,9 @@ class ImagePages:
             side = 2 * max(self._options.size)
             image.draft(self._options.mode, (side, side))
         raw = RawMode.of(image, self._content)
-        turns = turns_of(image) if image.format in TURNED_BY_DECODER else None
+        turns = orientation_of(image) if image.format in TURNED_BY_DECODER else None
         image.load()
-        turns = turns_of(image) if turns is None else turns
+        turns = orientation_of(image) if turns is None else turns
         return Page(image, raw, turns, lambda: self._again(number))
 
     def _partly_decoded(self, number: int) -> Page:
@@ -239,7 +239,7 @@ class ImagePages:
             has_data = 0 < raw.offset < len(self._content) - _MIN_BYTES
             if not has_data and not np.asarray(image).any():
                 raise
-        turns = turns_of(image)._replace(done=False)
+        turns = orientation_of(image)._replace(done=False)
         if image.mode in ("RGB", "RGBA"):
             # Pillow's 8 bits, because further bits are damaged, too
             raw = RawMode(bits=16 if raw.is_deep else 8)

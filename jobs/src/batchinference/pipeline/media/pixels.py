@@ -38,24 +38,26 @@ TURNED_BY_DECODER = ("TIFF", "HEIF")
 """The formats whose images are upright when they are decoded."""
 
 
-class Turns(NamedTuple):
+class Orientation(NamedTuple):
     """The turns that make an image upright. `done` says whether the decoder makes them."""
 
     turns: tuple[Transpose, ...] = ()
     done: bool = False
 
 
-def turns_of(image: Any) -> Turns:
+def orientation_of(image: Any) -> Orientation:
     """Return the turns of an image. Call it before an image of TURNED_BY_DECODER is decoded. An
     invalid orientation counts as upright."""
     if image.format == "HEIF":
         turns = map(_heif_turn, _heif_transformations(image))
-        return Turns(tuple(turn for turn in turns if turn is not None), done=True)
+        return Orientation(tuple(turn for turn in turns if turn is not None), done=True)
     try:
         turn = _TURNS.get(image.getexif().get(Base.Orientation))
     except Exception:  # noqa: BLE001 - invalid EXIF raises errors of many types
-        return Turns()
-    return Turns() if turn is None else Turns((turn,), image.format in TURNED_BY_DECODER)
+        return Orientation()
+    return (
+        Orientation() if turn is None else Orientation((turn,), image.format in TURNED_BY_DECODER)
+    )
 
 
 def _heif_transformations(image: Any) -> tuple[Any, ...]:
@@ -71,7 +73,7 @@ def _heif_turn(transformation: tuple[Any, ...]) -> Transpose | None:
     return _ROTATIONS.get(value) if kind == "irot" else None
 
 
-def oriented(picture: Image.Image, turns: Turns, option: str) -> Image.Image:
+def oriented(picture: Image.Image, turns: Orientation, option: str) -> Image.Image:
     """Return a decoded image: upright if the option is `apply`, else as it is stored."""
     if not turns.turns:
         return picture
@@ -126,7 +128,7 @@ class Page(NamedTuple):
 
     image: Image.Image
     raw: RawMode
-    turns: Turns
+    turns: Orientation
     again: Callable[[], ImageFile]
 
     @property

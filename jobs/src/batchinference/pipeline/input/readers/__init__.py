@@ -36,6 +36,7 @@ from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
+    from batchinference.pipeline.input import ReadNote
     from batchinference.spec.read import Read
 
 CHUNK_ROWS = arrow_files.CHUNK_ROWS
@@ -250,7 +251,21 @@ def plain(options: Found) -> Found:
 
 
 def size_of(chunk: Chunk) -> int:
+    """Return the number of rows of a chunk."""
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
+
+
+def noted(chunks: Iterable[Chunk], first: int, note: ReadNote) -> Iterator[Chunk]:
+    """Yield the chunks, and read each in the context of `note`. `first` is the id of the first
+    row."""
+    iterator, row = iter(chunks), first
+    while True:
+        with note(row):
+            chunk = next(iterator, None)
+        if chunk is None:
+            return
+        row += size_of(chunk)
+        yield chunk
 
 
 def part(chunk: Chunk, start: int, rows: int) -> Chunk:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -24,11 +25,17 @@ from batchinference.pipeline.errors import (
     describe,
     require_package,
 )
-from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of
+from batchinference.pipeline.input import NOTHING, ReadNote, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
-from batchinference.pipeline.input.readers import check_end, size_of, within
+from batchinference.pipeline.input.readers import check_end, noted, size_of, within
 from batchinference.pipeline.input.snapshot import as_parquet
-from batchinference.pipeline.row_batch import MissingRows, RowBatch, RowRange, consecutive_ids
+from batchinference.pipeline.row_batch import (
+    MissingRows,
+    RowBatch,
+    RowRange,
+    consecutive_ids,
+    pack_id,
+)
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import Read
@@ -93,9 +100,11 @@ class TableInput:
         inside = f"{self.place.path}/".startswith(place.path.rstrip("/") + "/")
         return self.place.path if inside else None
 
-    def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
+    def read_tasks(
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
+    ) -> list[ReadRows]:
         return [
-            ReadPart(number, label, task, self.explain, tuple(gaps[number]) if gaps else ())
+            ReadPart(number, label, task, self.explain, tuple(gaps[number]) if gaps else (), note)
             for number, (label, task) in enumerate(zip(self.labels, self.tasks, strict=True))
             if gaps is None or number in gaps
         ]
@@ -111,11 +120,13 @@ class ReadPart:
     task: ReadBlocks
     explain: Explain
     gaps: tuple[RowRange, ...] = ()
+    note: ReadNote = nullcontext
 
     def __call__(self) -> Iterator[RowBatch]:
         """Yield the rows, and the end of the part after the last one."""
         row = 0
-        for table in self._tables():
+        first = pack_id(self.number, 0)
+        for table in noted(self._tables(), first, self.note):
             check_names(table.column_names, self.label)
             for skipped, wanted in within(table, row, self.gaps):
                 rows = size_of(wanted)

@@ -289,7 +289,7 @@ async def test_operator_starts_runs_and_stops_on_sigterm(
     assert process.returncode == 0
     check_selectors(server)
     created = [request.body["kind"] for request in server.requests if request.method == "POST"]
-    assert created == ["Lease", "ConfigMap", "RayJob", "Secret", "Event"]
+    assert created == ["Lease", "ConfigMap", "RayJob", "Secret", "PodDisruptionBudget", "Event"]
     (lease,) = (body for path, body in api.created.items() if "/leases/" in path)
     assert lease["spec"]["holderIdentity"] == "", "it is released"
     assert [line for line in log.decode().splitlines() if json.loads(line)["level"] != "info"] == []

@@ -47,6 +47,17 @@ def work(namespace: Namespace, dashboard: Dashboard) -> None:
     create_overdue(namespace)
     namespace.create(document("queued", cluster={"queueName": "gpu"}))
     SimulatedJob(namespace, "queued", dashboard).status("Pending", "Queued")
+    _refuse_as_kueue(namespace)
+    namespace.create(document("refused"))
+    SimulatedJob(namespace, "refused", dashboard).status("Pending", "Refused")
+
+
+def _refuse_as_kueue(namespace: Namespace) -> None:
+    """Refuse new RayJobs with a message that names Kueue, so that the operator reads its queues."""
+    spec = {"hard": {"count/rayjobs.ray.io": "0"}}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "kueue"}}
+    namespace.create({**quota, "spec": spec})
+    namespace.patch_status("ResourceQuota", "kueue", {**spec, "used": spec["hard"]})
 
 
 def _keep_the_head(namespace: Namespace, dashboard: Dashboard) -> None:
@@ -182,8 +193,9 @@ NEEDED = {
     ),
     *(("ray.io", "rayclusters", verb) for verb in ("delete", "get", "patch")),
     *(("", resource, "create") for resource in ("configmaps", "secrets")),
+    ("policy", "poddisruptionbudgets", "create"),
     ("", "events", "list"),
-    ("kueue.x-k8s.io", "workloads", "list"),
+    *(("kueue.x-k8s.io", kind, "list") for kind in ("workloads", "localqueues")),
     *(("events.k8s.io", "events", verb) for verb in ("create", "patch")),
     *(("", "pods", verb) for verb in ("list", "watch")),
 }

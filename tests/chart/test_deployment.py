@@ -64,7 +64,6 @@ def test_deployment_selector_does_not_depend_on_labels_in_the_values(
 def test_pod_is_restricted(manifests: list[Object]) -> None:
     spec = pod(manifests)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] > 0
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container(manifests)["securityContext"] == {
         "allowPrivilegeEscalation": False,

@@ -22,7 +22,7 @@ def test_network_policy_allows_what_the_operator_needs(chart: Chart) -> None:
     pod = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert spec["podSelector"]["matchLabels"].items() <= pod.items()
     (metrics,) = spec["ingress"]
-    assert (ports(metrics), "from" in metrics) == ({"http"}, False)
+    assert (ports(metrics), len(metrics["from"])) == ({"http"}, 1)
     dns, api_server, heads = spec["egress"]
     assert [ports(rule) for rule in (dns, api_server, heads)] == [{53}, {443, 6443}, {8265}]
     (peer,) = heads["to"]
@@ -32,7 +32,7 @@ def test_network_policy_allows_what_the_operator_needs(chart: Chart) -> None:
 def test_network_policy_follows_the_values(chart: Chart) -> None:
     values = {"enabled": True, "metricsFrom": [PROMETHEUS], "apiServerPorts": [8443]}
     spec = one(chart.manifests({"networkPolicy": values}), "NetworkPolicy")["spec"]
-    prometheus, test = spec["ingress"][0]["from"]
+    test, prometheus = spec["ingress"][0]["from"]
     assert prometheus == PROMETHEUS
     (pod,) = (m for m in chart.manifests({"networkPolicy": values}) if m["kind"] == "Pod")
     assert test["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()

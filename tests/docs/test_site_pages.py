@@ -64,7 +64,3 @@ def test_catalogue_has_each_reason_of_the_operator() -> None:
     known = {*WAITING, *Phase, *Cause, "Scheduled"}
     assert len(reasons) > 8
     assert reasons - known == set()
-    listed = re.findall(
-        r"^\| \w.*\| `(\w+)` \|", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE
-    )
-    assert set(listed) - known == set()

@@ -17,14 +17,17 @@ GATED, PAUSED, LONG = 400, 1200, 2000
 SLOT = "batchinference.test/slot"
 """A label of the node. Pods that select it are pending until `open_slot` has set it."""
 CODE = """
-import os, socket, time
+import os, socket, time, uuid
 from functools import lru_cache
 from pyarrow.fs import FileType, S3FileSystem  # every version of the pipeline has it
 
 @lru_cache
+def opened():
+    return S3FileSystem(endpoint_override=os.environ["AWS_ENDPOINT_URL"], region="us-east-1")
+
+@lru_cache
 def wait_for(gate):
-    endpoint = os.environ["AWS_ENDPOINT_URL"]
-    store = S3FileSystem(endpoint_override=endpoint, region="us-east-1")
+    store = opened()
     while store.get_file_info(gate.removeprefix("s3://")).type == FileType.NotFound:
         time.sleep(0.5)
 
@@ -38,6 +41,18 @@ class Slow:
         time.sleep(0.4)
         return hold(batch, last, gate)
 
+class Counted(Slow):
+    def __call__(self, batch, last, gate):
+        name = f"{gate.removeprefix('s3://')}-batches/{uuid.uuid4().hex}-{len(batch['text'])}"
+        opened().open_output_stream(name).close()
+        return super().__call__(batch, last, gate)
+
+class Faulty(Slow):
+    def __call__(self, batch, last, gate, node):
+        if os.environ["BATCHINFERENCE_NODE"] == node:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        return super().__call__(batch, last, gate)
+
 def prepare(row):
     return {**row, "prepared_on": socket.gethostname()}
 
@@ -50,7 +65,8 @@ def divide(batch):
 
 def counts(rows: int) -> dict[str, int]:
     """Return the counts of a slow job that is complete."""
-    return {"read": rows, "written": rows * 9 // 10, "failed": 0, "filtered": rows // 10}
+    rest = rows // 10
+    return {"read": rows, "written": rows - rest, "failed": 0, "filtered": rest, "warned": 0}
 
 
 @dataclass(frozen=True)

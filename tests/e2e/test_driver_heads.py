@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.rendering import EVICTABLE
 from support.cluster.kubectl import Kubectl, eventually
 from support.cluster.pod_signals import signal
 from support.cluster.waits import (
@@ -17,6 +18,7 @@ from support.cluster.waits import (
     JOB_END,
     outcomes,
     ready_pods,
+    wait_for_reason,
     wait_for_rows,
 )
 
@@ -139,6 +141,7 @@ def test_late_answer_after_an_eviction_costs_no_attempt(
     create: Callable[[Job], str],
 ) -> None:
     job = slow_job("evicted")
+    job["spec"]["cluster"]["annotations"] = {EVICTABLE: "true"}
     name = create(job)
     wait_for_rows(kubectl, name)
     head = running_head(kubectl, name)
@@ -166,6 +169,7 @@ def test_dashboard_that_hangs_ends_the_attempt_by_the_stall_deadline(
     head = running_head(kubectl, name)
     assert head is not None
     signal(kubectl, head, DASHBOARD, "SIGSTOP")
+    wait_for_reason(kubectl, name, "DriverSilent", 60)
     ended = kubectl.status_when(
         name, "the first attempt ends", lambda s: "outcome" in s["attempts"][0], CLUSTER_START
     )

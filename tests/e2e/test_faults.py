@@ -23,6 +23,7 @@ from support.cluster.waits import (
     pods,
     suspend,
     wait_for_phase,
+    wait_for_reason,
     wait_for_rows,
     wait_until_none_is_left,
 )
@@ -33,7 +34,6 @@ KILLS = 20
 HITS = 3
 """Minimum number of kills while the driver runs."""
 KUBERAY = "kuberay-operator"
-LOST = {"HeadLost", "NodeLost", "SubmissionFailed"}
 
 
 @pytest.fixture
@@ -92,6 +92,7 @@ def test_job_completes_without_kuberay_and_suspension_waits_for_it(
     for one in (name, held):
         wait_for_rows(kubectl, one)
     scale_kuberay(0)
+    wait_for_reason(kubectl, create(slow_job("late")), "KubeRayNotResponding", 90)
     suspend(kubectl, held, True)
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)
@@ -123,37 +124,26 @@ def test_restart_of_the_api_server_costs_no_attempt(
 
 
 @pytest.mark.long("outages")
-def test_drained_node_costs_at_most_one_attempt(
+def test_drain_of_a_node_waits_for_the_head(
     kubectl: Kubectl,
     slow_job: Callable[..., Job],
     open_gate: Callable[[Job], None],
     create: Callable[[Job], str],
 ) -> None:
     job = slow_job("drained")
-    job["spec"]["retry"] = {"backoff": {"initial": "1s"}}
     name = create(job)
     wait_for_rows(kubectl, name)
     worker, *_ = pods(kubectl, name, "worker")
     node = (kubectl.get("pod", worker) or {})["spec"]["nodeName"]
-    assert f"pod/{worker} evicted" in drained(kubectl, node, name)
-    open_gate(job)
-    status = kubectl.wait_complete(name, 400)
-    *lost, last = status["attempts"]
-    assert last["outcome"] == "Succeeded"
-    assert {one["cause"] for one in lost} <= LOST
-    assert len(lost) <= 1
-    for one in lost:
-        if one["cause"] == "NodeLost":
-            assert one["message"].startswith(f"pod {name}-1-"), one["message"]
-    assert status["progress"]["percent"] == 100
-
-
-def drained(kubectl: Kubectl, node: str, name: str) -> str:
-    """Evict a job's pods from a node, open the node again, and return kubectl's output."""
     ours = f"--pod-selector=batchinference.dev/name={name}"
+    options = ("--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=50s")
     try:
-        return kubectl(
-            "drain", node, ours, "--force", "--ignore-daemonsets", "--delete-emptydir-data"
-        )
+        with pytest.raises(AssertionError, match=rf"{name}-1-\S*head.*disruption budget"):
+            kubectl("drain", node, ours, *options)
     finally:
         kubectl("uncordon", node)
+    assert worker not in pods(kubectl, name, "worker")
+    open_gate(job)
+    status = kubectl.wait_complete(name, 400)
+    assert outcomes(status) == ["Succeeded"]
+    assert status["counts"] == counts(GATED)

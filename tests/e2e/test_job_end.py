@@ -18,7 +18,7 @@ from support.cluster.waits import (
 )
 
 Job = dict[str, Any]
-ALL_KINDS = "rayjobs,rayclusters,pods,services,configmaps,secrets"
+ALL_KINDS = "rayjobs,rayclusters,pods,services,configmaps,secrets,poddisruptionbudgets"
 
 
 def test_active_deadline_fails_the_job_and_frees_its_cluster(
@@ -57,6 +57,6 @@ def test_deleting_a_running_job_deletes_all_its_objects(
     name = create(slow_job("deleted"))
     wait_for_rows(kubectl, name)
     kinds = {found.split()[0] for found in objects_of_job(kubectl, name, ALL_KINDS)}
-    assert {"RayJob", "RayCluster", "Pod", "ConfigMap", "Secret"} <= kinds
+    assert {"RayJob", "RayCluster", "Pod", "ConfigMap", "Secret", "PodDisruptionBudget"} <= kinds
     kubectl("delete", "bi", name)
     wait_until_none_is_left(kubectl, name, ALL_KINDS)

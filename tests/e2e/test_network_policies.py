@@ -15,11 +15,11 @@ from batchinference.rendering import NAME_LABEL
 from e2e.jobs import GATED, counts
 from support.cluster.deployment import PIPELINE_IMAGE, RELEASE, helm_test, upgraded
 from support.cluster.disruptions import in_node
-from support.cluster.kubectl import Kubectl, condition, eventually, run
+from support.cluster.kubectl import Kubectl, eventually, run
 from support.cluster.object_store import RESTRICTED, ObjectStore, pod
 from support.cluster.policy_enforcer import policies_enforced
 from support.cluster.state import REPLICAS
-from support.cluster.waits import JOB_END, outcomes, pod_bodies, wait_for_rows
+from support.cluster.waits import JOB_END, is_ready, outcomes, ready_pods, wait_for_rows
 
 pytestmark = [pytest.mark.long("network-policies"), pytest.mark.timeout(600)]
 Job = dict[str, Any]
@@ -35,7 +35,7 @@ def reaches(target):
     try:
         socket.create_connection(tuple(target), timeout=3).close()
     except ConnectionRefusedError:
-        return True  # the packet has arrived, and nothing listens
+        pass  # the packet has arrived, and nothing listens
     except TimeoutError:
         return False
     return True
@@ -46,7 +46,7 @@ with ThreadPoolExecutor(len(targets)) as threads:
 """
 HEAD = {"dashboard": 8265, "GCS": 6379, "client": 10001, "metrics": 8080}
 WORKER = {"tasks": 10002, "metrics": 8080}
-"""Ports of the pods of a job. No CNI asks whether something listens."""
+"""Ports of the pods of a job. Of `tasks`, none is known before Ray chooses it."""
 OF_JOB = {*(f"head {port}" for port in HEAD), *(f"worker {port}" for port in WORKER)}
 OUTSIDE = {"API server", "S3", "tenant", "metadata"}
 """What pods without a policy reach."""
@@ -59,8 +59,6 @@ ALLOWED: Reached = {
     "tenant": OUTSIDE,
     "Prometheus": {"head metrics", "worker metrics", "operator metrics", *OUTSIDE},
 }
-REACHED_BY_ALL = {*OF_JOB, *OUTSIDE}
-"""What pods without a policy reach if the jobs have none."""
 OF_OPERATOR, OF_JOBS = (f"{RELEASE}-batch-inference-operator{of}" for of in ("", "-ray-pods"))
 """The names of the policies."""
 WITHOUT: dict[str, Reached] = {
@@ -71,13 +69,50 @@ WITHOUT: dict[str, Reached] = {
         "tenant": {"operator metrics", *OUTSIDE},
     },
     OF_JOBS: {
-        **ALLOWED,
-        **dict.fromkeys(("head", "worker", "other job"), REACHED_BY_ALL),
-        **dict.fromkeys(("other pod", "tenant"), REACHED_BY_ALL),
-        "Prometheus": {"operator metrics", *REACHED_BY_ALL},
+        **{source: {*OF_JOB, *OUTSIDE} for source in ALLOWED},
+        "operator": ALLOWED["operator"],
+        "Prometheus": {*OF_JOB, "operator metrics", *OUTSIDE},
     },
 }
 """What each source reaches without one of the policies."""
+LISTENING = """
+import json
+sockets = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}")]
+listening = [address for _, address, _, state, *_ in sockets if state == "0A"]
+print(json.dumps([int(each[-4:], 16) for each in listening if "0100007F" not in each]))
+"""
+"""Prints the ports on which a pod listens to other pods."""
+WITHOUT_TOKEN = """
+import http.client, json, sys, urllib.error, urllib.request, grpc
+
+METHODS = (
+    "NodeInfoGcsService/GetAllNodeInfo", "NodeManagerService/GetNodeStats",
+    "ObjectManagerService/Pull", "CoreWorkerService/GetCoreWorkerStats",
+    "ReporterService/GetTraceback", "RayletDriver/ClusterInfo",
+)
+
+def call(address):
+    channel = grpc.insecure_channel(address)
+    for method in METHODS:
+        try:
+            channel.unary_unary(f"/ray.rpc.{method}")(b"", timeout=9)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.UNIMPLEMENTED:
+                return error.code().name
+        else:
+            return method
+
+def answer(address):
+    try:
+        return urllib.request.urlopen(f"http://{address}/api/jobs/", timeout=9).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except http.client.BadStatusLine:
+        return call(address)
+
+print(json.dumps({port: answer(f"{sys.argv[1]}:{port}") for port in json.loads(sys.argv[2])}))
+"""
+"""Prints how each port answers a request by HTTP or gRPC that has no token."""
 PROMETHEUS = {"app": "prometheus"}
 LABELS_OF_ALL = {
     NAME_LABEL: "other",
@@ -90,7 +125,7 @@ LABELS_OF_ALL = {
 """A tenant can give a pod the labels of all the others, but not the name of their namespaces."""
 
 
-def namespace(name: str) -> Job:
+def pods_in(name: str) -> Job:
     """Return the peer of a policy with all pods of a namespace."""
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
 
@@ -116,14 +151,18 @@ class Network:
 
     def _reached(self) -> Reached:
         with ThreadPoolExecutor(len(self.sources)) as threads:
-            found = threads.map(self._reached_from, self.sources.values())
+            found = threads.map(self._reached_from, self.sources)
             return dict(zip(self.sources, found, strict=True))
 
-    def _reached_from(self, source: tuple[str, str]) -> set[str]:
-        namespace, name = source
-        program = ("--", "python3", "-c", PROBE, json.dumps(self.targets))
-        reached = json.loads(Kubectl(namespace)("exec", name, *program))
+    def _reached_from(self, source: str) -> set[str]:
+        reached = json.loads(self.python(source, PROBE, json.dumps(self.targets)))
         return {target for target, is_reached in reached.items() if is_reached}
+
+    def python(self, source: str, script: str, *arguments: str) -> str:
+        """Run a script in a pod, and return its output."""
+        namespace, name = self.sources[source]
+        command = ("--", "python3", "-c", script, *arguments)
+        return Kubectl(namespace)("exec", name, *command)
 
 
 @pytest.fixture(scope="module")
@@ -142,11 +181,11 @@ def enforced(installation: ObjectStore) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def isolated(enforced: None, kubectl: Kubectl, installation: ObjectStore) -> Iterator[None]:
     """Install the operator with both policies, for the jobs in the namespace of `kubectl`."""
-    store = namespace(installation.kubectl.namespace)
+    store = pods_in(installation.kubectl.namespace)
     of_jobs = {
         "enabled": True,
         "namespaces": [kubectl.namespace],
-        "kuberayFrom": [namespace(namespace_of_kuberay())],
+        "kuberayFrom": [pods_in(namespace_of_kuberay())],
         "egress": [{"to": [store], "ports": [{"port": 7070}]}, api_server()],
     }
     prometheus = {**store, "podSelector": {"matchLabels": PROMETHEUS}}
@@ -188,7 +227,7 @@ def network(
     tenant, store = Kubectl(f"{kubectl.namespace}-tenant"), installation.kubectl
     run(["kubectl", "create", "namespace", tenant.namespace])
     name = running["metadata"]["name"]
-    (head,), (worker,) = (pod_bodies(kubectl, name, kind) for kind in ("head", "worker"))
+    (head,), (worker,) = (ready_pods(kubectl, name, kind) for kind in ("head", "worker"))
     replica, other_replica = (each for each in operator.list("pods", REPLICAS) if is_ready(each))
     found = {
         "operator": replica,
@@ -215,11 +254,6 @@ def network(
         },
     )
     run(["kubectl", "delete", "namespace", tenant.namespace, "--wait=false"])
-
-
-def is_ready(pod: Job) -> bool:
-    ready = condition(pod["status"], "Ready", "True") is not None
-    return ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def address(pod: Job) -> str:
@@ -263,6 +297,18 @@ def deleted(kubectl: Kubectl, policy: str) -> Iterator[None]:
         yield
     finally:
         kubectl.apply({**found, "metadata": {"name": policy}})
+
+
+@pytest.mark.parametrize(
+    ("pod", "open_ports"), [("head", {8080, 44217, 44227}), ("worker", {8080})]
+)
+def test_ray_requires_its_token(network: Network, pod: str, open_ports: set[int]) -> None:
+    """Except for metrics."""
+    address, _ = network.targets[f"{pod} metrics"]
+    ports = network.python(pod, LISTENING)
+    answers = json.loads(network.python("other job", WITHOUT_TOKEN, address, ports))
+    refused = {port for port, answer in answers.items() if answer in (401, "UNAUTHENTICATED")}
+    assert {int(port) for port in answers.keys() - refused} == open_ports, answers
 
 
 def test_operator_is_ready_for_helm(network: Network) -> None:

@@ -1,21 +1,24 @@
-"""A node loses power during a job: each row of the job is written once."""
+"""A node loses power or a device, or is drained, during a job: each row is written once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.jobs import LONG, counts
+from e2e.jobs import GATED, LONG, counts
 from support.cluster.disruptions import second_node
 from support.cluster.kubectl import Kubectl, eventually
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import WatchingKubectl
-from support.cluster.waits import CLUSTER_START, pods, ready_pods, wait_for_rows
+from support.cluster.waits import CLUSTER_START, outcomes, pods, ready_pods, wait_for_rows
 
 pytestmark = pytest.mark.timeout(900)
+HOST = "kubernetes.io/hostname"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 Job = dict[str, Any]
 
 
@@ -136,3 +139,62 @@ def test_power_cut_of_the_heads_node_costs_at_most_one_attempt(
     wait_for_rows(kubectl, name)
     assert set(where(kubectl, name, "head").values()) == {nodes.second}
     survive(job, name)
+
+
+def on_own_pods(job: Job, callable_: str, **arguments: str) -> Job:
+    """Make the slow step of a job run in one pod of its own."""
+    step = job["spec"]["steps"][0]
+    step |= {"resources": {"custom": {"seat": 1}}, "replicas": {"min": 1, "max": 1}}
+    step["python"]["callable"] = callable_
+    step["python"]["callArgs"] |= arguments
+    job["spec"]["cluster"]["profiles"] = {"seat": {}}
+    return job
+
+
+@pytest.mark.long("worker-node")
+def test_drain_of_the_workers_node_repeats_at_most_one_batch(
+    store: ObjectStore,
+    slow_job: Callable[..., Job],
+    open_gate: Callable[[Job], None],
+    create: Callable[[Job], str],
+    nodes: Nodes,
+    tmp_path: Path,
+) -> None:
+    kubectl, job = nodes.kubectl, on_own_pods(slow_job("leaving", rows=LONG), "slow:Counted")
+    job["spec"]["cluster"] |= {
+        "nodeSelector": {HOST: nodes.first},
+        "profiles": {"seat": {"nodeSelector": {HOST: nodes.second}}},
+    }
+    name = create(job)
+    wait_for_rows(kubectl, name)
+    ours = f"--pod-selector=batchinference.dev/name={name}"
+    kubectl("drain", nodes.second, ours, "--force", "--ignore-daemonsets", "--delete-emptydir-data")
+    kubectl("uncordon", nodes.second)
+    open_gate(job)
+    status = kubectl.wait_complete(name, timeout=500)
+    assert (outcomes(status), status["counts"]) == (["Succeeded"], counts(LONG))
+    gate = job["spec"]["steps"][0]["python"]["callArgs"]["gate"]
+    batches = store.download(f"{gate.removeprefix(store.uri(''))}-batches", tmp_path / "batches")
+    computed = sum(int(file.name.rsplit("-")[-1]) for file in batches.rglob("*-*"))
+    assert LONG <= computed <= LONG + job["spec"]["steps"][0]["batchSize"]
+
+
+@pytest.mark.long("worker-node")
+def test_next_attempt_does_not_use_the_node_of_a_faulty_device(
+    kubectl: WatchingKubectl,
+    slow_job: Callable[..., Job],
+    open_gate: Callable[[Job], None],
+    create: Callable[[Job], str],
+    nodes: Nodes,
+) -> None:
+    job = on_own_pods(slow_job("faulty"), "slow:Faulty", node=nodes.second)
+    term = {"matchExpressions": [{"key": HOST, "operator": "In", "values": [nodes.second]}]}
+    near = {PREFERRED: [{"weight": 100, "preference": term}]}
+    job["spec"]["cluster"]["affinity"] = {"nodeAffinity": near}
+    job["spec"] |= {"retry": {"backoff": {"initial": "1s"}}, "errors": {"maxRows": GATED}}
+    name = create(job)
+    open_gate(job)
+    status = kubectl.wait_complete(name, timeout=500)
+    first, last = status["attempts"]
+    assert (first["cause"], first["faultyNodes"]) == ("DeviceFailed", [nodes.second])
+    assert (last["outcome"], status["counts"]) == ("Succeeded", counts(GATED))

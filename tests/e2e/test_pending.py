@@ -16,7 +16,7 @@ from support.documents.minimal import python_step
 
 Job = dict[str, Any]
 MISSING_IMAGE = "localhost:5000/batchinference/no-such-image:v0"
-ALL_KINDS = "rayjobs,rayclusters,pods,services,configmaps,secrets"
+ALL_KINDS = "rayjobs,rayclusters,pods,services,configmaps,secrets,poddisruptionbudgets"
 
 
 def variable_from(secret: str) -> Job:

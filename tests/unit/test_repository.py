@@ -25,6 +25,9 @@ BUDGETS = {
     "tests": 105_000,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
+MESSAGES_IN_TESTS = 0
+"""Maximum number of functions and tables of tests that contain four words of a message in a row.
+`Messages` of plugins/messages.py compares messages with golden files."""
 MAY_BE_LONG = 5
 """CONTRIBUTING: a function has about 10 lines, rarely more than 35, never more than 60."""
 HEAVY = ("ray", "pyarrow", "torch", "transformers", "numpy", "pandas", "PIL")
@@ -132,8 +135,20 @@ def test_at_most_five_functions_are_longer_than_35_lines() -> None:
     assert len(long) <= MAY_BE_LONG, long
 
 
-def test_every_module_has_a_docstring() -> None:
-    assert [name_of(path) for path in SOURCES if not ast.get_docstring(tree_of(path))] == []
+def test_functions_that_return_arrays_say_type_or_shape() -> None:
+    """A type such as int64, or a shape such as `rows x tokens`."""
+    said = re.compile(r"\b(u?int\d+|float\d+|bool|object|numeric)\b| x ")
+    silent = [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path in SOURCES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("_")
+        and node.returns
+        and "ndarray" in ast.unparse(node.returns)
+        and not said.search(ast.get_docstring(node) or "")
+    ]
+    assert silent == []
 
 
 def test_no_module_has_a_todo_mark() -> None:
@@ -152,3 +167,33 @@ def lines_of(package: str) -> int:
 @pytest.mark.parametrize(("package", "most"), BUDGETS.items())
 def test_package_keeps_its_budget_of_lines(package: str, most: int) -> None:
     assert lines_of(package) <= most
+
+
+def texts_in(node: ast.AST) -> Iterator[str]:
+    """Yield the texts of four words or more in a syntax tree, without docstrings."""
+    docstrings = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Expr)}
+    for each in ast.walk(node):
+        is_text = isinstance(each, ast.Constant) and isinstance(each.value, str)
+        if is_text and each.value.count(" ") > 2 and id(each) not in docstrings:
+            yield each.value
+
+
+@cache
+def phrases(text: str) -> frozenset[str]:
+    """Return each four words in a row."""
+    words = [word.lower().strip(".,:;()`'\"") for word in text.split()]
+    rows = zip(words, words[1:], words[2:], words[3:], strict=False)
+    return frozenset(" ".join(row) for row in rows if all(word.isalpha() for word in row))
+
+
+def test_few_tests_contain_messages() -> None:
+    product = {
+        each for path in SOURCES for text in texts_in(tree_of(path)) for each in phrases(text)
+    }
+    copies = [
+        f"{name_of(path)}:{part.lineno}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for part in ast.parse(path.read_text(encoding="utf-8")).body
+        if any(product & phrases(text) for text in texts_in(part))
+    ]
+    assert len(copies) <= MESSAGES_IN_TESTS, copies

@@ -28,7 +28,8 @@ WAITING = {
     "NameTaken": Entry(
         "a RayJob with the name of the job's RayJob exists and belongs to something else",
         "If the message names a deleted BatchInference, wait: its RayJob is being deleted. "
-        "Otherwise delete that RayJob, or give the job another name.",
+        "Otherwise delete that RayJob, or give the job [another name]"
+        "(cluster.md#run-a-failed-job-again).",
     ),
     "ApiServerUnavailable": Entry(
         "the API server, or a webhook that it calls, has not answered for a minute",
@@ -43,11 +44,12 @@ WAITING = {
         "the driver has not answered several polls of the operator. The deadlines of the job "
         "continue",
         "Check the network policies between the operator and port 8265 of the head pod, and the "
-        "log of the head pod.",
+        "log of the head pod. Without a deadline, a silent driver runs on: set `deadlines.stall`.",
     ),
     "DriverUnauthorized": Entry(
         "the driver rejects the operator's token",
-        "Check whether the token key of the operator was changed while the job was running.",
+        "Check whether the token key of the operator was changed while the job was running "
+        "([network](operations.md#network)).",
     ),
     "RunActive": Entry(
         "a scheduled time waits, because the previous run is active and the policy is `Forbid`",
@@ -167,6 +169,8 @@ _NOTES = {
     "kill their process](jobs.md#bad-rows).\n",
     Cause.APPLICATION: "- **See also:** [Out of memory](steps.md#out-of-memory), if GPU memory ran "
     "out (`CUDA out of memory`).\n",
+    Cause.CRASH_LOOP: "- **When:** 5 head pods have exited. If none has, 20 worker pods, or three "
+    "times the current number of pods if that is more.\n",
     Cause.STALLED: "- **Do not confuse it with** the [condition](#conditions) `Stalled`, which is "
     "True after a job has failed for any cause.\n",
 }

@@ -126,6 +126,10 @@ affinity:
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]
+# they keep the heads of jobs from being evicted
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [create]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
@@ -135,7 +139,7 @@ affinity:
   verbs: [list]
 # for the reason why a job waits in a queue of Kueue
 - apiGroups: [kueue.x-k8s.io]
-  resources: [workloads]
+  resources: [workloads, localqueues]
   verbs: [list]
 - apiGroups: [events.k8s.io]
   resources: [events]

@@ -56,6 +56,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 def main() -> None:
+    """Run the operator until it is stopped."""
     try:
         settings = OperatorSettings()
     except ValidationError as problem:

@@ -42,6 +42,7 @@ from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Location
 from batchinference.pipeline.verify.row_check import wrong_errors
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState
+from plugins.messages import Messages
 from support.jobs.on_ray import errors_of, job_document, run_in_process
 from support.outputs.rows import rows_of
 
@@ -120,7 +121,7 @@ def stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def test_each_way_to_read_refuses_pickles(tmp_path: Path) -> None:
+def test_each_way_to_read_refuses_pickles(tmp_path: Path, messages: Messages) -> None:
     marker = tmp_path / "marker"
     file = write_hostile(tmp_path / "a.parquet", marker, good=[1, 2, 3])
     table = hostile_table(marker)
@@ -136,10 +137,10 @@ def test_each_way_to_read_refuses_pickles(tmp_path: Path) -> None:
     assert read_table(pa.OSFile(str(file)), columns=["good"]).to_pylist() == [
         {"good": n} for n in (1, 2, 3)
     ]
-    with pytest.raises(pa.ArrowInvalid, match="there is no column 'gone', or more than one"):
+    with messages.raises(pa.ArrowInvalid):
         read_table(pa.OSFile(str(file)), columns=["good", "gone"])
     pq.write_table(pa.table([[1], [2]], names=["good", "good"]), file)
-    with pytest.raises(pa.ArrowInvalid, match="there is no column 'good', or more than one"):
+    with messages.raises(pa.ArrowInvalid):
         read_table(pa.OSFile(str(file)))
     assert not marker.exists()
 
@@ -151,14 +152,14 @@ def job(directory: Path, **read: Any) -> dict[str, Any]:
     )
 
 
-def test_input_file_with_pickles_is_a_failed_row(tmp_path: Path) -> None:
+def test_input_file_with_pickles_is_a_failed_row(tmp_path: Path, messages: Messages) -> None:
     marker = tmp_path / "marker"
     write_hostile(tmp_path / "in" / "evil.parquet", marker, good=[1, 2, 3])
     pq.write_table(pa.table({"good": [4]}), tmp_path / "in" / "fine.parquet")
     report = run_in_process(job(tmp_path)).report
     assert report.state is JobState.SUCCEEDED, report.message
     (error,) = errors_of(tmp_path / "out")
-    assert "column 'evil' holds pickled Python objects" in error["error"]
+    messages.check(error["error"])
     assert [row["good"] for row in rows_of(tmp_path / "out")] == [4]
     assert not marker.exists()
 
@@ -195,13 +196,13 @@ def hostile_column(name: str, file: Path, marker: Path) -> Path:
     return file
 
 
-def test_manifest_of_pickles_is_a_failed_row(tmp_path: Path) -> None:
+def test_manifest_of_pickles_is_a_failed_row(tmp_path: Path, messages: Messages) -> None:
     marker = tmp_path / "marker"
     hostile_column("uri", tmp_path / "in" / "evil.parquet", marker)
     run = run_in_process(job(tmp_path, format="manifest", options={"column": "uri"}))
     assert run.report.state is JobState.SUCCEEDED, run.report.message
     (error,) = errors_of(tmp_path / "out")
-    assert "column 'uri' holds pickled Python objects" in error["error"]
+    messages.check(error["error"])
     assert not marker.exists()
 
 
@@ -314,18 +315,20 @@ def test_no_module_reads_arrow_data_past_the_check() -> None:
     assert CHECKED.keys() - found.keys() == set(), "these read nothing any more"
 
 
-def test_variables_that_let_arrow_files_run_code_are_removed() -> None:
+def test_variables_that_let_arrow_files_run_code_are_removed(messages: Messages) -> None:
     name = "RAY_DATA_AUTOLOAD_PICKLE_OBJECT_SCALAR"
     environment = {name: "1", "RAY_ADDRESS": "auto"}
-    with pytest.raises(RuntimeError, match=f"{name} is set in the environment of this process"):
+    with messages.raises(RuntimeError):
         without_autoload(environment, {"ray.data"})
     without_autoload(environment, {"ray"})
     assert environment == {"RAY_ADDRESS": "auto"}
 
 
-def test_worker_with_these_variables_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_with_these_variables_is_refused(
+    monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     monkeypatch.setenv("RAY_DATA_AUTOLOAD_PYEXTENSIONTYPE", "1")
-    with pytest.raises(RuntimeError, match="lets Arrow files run code"):
+    with messages.raises(RuntimeError):
         importlib.reload(pipeline)
 
 

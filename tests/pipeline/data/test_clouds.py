@@ -16,6 +16,7 @@ from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from plugins.messages import Messages
 from support.servers.clouds import ACCOUNT_KEY, Cloud, served
 
 SIGNATURE = "signature-of-the-tests"
@@ -137,14 +138,16 @@ class TestAzureAccount:
         storage = Storage(endpoint=endpoint, anonymous=anonymous)
         assert object_store("az", "bucket", storage).type_name == "abfs"
 
-    def test_missing_account_is_rejected(self) -> None:
-        with pytest.raises(BadInput, match="az:// needs the name of the storage account: set"):
+    def test_missing_account_is_rejected(self, messages: Messages) -> None:
+        with messages.raises(BadInput):
             snapshot_input(["az://bucket/in"], [])
 
-    def test_token_is_not_sent_without_tls(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_token_is_not_sent_without_tls(
+        self, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    ) -> None:
         monkeypatch.delenv("AZURE_STORAGE_KEY")
         storage = Storage(endpoint="http://127.0.0.1:1/lake")
-        with pytest.raises(BadInput, match="an http:// endpoint of Azure needs"):
+        with messages.raises(BadInput):
             snapshot_input(["az://bucket/in"], [], storage)
 
     def test_error_messages_hide_the_signature(

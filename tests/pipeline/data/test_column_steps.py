@@ -9,6 +9,7 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.spec.steps import Step
+from plugins.messages import Messages
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", "y"], "path": ["s3://in/cats/1.png", "/data/dogs/2.png"]})
 
@@ -81,13 +82,13 @@ def test_value_that_cannot_be_converted_fails_its_row() -> None:
         run(pa.table({"a": [1e300]}), addColumns={"c": "int(a)"})
 
 
-def test_missing_column_fails_the_job() -> None:
+def test_missing_column_fails_the_job(messages: Messages) -> None:
     steps: list[dict[str, object]] = [{"selectColumns": ["a", "c"]}, {"dropColumns": ["c"]}]
     for step in steps:
-        with pytest.raises(JobFailure, match="step 'step' reads column 'c', but the columns here"):
+        with messages.raises(JobFailure):
             run(**step)
     label = {"column": "class", "index": 4}
-    with pytest.raises(JobFailure, match="step 'step' reads column 'path', but the columns here"):
+    with messages.raises(JobFailure):
         run(TABLE.select(["a"]), labelFromPath=label)
     with pytest.raises(ValueError, match=r"path '/data/dogs/2.png' has no part 4"):
         run(labelFromPath=label)

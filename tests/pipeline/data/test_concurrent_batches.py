@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.errors import EngineDied, JobFailure
-from batchinference.pipeline.execution import dataset
+from batchinference.pipeline.execution import concurrent_batches, dataset
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.concurrent_batches import (
     ConcurrentBatches,
@@ -112,6 +112,38 @@ def test_failure_ends_the_call_without_the_other_batches() -> None:
     with pytest.raises(JobFailure, match="no"):
         numbers(run(block(*range(1, 100))))
     assert len(computed) < 99
+
+
+def test_long_call_passes_on_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrent_batches, "PART_SECONDS", 0.01)
+    first_is_taken = threading.Event()
+
+    def compute(batch: pa.Table) -> None:
+        if batch["n"][0].as_py() == 2:
+            assert first_is_taken.wait(SECONDS)
+
+    parts = concurrent(each(compute), rows=1, at_once=2)(block(1, 2, 3, 4))
+    found = []
+    while len(found) < 3:
+        found += numbers(iter([next(parts)]))
+    assert sorted(found) == [1, 3, 4]
+    first_is_taken.set()
+    assert numbers(parts) == [2]
+
+
+def test_stop_does_not_wait_for_slow_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrent_batches, "PART_SECONDS", 0.01)
+    stopping, ends = threading.Event(), threading.Event()
+
+    def compute(batch: pa.Table) -> None:
+        if batch["n"][0].as_py() == 1:
+            assert ends.wait(SECONDS)
+        if batch["n"][0].as_py() == 3:
+            stopping.set()
+
+    run = concurrent(each(compute), rows=1, at_once=2, stopping=stopping)
+    assert numbers(run(block(1, 2, 3, 4, 5))) == [2, 3]
+    ends.set()
 
 
 def test_stop_leaves_out_batches_that_have_not_begun() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.errors import BadInput
+from plugins.messages import Messages
 from support.inputs.read_files import open_input, read_csv, read_files
 
 REFUSED: dict[str, tuple[str, str, str]] = {
@@ -66,15 +67,14 @@ def test_header_in_another_encoding_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ENCODED)
 @pytest.mark.parametrize("format_", ["csv", "text"])
-def test_file_in_another_encoding_is_refused(tmp_path: Path, case: str, format_: str) -> None:
+def test_file_in_another_encoding_is_refused(
+    tmp_path: Path, case: str, format_: str, messages: Messages
+) -> None:
     content, options, encoding = ENCODED[case]
     file = tmp_path / ("a.csv" if format_ == "csv" else "a.txt")
     file.write_bytes(content)
-    with pytest.raises(BadInput) as refused:
+    with messages.raises(BadInput):
         read_files(format_, file, **options)
-    message = str(refused.value)
-    assert message.startswith(f"read.options.encoding: {file} ")
-    assert re.search(rf"Set it to (its encoding, such as .*)?{encoding}\b", message)
     assert read_files(format_, file, encoding=encoding).good
 
 

@@ -12,6 +12,8 @@ import pytest
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from plugins.messages import Messages
+from support.documents.refusals import short
 
 TABLE = pa.table(
     {"n": range(7), "kind": ["b", "a", "b", None, "a b/c", "b", "a"], "flag": [True] * 7}
@@ -54,19 +56,13 @@ def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "message"),
-    [
-        (FileLayout(("m",)), "there is no column 'm', only n, kind, flag"),
-        (FileLayout(partition_by=("m",)), "there is no column 'm', only n, kind, flag"),
-        (
-            FileLayout(partition_by=("lists",)),
-            r"column 'lists' cannot name directories \(list<",
-        ),
-    ],
+    "cut",
+    [FileLayout(("m",)), FileLayout(partition_by=("m",)), FileLayout(partition_by=("lists",))],
+    ids=short,
 )
-def test_unusable_columns_are_named(cut: FileLayout, message: str) -> None:
+def test_unusable_columns_are_named(cut: FileLayout, messages: Messages) -> None:
     table = TABLE if cut.partition_by != ("lists",) else TABLE.append_column("lists", [[[1]] * 7])
-    with pytest.raises(JobFailure, match=message):
+    with messages.raises(JobFailure):
         list(cut.split(table))
 
 
@@ -81,7 +77,7 @@ def test_long_values_are_shortened_to_directories_that_differ() -> None:
     assert folders == [folder for folder, _ in FileLayout(partition_by=("kind",)).split(table)]
 
 
-def test_column_with_too_long_a_name_cannot_be_a_directory() -> None:
+def test_column_with_too_long_a_name_cannot_be_a_directory(messages: Messages) -> None:
     name = "ü" * 128
-    with pytest.raises(JobFailure, match=f"column '{name}' is too long for a directory"):
+    with messages.raises(JobFailure):
         list(FileLayout(partition_by=(name,)).split(pa.table({"n": [1], name: ["a"]})))

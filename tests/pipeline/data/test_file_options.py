@@ -23,7 +23,9 @@ from batchinference.pipeline.input import RowCount, scan
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.scan import FileRows
+from plugins.messages import Messages
 from support.documents.parsed import job
+from support.documents.refusals import short
 from support.inputs.read_files import Input, Outcome, open_input
 from support.tiers import examples
 
@@ -189,20 +191,23 @@ def test_partition_values_are_decoded_text_or_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "reason"),
+    "files",
     [
-        (["a.parquet"], "has no part such as 'class=cat/'"),
-        (["kind=a/a.parquet", "z.parquet"], "does not have the parts"),
-        (["kind=a/a.parquet", "sort=b/b.parquet"], "does not have the parts"),
-        (["kind=a/kind=b/a.parquet"], "has a part twice"),
-        (["path=7/a.parquet"], "has a part 'path='.*Set read.options.pathColumn"),
+        ["a.parquet"],
+        ["kind=a/a.parquet", "z.parquet"],
+        ["kind=a/a.parquet", "sort=b/b.parquet"],
+        ["kind=a/kind=b/a.parquet"],
+        ["path=7/a.parquet"],
     ],
+    ids=short,
 )
-def test_unusable_partitions_are_rejected(tmp_path: Path, files: list[str], reason: str) -> None:
+def test_unusable_partitions_are_rejected(
+    tmp_path: Path, files: list[str], messages: Messages
+) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"id": [1]}), tmp_path / name)
-    with pytest.raises(BadInput, match=reason):
+    with messages.raises(BadInput):
         open_input("parquet", tmp_path, partitioning="hive", includePaths=True)
 
 
@@ -244,7 +249,9 @@ def test_types_of_partition_values_are_inferred_from_all_of_them(case: str, tmp_
     assert {str(table.schema.field("n").type) for table in outcome.tables} == {kind}
 
 
-def test_declared_types_of_partition_values_are_used_or_refused(tmp_path: Path) -> None:
+def test_declared_types_of_partition_values_are_used_or_refused(
+    tmp_path: Path, messages: Messages
+) -> None:
     partitioned(tmp_path, n=["007", "8"], other=["x"])
     for declared, values in {"int64": {7, 8}, "string": {"007", "8"}}.items():
         outcome = read_all(open_input(
@@ -254,7 +261,7 @@ def test_declared_types_of_partition_values_are_used_or_refused(tmp_path: Path) 
         open_input("parquet", tmp_path, partitioning="hive", types={"other": "int64"})
     (tmp_path / "n=1.txt").mkdir()
     (tmp_path / "n=1.txt" / "a.txt").write_text("x")
-    with pytest.raises(BadInput, match=r"types\.m: it is not a partition key"):
+    with messages.raises(BadInput):
         open_input("text", tmp_path / "n=1.txt", partitioning="hive", types={"m": "int64"})
 
 
@@ -267,13 +274,13 @@ def test_column_of_paths_has_the_chosen_name(tmp_path: Path) -> None:
     assert given.columns() == ["path", "source"]
 
 
-def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path) -> None:
+def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path, messages: Messages) -> None:
     write(tmp_path / "in", "txt", [2])
     paths = (tmp_path / "in", tmp_path / "none", tmp_path / "no*" / "*.txt")
     with pytest.raises(BadInput, match=r"read.paths\[1\]: '.*/none' does not exist"):
         open_input("text", *paths)
     assert texts(open_input("text", *paths, ignoreMissingPaths=True).read()) == ["0:0", "0:1"]
-    with pytest.raises(BadInput, match="none of the paths has files to read"):
+    with messages.raises(BadInput):
         open_input("text", tmp_path / "none", ignoreMissingPaths=True)
 
 

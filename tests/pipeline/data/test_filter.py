@@ -6,7 +6,6 @@ The result of a row does not depend on other rows of its block.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from decimal import Decimal
 
 import numpy as np
@@ -20,6 +19,7 @@ from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.steps import TransformResult
 from batchinference.pipeline.steps.expression import ColumnExpression
 from batchinference.pipeline.steps.relational import Filter
+from plugins.messages import Messages
 from support.tiers import examples
 
 ROWS = pa.table(
@@ -139,22 +139,13 @@ def test_items_of_tensors_are_those_of_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "reason"),
-    [
-        ("s.lable", "no field 'lable'. The fields are label, score, n; did you mean 'label'?"),
-        ("l.label", "Read an item first, such as [0].label"),
-        ("s[0]", "no list"),
-        ("s.label[0]", "no list. Decode a text of JSON with a step decode"),
-        ("m[0]", "no list"),
-        ("s.label.x", "because the value is string. Decode a text of JSON with a step decode"),
-        ("s == 'P'", "Read a field, such as s['label']"),
-        ("l == 'P'", "Read an item, such as l[0]"),
-    ],
+    "expression",
+    ["s.lable", "l.label", "s[0]", "s.label[0]", "m[0]", "s.label.x", "s == 'P'", "l == 'P'"],
 )
-def test_unknown_field_names_the_fields(expression: str, reason: str) -> None:
+def test_unknown_field_names_the_fields(expression: str, messages: Messages) -> None:
     with pytest.raises(JobFailure) as failure:
         mask(expression, NESTED)
-    assert reason in failure.value.message
+    messages.check(failure.value.message)
 
 
 @pytest.mark.parametrize(
@@ -186,19 +177,18 @@ def test_type_mismatch_names_the_expression() -> None:
             assert reason in failure.value.message
 
 
-def test_result_that_is_not_boolean_fails_the_rows() -> None:
+def test_result_that_is_not_boolean_fails_the_rows(messages: Messages) -> None:
     for expression in ("n", "n + 1", "lower(s)", "l"):
-        reason = r"'step': the filter gives .*, not true or false: "
-        with pytest.raises(JobFailure, match=reason):
+        with messages.raises(JobFailure):
             mask(expression)
         result = Filter("step", expression)(ROWS)
         assert isinstance(result, TransformResult)
         assert set(result.failed) == set(range(ROWS.num_rows))
-        assert re.search(reason, str(result.failed[0]))
+        messages.check(result.failed[0])
 
 
-def test_missing_column_fails_the_job() -> None:
-    with pytest.raises(JobFailure, match="'step' reads column 'm', but the columns here are n, f,"):
+def test_missing_column_fails_the_job(messages: Messages) -> None:
+    with messages.raises(JobFailure):
         mask("m > 1 and n > 1")
 
 

@@ -15,17 +15,20 @@ import pytest
 import transformers as hf
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from batchinference.pipeline import ray_compat
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.length_sorting import longest_first
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
+from batchinference.pipeline.runtimes import flat_tokens
 from batchinference.pipeline.runtimes.flat_tokens import (
     IDS,
     FlatTokenizer,
     FlatTokens,
-    load_preparation,
+    TokenizerFile,
     pad,
+    preparations,
 )
 from batchinference.pipeline.steps.preparation import Preparation, split_prepared
 from batchinference.pipeline.storage.location import Location
@@ -229,11 +232,10 @@ def test_replica_uses_the_tokens_of_tasks(
     texts = LONG if len(inputs) == 1 else LONG[::2]  # only the library cuts pairs
     columns = {name: np.array(texts, object) for name in inputs}
     expected = run(columns)
-    preparation = load_preparation(model)
-    assert preparation is not None
-    prepared = preparation.prepare(*[texts] * len(inputs))
+    of_file, of_library = (flat.prepare(*[texts] * len(inputs)) for flat in preparations(model))
+    assert of_file == of_library
     no_tokenizing()
-    found = run(columns, {name: pa.chunked_array([values]) for name, values in prepared.items()})
+    found = run(columns, {name: pa.chunked_array([values]) for name, values in of_file.items()})
     assert (
         found.equals(expected) if isinstance(found, pa.Array) else np.array_equal(found, expected)
     )
@@ -275,7 +277,47 @@ def test_options_of_the_library_for_its_tokenizer_are_respected(
 )
 def test_replica_tokenizes_if_tasks_cannot(bert: str, fields: Document) -> None:
     settings = {"task": "feature-extraction", "source": bert, **fields}
-    assert load_preparation(model_of("transformers", ("text",), **settings)) is None
+    assert not list(preparations(model_of("transformers", ("text",), **settings)))
+
+
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the flags of the Ray cluster, of which there are none."""
+    found: set[str] = set()
+    monkeypatch.setattr(ray_compat, "put_note", lambda name, _: found.add(name))
+    monkeypatch.setattr(ray_compat, "has_flag", found.__contains__)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [({"split_special_tokens": True}, TokenizerFile), ({"do_lower_case": False}, hf.BertTokenizer)],
+    ids=["unchanged", "changed"],
+)
+def test_tasks_use_the_library_if_it_changes_the_tokenizer_of_the_file(
+    change: Document, expected: type, bert: str, tmp_path: Path, flags: set[str]
+) -> None:
+    folder = shutil.copytree(bert, tmp_path / "model")
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **change}))
+    step, batch = step_of(str(folder)), pa.table({"text": ["A b", "C"]})
+    assert step.model is not None
+    preparation = Preparation("embed", step.model)
+    replica = FlatTokenizer(hf.AutoTokenizer.from_pretrained(folder))
+    for kind in (TokenizerFile, expected):
+        _, prepared = split_prepared(preparation(batch))
+        assert type(preparation._tokenizer.tokenizer) is kind  # type: ignore[union-attr]
+        replica.tokens(prepared, ["A b", "C"])
+    assert len(flags) == (expected is not TokenizerFile)
+
+
+def test_tasks_prepare_nothing_that_replicas_cannot_use(bert: str, flags: set[str]) -> None:
+    step, batch = step_of(bert), pa.table({"text": ["A b"]})
+    assert step.model is not None
+    preparation = Preparation("embed", step.model)
+    for _ in preparations(step.model):  # type: ignore[arg-type]
+        flat_tokens.refuse(split_prepared(preparation(batch))[1])
+    assert preparation(batch) is batch
 
 
 def step_of(source: str, **fields: Any) -> Step:

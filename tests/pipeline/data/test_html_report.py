@@ -22,7 +22,9 @@ from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec import parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
+from plugins.messages import Messages
 from support.documents.minimal import document
+from support.documents.refusals import short
 from support.documents.report_pages import STEPS, SUCCEEDED, Page, page_data
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 
@@ -72,11 +74,9 @@ def encoded(file_format: str) -> bytes:
     return buffer.getvalue()
 
 
-def test_page_of_a_succeeded_job() -> None:
+def test_page_of_a_succeeded_job(messages: Messages) -> None:
     page = shown(errors=ERRORS, sample=[{"label": Cell("pug")}, {"label": Cell("corgi")}])
-    headings = [text for path, text in page.texts if path[-1] in ("h1", "h2")]
-    assert headings == ["breeds", "Rows", "What to change", "Time", "What ran", "Failed rows",
-                        "Rows of the output", "This run"]  # fmt: skip
+    messages.check([text for path, text in page.texts if path[-1] in ("h1", "h2")])  # fmt: skip
     text = page.text()
     for part in (
         *("succeeded", "1,000 rows in 1m11s", "Read 1,000", "Failed 60", "Filtered 40", "1.5 GiB"),
@@ -135,12 +135,12 @@ def test_smallest_report_is_a_page() -> None:
     assert page.all("svg") == []
 
 
-def test_page_is_self_contained_and_accessible() -> None:
+def test_page_is_self_contained_and_accessible(messages: Messages) -> None:
     page = shown(errors=ERRORS, sample=[{"image": cell("image", pixels())}])
     assert {tag for tag, _ in page.elements} <= ALLOWED
     assert page.all("html") == [{"lang": "en"}]
     (policy,) = (meta for meta in page.all("meta") if "http-equiv" in meta)
-    assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    messages.check(policy["content"])
     ids = [found["id"] for _, found in page.elements if "id" in found]
     assert len(ids) == len(set(ids))
     named = [found["aria-labelledby"] for _, found in page.elements if "aria-labelledby" in found]
@@ -225,24 +225,24 @@ def test_thumbnail_is_small() -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "steps", "expected"),
+    ("report", "steps"),
     [
         (
             {"steps": {"ask": STEPS["decode"], "slim": STEPS["classify"]}},
             [{"name": "ask", "model": CHAT}],
-            "The server limits: 86 % of the measured time are requests of the step 'ask'.",
         ),
-        ({"steps": {"decode": STEPS["classify"]}}, None, "Reading, steps and writing took 5 s"),
-        ({"seconds": {"preparing": 90, "running": 30}}, None, "Preparing took longer"),
-        ({"retries": 2}, None, "2 tasks ran again because their process died"),
-        ({"memory": {"peakWorkerBytes": 1, "spilledBytes": 1}}, None, "object store was full"),
+        ({"steps": {"decode": STEPS["classify"]}}, None),
+        ({"seconds": {"preparing": 90, "running": 30}}, None),
+        ({"retries": 2}, None),
+        ({"memory": {"peakWorkerBytes": 1, "spilledBytes": 1}}, None),
     ],
-)  # fmt: skip
+    ids=short,
+)
 def test_report_leads_to_the_expected_advice(
-    report: dict[str, Any], steps: Any, expected: str
+    report: dict[str, Any], steps: Any, messages: Messages
 ) -> None:
     data = page_data(report, steps=steps)
-    assert expected in " ".join(advice(data.report, data.spec))
+    messages.check(" ".join(advice(data.report, data.spec)))
 
 
 def test_short_job_without_failures_has_no_advice() -> None:

@@ -14,6 +14,7 @@ from aiohttp import web
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
+from plugins.messages import Messages
 from support.documents.http_models import ask, chat
 from support.servers.ports import free_port
 from support.servers.scripted_http import Answer, served
@@ -143,9 +144,9 @@ async def test_refused_connection_fails_the_attempt() -> None:
         await ask(model, question=["a"])
 
 
-async def test_too_long_retry_after_is_not_waited_for() -> None:
+async def test_too_long_retry_after_is_not_waited_for(messages: Messages) -> None:
     async with served(always(429, "quota", **{"Retry-After": "86400"})) as server:
-        with pytest.raises(JobFailure, match="asks to wait 86400 seconds: its quota is used up"):
+        with messages.raises(JobFailure):
             await ask(chat(url=server.url), question=["a"])
     assert len(server.requests) == 1
     async with served(always(500, "broken", **{"Retry-After": "86400"})) as server:
@@ -177,9 +178,9 @@ async def test_malformed_answer_is_retried() -> None:
     assert len(server.requests) == 2 * len(rows)
 
 
-async def test_answer_without_text_fails_the_row() -> None:
+async def test_answer_without_text_fails_the_row(messages: Messages) -> None:
     choice = {"message": {"content": None}, "finish_reason": "stop"}
     async with served(failing(lambda *_: web.json_response({"choices": [choice]}))) as server:
         (error,) = await ask(chat(url=server.url), question=["a"])
-    assert str(error) == "the answer is not text: null"
+    messages.check(error)
     assert len(server.requests) == 1

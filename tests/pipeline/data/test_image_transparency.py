@@ -15,7 +15,6 @@ from batchinference.pipeline.media import images
 from support.inputs.media_files import png, saved
 from support.inputs.read_files import pixels_of, read_image
 
-HIDDEN = [(0, 0, 0), (240, 30, 10), (255, 255, 255)]
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 
 

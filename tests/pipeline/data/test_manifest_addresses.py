@@ -22,6 +22,7 @@ from batchinference.pipeline.storage.allowed_addresses import Allowed, Forbidden
 from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ManifestOptions
+from plugins.messages import Messages
 from support.documents.refusals import short
 from support.inputs.read_files import read_files
 from support.servers.loopback import handled_by
@@ -102,12 +103,12 @@ def test_private_networks_are_not_public() -> None:
     assert [address for address in PUBLIC if not is_public(address)] == []
 
 
-def test_private_server_is_refused_under_any_name(tmp_path: Path) -> None:
+def test_private_server_is_refused_under_any_name(tmp_path: Path, messages: Messages) -> None:
     with redirecting_server() as url:
         port = url.rpartition(":")[2]
         names = ["127.0.0.1", "localhost", "127.1", "0x7f.1", "2130706433", "[::ffff:127.0.0.1]"]
         for error in errors(tmp_path, *(f"http://{name}:{port}/secret" for name in names)):
-            assert "it leads to a private network. Add its prefix to read.options.allow" in error
+            messages.check(error)
 
 
 def test_allowed_prefix_is_fetched(tmp_path: Path) -> None:
@@ -170,9 +171,9 @@ def test_local_path_is_resolved_and_not_unescaped(tmp_path: Path) -> None:
         Allowed().stored(Location(str(tmp_path / "../x")), Location(str(tmp_path / "list.txt")))
 
 
-def test_private_address_is_refused_before_a_connection(tmp_path: Path) -> None:
+def test_private_address_is_refused_before_a_connection(tmp_path: Path, messages: Messages) -> None:
     (error,) = errors(tmp_path, "http://127.0.0.1:1/x")
-    assert error.startswith("Forbidden: 127.0.0.1 is not fetched: it leads to a private network")
+    messages.check(error)
 
 
 def test_proxy_is_asked_for_public_addresses_only(
@@ -198,7 +199,7 @@ def test_netrc_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_redirect_to_a_private_server_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     with redirecting_server() as private, redirecting_server(f"{private}/secret") as public:
         uri = f"{public}/there"
@@ -209,38 +210,42 @@ def test_redirect_to_a_private_server_is_refused(
         assert f"more than {http.MAX_REDIRECTS} redirects" in error
     with redirecting_server("file:///etc/hostname") as public:
         (error,) = errors(tmp_path, f"{public}/there", allow=[public])
-        assert "redirects lead to http:// and https:// only" in error
+        messages.check(error)
 
 
-def test_content_is_limited_after_decompression(tmp_path: Path) -> None:
+def test_content_is_limited_after_decompression(tmp_path: Path, messages: Messages) -> None:
     with redirecting_server() as url:
         uris = [f"{url}/secret", f"{url}/bomb", f"{url}/large"]
         small, *large = errors(tmp_path, *uris, allow=[url], maxBytes=1 << 20)
         assert small == ""
         for error in large:
-            assert "has more bytes than read.options.maxBytes (1048576)" in error
+            messages.check(error)
     (tmp_path / "large").write_bytes(bytes(11))
     assert errors(tmp_path, "large", maxBytes=11) == [""]
     (error,) = errors(tmp_path, "large", maxBytes=10)
-    assert "has more bytes than" in error
+    messages.check(error)
 
 
-def test_slow_answer_ends_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_answer_ends_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     monkeypatch.setattr(http, "MAX_SECONDS", 0.2)
     with slow_server() as (url, requests):
         (error,) = errors(tmp_path, f"{url}/x", allow=[url], onUnreachable="error")
-    assert "has not sent everything within 0.2 s" in error
+    messages.check(error)
     assert len(requests) == 1, "there is no retry"
 
 
-def test_truncated_gzip_stream_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_gzip_stream_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
     with redirecting_server() as url:
         uris = [f"{url}{path}" for path in ENCODED]
         whole, cut, strange = errors(tmp_path, *uris, allow=[url], onUnreachable="error")
     assert whole == ""
-    assert "/cut breaks off within its gzip stream" in cut
-    assert "the Content-Encoding 'br': only gzip is known" in strange
+    messages.check(cut)
+    messages.check(strange)
 
 
 def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +283,7 @@ def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert yielded == len(begun) == 26
 
 
-def test_local_manifest_reads_its_own_directory_only(tmp_path: Path) -> None:
+def test_local_manifest_reads_its_own_directory_only(tmp_path: Path, messages: Messages) -> None:
     own = tmp_path / "own"
     (own / "deep").mkdir(parents=True)
     for name in ("own/x", "own/deep/y", "outside", "own-too"):
@@ -288,12 +293,12 @@ def test_local_manifest_reads_its_own_directory_only(tmp_path: Path) -> None:
     assert errors(own, *inside) == [""] * len(inside)
     outside = ["../outside", "link", "/etc/passwd", f"file://{tmp_path}/outside", "../own-too"]
     for error in errors(own, *outside):
-        assert "outside of the manifest's own bucket or directory. Add its prefix" in error
+        messages.check(error)
     assert errors(own, "../outside", "link", allow=[str(tmp_path)]) == ["", ""]
 
 
 def test_file_that_is_replaced_by_a_link_after_the_check_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     own, read = tmp_path / "own", Location.read
     own.mkdir()
@@ -308,7 +313,7 @@ def test_file_that_is_replaced_by_a_link_after_the_check_is_not_read(
 
     monkeypatch.setattr(Location, "read", replaced)
     (error,) = errors(own, "x")
-    assert "is read through a symbolic link" in error
+    messages.check(error)
 
 
 @pytest.mark.parametrize(
@@ -328,12 +333,12 @@ def test_file_that_is_replaced_by_a_link_after_the_check_is_not_read(
     ],
 )
 def test_manifest_in_a_bucket_reads_its_own_bucket_only(
-    uri: str, prefixes: list[str], ok: bool
+    uri: str, prefixes: list[str], ok: bool, messages: Messages
 ) -> None:
     manifest = Location("s3://own/lists/a.parquet")
     policy = pickle.loads(pickle.dumps(Allowed(prefixes)))
     if ok:
         policy.stored(Location(uri), manifest)
     else:
-        with pytest.raises(Forbidden, match="outside of the manifest's own bucket or directory"):
+        with messages.raises(Forbidden):
             policy.stored(Location(uri), manifest)

@@ -23,20 +23,17 @@ from batchinference.pipeline.input.readers import READERS
 from batchinference.pipeline.media import images
 from batchinference.pipeline.runtimes import RUNTIMES
 from batchinference.pipeline.runtimes.transformers.inputs import _resampled
+from plugins.messages import Messages
 from support.documents.pages import ROOT
 
 EXTRAS = {name: value for name, value in vars(errors).items() if name.endswith("_EXTRA")}
 
 
-def test_missing_package_error_has_the_install_command() -> None:
+def test_missing_package_error_has_the_install_command(messages: Messages) -> None:
     for failure in (BadInput, BadOutput, ModelLoad):
         with pytest.raises(failure) as caught:
             require_package("the format 'x'", "no_such_module", FORMATS_EXTRA, failure)
-        assert caught.value.message == (
-            "the format 'x' needs the package no-such-module: "
-            "pip install './jobs[formats]' in a checkout of the repository of "
-            "BatchInference, or use the pipeline image"
-        )
+        messages.check(caught.value.message)
 
 
 def test_check_does_not_import_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
+from filelock import FileLock
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import check_runtime, load_runtime, model_files
@@ -26,6 +29,7 @@ from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.profiles import OTHER_IMAGES
 from batchinference.spec.steps import Step
+from plugins.messages import Messages
 from support.servers.loopback import handled_by
 
 HUB = ("modules.json", "config.json")
@@ -68,12 +72,10 @@ def test_relative_path_exists_or_begins_with_a_dot(
     assert resolve(model_id) == model_id
 
 
-def test_missing_path_error_has_the_full_path() -> None:
+def test_missing_path_error_has_the_full_path(messages: Messages) -> None:
     for source in ("/nowhere/model", "./nowhere", "~/nowhere", "file:///nowhere"):
         for call in (resolve, partial(check, hub_files=HUB)):
-            with pytest.raises(
-                ModelLoad, match=rf"model '{source}' not found: there is no /.*nowhere"
-            ):
+            with messages.raises(ModelLoad):
                 call(source)
 
 
@@ -115,12 +117,11 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(b"{}")
 
 
-def test_id_unknown_to_the_hub_is_rejected(hub: None) -> None:
+def test_id_unknown_to_the_hub_is_rejected(hub: None, messages: Messages) -> None:
     for name in ("org/missing", "missing", "no/such/model", "bad name!"):
         with pytest.raises(ModelLoad) as failure:
             check(name, HUB)
-        start = f"model '{name}' not found: no such folder here, and the Hub says: "
-        assert failure.value.message.startswith(start)
+        messages.check(failure.value.message)
         assert "\n" not in failure.value.message
 
 
@@ -131,15 +132,12 @@ def test_revision_unknown_to_the_hub_is_rejected(hub: None) -> None:
         check("org/model", ["config.json"], "v2")
 
 
-def test_offline_error_names_the_download_command(offline: None, tmp_path: Path) -> None:
+def test_offline_error_names_the_download_command(
+    offline: None, tmp_path: Path, messages: Messages
+) -> None:
     with pytest.raises(ModelLoad) as failure:
         check("org/missing", HUB, "v2")
-    assert failure.value.message == (
-        "model 'org/missing' at revision 'v2' not found: no such folder here, and "
-        f"{tmp_path}/hub does not hold it. The Hub is not asked, because HF_HUB_OFFLINE is set. "
-        "Put the model there with 'hf download org/missing'. To use a local copy, write source: "
-        "./folder"
-    )
+    messages.check(failure.value.message)
 
 
 class NoAnswer(Exception):
@@ -160,14 +158,11 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return files
 
 
-def test_unreachable_hub_is_asked_twice_for_one_file(asked: list[str]) -> None:
+def test_unreachable_hub_is_asked_twice_for_one_file(asked: list[str], messages: Messages) -> None:
     with pytest.raises(ModelLoad) as failure:
         check("org/missing", HUB)
     assert asked == ["modules.json"] * 2
-    assert failure.value.message == (
-        "model 'org/missing' not found: no such folder here, and the Hub (https://huggingface.co) "
-        "does not answer: NoAnswer: no route to host. To use a local copy, write source: ./folder"
-    )
+    messages.check(failure.value.message)
 
 
 def test_busy_hub_is_asked_again(hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,29 +172,33 @@ def test_busy_hub_is_asked_again(hub: None, monkeypatch: pytest.MonkeyPatch) -> 
     assert answers == []
 
 
-def test_revision_of_a_path_is_rejected() -> None:
+def test_revision_of_a_path_is_rejected(messages: Messages) -> None:
     for source in ("s3://bucket/model", "/models/bert", "./bert"):
-        with pytest.raises(ModelLoad, match=f"revision: '{source}' is not a model of the Hub"):
+        with messages.raises(ModelLoad):
             resolve(source, "main")
 
 
 @pytest.mark.parametrize("known", HUB)
-def test_cached_model_needs_one_of_its_files(offline: None, tmp_path: Path, known: str) -> None:
+def test_cached_model_needs_one_of_its_files(
+    offline: None, tmp_path: Path, known: str, messages: Messages
+) -> None:
     kept = tmp_path / "hub/models--org--kept"
     (kept / "refs").mkdir(parents=True)
     (kept / "refs/main").write_text("0" * 40)
     (kept / "snapshots" / ("0" * 40)).mkdir(parents=True)
     (kept / "snapshots" / ("0" * 40) / known).write_text("{}")
     check("org/kept", HUB)
-    with pytest.raises(ModelLoad, match="'org/kept' not found: no such folder here, and"):
+    with messages.raises(ModelLoad):
         check("org/kept", ["other.json"])
 
 
 @pytest.mark.parametrize("source", ["weights.pt", "models/weights.pt"])
-def test_file_name_is_a_path(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_name_is_a_path(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     monkeypatch.chdir(tmp_path)
     for look in (resolve_place, check):
-        with pytest.raises(ModelLoad, match=rf"'{source}' not found: there is no {tmp_path}"):
+        with messages.raises(ModelLoad):
             look(source)
     (tmp_path / "models").mkdir()
     (tmp_path / source).touch()
@@ -233,9 +232,9 @@ def embed(source: str) -> Step:
     return Step.model_validate({"name": "embed", "model": model})
 
 
-def test_load_error_names_the_step(offline: None, tmp_path: Path) -> None:
-    for source, reason in (("org/missing", "OSError: "), (str(tmp_path), "")):
-        with pytest.raises(ModelLoad, match=f"step 'embed': the model cannot be loaded: {reason}"):
+def test_load_error_names_the_step(offline: None, tmp_path: Path, messages: Messages) -> None:
+    for source in ("org/missing", str(tmp_path)):
+        with messages.raises(ModelLoad):
             load_step(embed(source), Device())
 
 
@@ -269,13 +268,13 @@ def test_fetched_folder_has_all_files(tmp_path: Path, cache: Path) -> None:
 
 
 def test_fetched_file_keeps_its_name_and_an_empty_folder_is_rejected(
-    tmp_path: Path, cache: Path
+    tmp_path: Path, cache: Path, messages: Messages
 ) -> None:
     (tmp_path / "model.pt").write_bytes(b"weights")
     fetched = model_files._fetch(Location(str(tmp_path / "model.pt")))
     assert (fetched.name, fetched.read_bytes()) == ("model.pt", b"weights")
     (tmp_path / "model").mkdir()
-    with pytest.raises(ModelLoad, match="not found: nothing there"):
+    with messages.raises(ModelLoad):
         model_files._fetch(Location(str(tmp_path / "model")))
 
 
@@ -291,6 +290,29 @@ def test_model_is_fetched_again_only_after_a_change(tmp_path: Path, cache: Path)
     assert (second / "config.json").read_bytes() == b'{"new": 1}'
 
 
+def test_replicas_that_share_a_cache_download_a_model_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them downloads it, on this node or another, and the others wait for it."""
+    write_model(tmp_path / "model")
+    model, waits = Location(str(tmp_path / "model")), Event()
+
+    class Lock(FileLock):  # type: ignore[misc]
+        def acquire(self, *args: Any, **options: Any) -> Any:
+            waits.set()
+            return super().acquire(*args, **options)
+
+    target = model_files._fetch(model)
+    target.rename(cache / "not-complete")
+    monkeypatch.setattr(model_files, "_download", None)
+    monkeypatch.setattr(model_files, "FileLock", Lock)
+    with ThreadPoolExecutor() as pool, FileLock(f"{target}.lock"):
+        other = pool.submit(model_files._fetch, model)
+        assert waits.wait(10)
+        (cache / "not-complete").rename(target)
+    assert other.result() == target
+
+
 def test_interrupted_download_leaves_no_model(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model")
     model, target = Location(str(tmp_path / "model")), cache / "models/x"
@@ -303,18 +325,13 @@ def test_interrupted_download_leaves_no_model(tmp_path: Path, cache: Path) -> No
 
 
 @pytest.mark.parametrize("key", ["../evil.py", "sub/../../evil.py", "./a", "a//b", "a\\..\\b"])
-def test_object_key_outside_of_the_model_is_refused(tmp_path: Path, cache: Path, key: str) -> None:
+def test_object_key_outside_of_the_model_is_refused(
+    tmp_path: Path, cache: Path, key: str, messages: Messages
+) -> None:
     write_model(tmp_path / "model")
     (tmp_path / "evil.py").write_text("")
     model, target = Location(str(tmp_path / "model")), cache / "models/x"
-    with pytest.raises(ModelLoad, match="leads out of the model's folder"):
+    with messages.raises(ModelLoad):
         model_files._download(model, [f"{model.path}/{key}"], target)
     assert not target.exists()
     assert [file for file in cache.rglob("*") if file.is_file()] == []
-
-
-def test_concurrent_replicas_fetch_once(tmp_path: Path, cache: Path) -> None:
-    write_model(tmp_path / "model")
-    with ThreadPoolExecutor(6) as replicas:
-        found = list(replicas.map(model_files._fetch, [Location(str(tmp_path / "model"))] * 6))
-    assert len(set(found)) == 1

@@ -6,7 +6,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -172,9 +171,6 @@ def test_model_outside_of_a_step_computes_without_turns() -> None:
 def test_calls_of_an_actor(step: dict[str, Any], calls: int) -> None:
     (stage,) = stages_of(steps_of(step))
     assert concurrency_of_actors(stage).get("max_concurrent_calls_per_actor", 1) == calls
-
-
-Use = Callable[[Occupancy], AbstractContextManager[None]]
 
 
 class TestOccupancy:

@@ -16,6 +16,7 @@ from batchinference.pipeline.execution.resources import (
 )
 from batchinference.plan import Plan, plan_for_cluster, plan_for_machine
 from batchinference.spec.report import Capacity
+from plugins.messages import Messages
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import spec_of
 
@@ -49,23 +50,15 @@ def test_nodes_for_every_group_are_accepted() -> None:
     check(model_step(), node("cpu"))
 
 
-def test_error_names_each_group_without_nodes() -> None:
-    assert refusal(model_step(), node(), node()) == (
-        "this Ray cluster would never run the job: no node has the label "
-        "batchinference.dev/group=cpu (ray start --labels), with 1 CPU"
-    )
-    found = refusal(ON_GPU, node())
-    assert f"{GROUP}=cpu (ray start --labels), with 1 CPU; " in found
-    assert f"{GROUP}=embed (ray start --labels), with 2 CPU, 1 GPU, 1 accelerator_type:T4" in found
+def test_error_names_each_group_without_nodes(messages: Messages) -> None:
+    messages.check(refusal(model_step(), node(), node()))
+    messages.check(refusal(ON_GPU, node()))
 
 
-def test_nodes_too_small_for_a_replica_are_rejected() -> None:
+def test_nodes_too_small_for_a_replica_are_rejected(messages: Messages) -> None:
     other = {"GPU": 4.0, "accelerator_type:A100": 1.0}
     for there in ({}, {"GPU": 1.0}, {**T4, "CPU": 1.0}, other):
-        assert refusal(ON_GPU, node("cpu"), node("embed", **there)) == (
-            "this Ray cluster would never run the job: no node with the label "
-            "batchinference.dev/group=embed has 2 CPU, 1 GPU, 1 accelerator_type:T4"
-        )
+        messages.check(refusal(ON_GPU, node("cpu"), node("embed", **there)))
 
 
 def test_one_node_must_hold_a_whole_replica() -> None:
@@ -73,13 +66,13 @@ def test_one_node_must_hold_a_whole_replica() -> None:
     assert "has 1 CPU, 2 NPU" in found
 
 
-def test_widest_cpu_step_needs_a_node() -> None:
+def test_widest_cpu_step_needs_a_node(messages: Messages) -> None:
     step = python_step("wide", "m:function", resources={"cpu": 12})
-    assert refusal(step, node("cpu")).endswith(f"no node with the label {GROUP}=cpu has 12 CPU")
+    messages.check(refusal(step, node("cpu")))
 
 
-def test_dead_nodes_do_not_count() -> None:
-    assert "no node has the label" in refusal(model_step(), node("cpu", alive=False))
+def test_dead_nodes_do_not_count(messages: Messages) -> None:
+    messages.check(refusal(model_step(), node("cpu", alive=False)))
 
 
 def test_autoscaling_cluster_is_accepted() -> None:
@@ -110,13 +103,14 @@ def test_node_of_a_faulty_device_is_left_out_if_others_can_run_the_plan(
     others: list[dict[str, Any]],
     replicas: int,
     expected: tuple[str, ...] | None,
+    messages: Messages,
 ) -> None:
     step = model_step(**{**ON_GPU, "name": "embed", "replicas": {"max": replicas}})
     plan = plan_for_cluster(spec_of(steps=[step]))
     nodes = [node("cpu"), {**node("embed", **T4), "NodeID": "b"}, *others]
     monkeypatch.setattr(resources.ray, "nodes", lambda: nodes)
     if expected is None:
-        with pytest.raises(DeviceFailed, match=r"pod-1 failed\. No other node can run the job"):
+        with messages.raises(DeviceFailed):
             without_faulty_nodes(plan, failures)
         return
     left = without_faulty_nodes(plan, failures)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers import CHUNK_ROWS
+from plugins.messages import Messages
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
 from support.tiers import examples
 
@@ -162,8 +163,8 @@ def test_any_range_of_rows_can_be_read(digits: Path) -> None:
     assert part.good == pq.read_table(digits).slice(499, 704).to_pylist()
 
 
-def test_reserved_column_names_are_rejected(tmp_path: Path) -> None:
+def test_reserved_column_names_are_rejected(tmp_path: Path, messages: Messages) -> None:
     for name in ("_bi_id", "_bi_anything"):
         pq.write_table(pa.table({name: ["x"]}), tmp_path / "a.parquet")
-        with pytest.raises(BadInput, match=f"column '{name}': names that begin with _bi_ are rese"):
+        with messages.raises(BadInput):
             read_files("parquet", tmp_path)

@@ -18,6 +18,7 @@ from batchinference.pipeline.runtimes.transformers.prompts import (
     prompt_of,
 )
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
+from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
@@ -26,18 +27,18 @@ PIXELS = np.zeros((2, 2, 3), dtype=np.uint8)
 EXAMPLES = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
 ASKED = {"role": "user", "content": "a"}
 ANSWERED = {"role": "assistant", "content": "b"}
-Messages = list[dict[str, Any]]
+Chat = list[dict[str, Any]]
 
 
-def of_http(fields: Document, row: dict[str, Any]) -> Messages:
+def of_http(fields: Document, row: dict[str, Any]) -> Chat:
     return messages_of(HttpModel.model_validate(chat(**fields)), row)
 
 
-def of_vllm(fields: Document, row: dict[str, Any]) -> Messages:
+def of_vllm(fields: Document, row: dict[str, Any]) -> Chat:
     return messages_of(VllmModel.model_validate(vllm(**fields)), row)
 
 
-def of_transformers(fields: Document, row: dict[str, Any]) -> Messages:
+def of_transformers(fields: Document, row: dict[str, Any]) -> Chat:
     task = "image-text-to-text" if fields.get("images") else "text-generation"
     model = TransformersModel.model_validate(
         {"runtime": "transformers", "task": task, "source": "m", "output": "o", **fields}
@@ -121,20 +122,20 @@ def test_images_are_passed_in_the_order_of_the_prompt() -> None:
 
 
 @RUNTIMES
-def test_images_precede_the_first_user_message(of: Any) -> None:
+def test_images_precede_the_first_user_message(of: Any, messages: Messages) -> None:
     fields = {"inputs": {"question": "text", "photo": "p"}, "images": ["photo"]}
     turns = [{"role": "system", "content": "Hm."}, ASKED, ANSWERED, ASKED]
     found = seen(of({**fields, "messages": EXAMPLES}, {"question": turns, "photo": PIXELS}))
     assert found[2:] == [
         *(("system", ["Hm."]), ("user", ["IMAGE", "a"]), ("assistant", ["b"]), ("user", ["a"]))
     ]
-    with pytest.raises(ValueError, match="no message of the role 'user'"):
+    with messages.raises(ValueError):
         of(fields, {"question": [ANSWERED], "photo": PIXELS})
 
 
 @RUNTIMES
-def test_empty_list_of_messages_is_refused(of: Any) -> None:
-    with pytest.raises(ValueError, match="the list of messages is empty"):
+def test_empty_list_of_messages_is_refused(of: Any, messages: Messages) -> None:
+    with messages.raises(ValueError):
         of({"inputs": {"question": "text"}, "system": "Hm."}, {"question": []})
 
 
@@ -189,8 +190,8 @@ def test_invalid_message_is_rejected(of: Any) -> None:
             of({"inputs": {"question": "text"}}, {"question": [turn]})
 
 
-def test_transformers_rejects_addresses_in_messages() -> None:
+def test_transformers_rejects_addresses_in_messages(messages: Messages) -> None:
     for image in ({"url": "http://localhost:1/a.png"}, {"image": "a.png"}):
         turn = {"role": "user", "content": [{"type": "image", **image}]}
-        with pytest.raises(TypeError, match="may only contain text, not 'image'"):
+        with messages.raises(TypeError):
             of_transformers({"inputs": {"question": "text"}}, {"question": [turn]})

@@ -25,6 +25,7 @@ from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import RowRange, unpack_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS
+from plugins.messages import Messages
 from support.inputs.formats import add_member
 from support.inputs.read_files import Input, open_input, read_files
 
@@ -137,19 +138,14 @@ def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
     [("audio", "soundfile"), ("video", "av")],
 )
 def test_missing_library_is_reported_at_open(
-    tmp_path: Path, format_: str, library: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, format_: str, library: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == library else found(name)
     )
-    with pytest.raises(BadInput) as caught:
+    with messages.raises(BadInput):
         open_input(format_, tmp_path)
-    assert str(caught.value) == (
-        f"the format '{format_}' needs the package {library.replace('_', '-')}: "
-        "pip install './jobs[formats]' in a checkout of the repository of "
-        "BatchInference, or use the pipeline image"
-    )
 
 
 def test_empty_files_have_no_rows(tmp_path: Path) -> None:

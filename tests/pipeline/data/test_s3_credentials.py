@@ -1,4 +1,4 @@
-"""Which credentials of S3 a process uses."""
+"""Which credentials and which proxy of S3 a process uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threading import Thread
 import pyarrow.fs as pafs
 import pytest
 
-from batchinference.pipeline.storage.object_stores import object_store
+from batchinference.pipeline.storage.object_stores import _s3, _s3_proxy, object_store
 from batchinference.spec.storage import Storage
 
 PROGRAM = """
@@ -27,7 +27,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 @contextmanager
 def metadata_service(requests: list[str]) -> Iterator[str]:
-    """Run an instance metadata service that knows nothing. Yield its address."""
+    """Run an instance metadata service or a proxy that knows nothing. Yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -35,6 +35,9 @@ def metadata_service(requests: list[str]) -> Iterator[str]:
             self.send_error(404)
 
         def do_PUT(self) -> None:
+            self.do_GET()
+
+        def do_HEAD(self) -> None:
             self.do_GET()
 
         def log_message(self, *arguments: object) -> None:
@@ -77,3 +80,48 @@ def test_replaced_keys_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
         stores.append(object_store("s3", "bucket", Storage()))
     assert stores[0] != stores[1]
     assert stores[1] is stores[2]
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def test_objects_are_read_through_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, no_proxies: None
+) -> None:
+    """The name of the store cannot be resolved, so only the proxy answers."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    requests: list[str] = []
+    with metadata_service(requests) as address:
+        monkeypatch.setenv("HTTP_PROXY", address)
+        store = _s3("bucket", Storage(endpoint="http://store.invalid"))
+        assert store.get_file_info("bucket/x").type == pafs.FileType.NotFound
+    assert requests[0].startswith("http://store.invalid/bucket")
+
+
+@pytest.mark.parametrize(
+    ("variables", "endpoint", "proxy"),
+    [
+        ({}, None, None),
+        ({"HTTPS_PROXY": "http://p:1"}, None, "http://p:1"),
+        ({"https_proxy": "p.example:1"}, "https://s3.example", "http://p.example:1"),
+        ({"HTTPS_PROXY": "http://p:1"}, "http://minio.storage.svc:9000", None),
+        ({"HTTP_PROXY": "http://p:1", "NO_PROXY": ".svc"}, "http://minio.storage.svc:9000", None),
+        ({"HTTP_PROXY": "http://p:1", "NO_PROXY": "10.0.0.0/8"}, "http://10.1.2.3:9000", None),
+        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "amazonaws.com"}, None, None),
+    ],
+)
+def test_proxy_of_an_endpoint(
+    monkeypatch: pytest.MonkeyPatch,
+    no_proxies: None,
+    variables: dict[str, str],
+    endpoint: str | None,
+    proxy: str | None,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _s3_proxy(endpoint) == proxy

@@ -12,6 +12,7 @@ from PIL import Image
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.text_limits import TextTooLong
+from plugins.messages import Messages
 from support.models import tiny_transformers as tiny_models
 from support.models.replicas import loaded
 from support.models.run_transformers import objects
@@ -100,11 +101,11 @@ def test_text_is_never_an_image_address(clip: str) -> None:
     assert np.abs(found - direct(clip, [{"text": text} for text in texts])).max() < 1e-6
 
 
-def test_other_values_are_rejected(model: Runtime, clip: str) -> None:
+def test_other_values_are_rejected(model: Runtime, clip: str, messages: Messages) -> None:
     for value in (None, 5, b"bytes"):
         with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
             model({"text": objects(["a", value])})
-    with pytest.raises(TypeError, match="expected an image, got str"):
+    with messages.raises(TypeError):
         runtime(clip, "image")({"image": objects([PHOTOS[0], "cat.png"])})
 
 
@@ -118,7 +119,7 @@ def embedded_with_warnings(source: str, texts: list[str], **fields: Any) -> Any:
     return np.array(results), warnings
 
 
-def test_cut_tokens_are_counted(minilm: str) -> None:
+def test_cut_tokens_are_counted(minilm: str, messages: Messages) -> None:
     for fields, cut in (
         ({}, 303 - LIMIT),
         ({"tooLong": "truncateLeft"}, 303 - LIMIT),
@@ -127,7 +128,7 @@ def test_cut_tokens_are_counted(minilm: str) -> None:
         found, warnings = embedded_with_warnings(minilm, ["a", LONG], **fields)
         assert warnings == [(1, "TextCut", cut)], fields
         assert found.shape == (2, 384)
-    with pytest.raises(TextTooLong, match="303 tokens, and the model takes 256"):
+    with messages.raises(TextTooLong):
         embedded_with_warnings(minilm, ["a", LONG], tooLong="fail")
 
 
@@ -163,14 +164,16 @@ def test_limit_that_cannot_be_checked_is_rejected(tmp_path: Path) -> None:
         runtime(words("limited", max_seq_length=20))
 
 
-def test_unsupported_fields_are_rejected_at_load(minilm: str, clip: str) -> None:
+def test_unsupported_fields_are_rejected_at_load(
+    minilm: str, clip: str, messages: Messages
+) -> None:
     with pytest.raises(ModelLoad, match="takes text, not image"):
         runtime(minilm, "image")
     with pytest.raises(
         ModelLoad, match=r"promptName: .* has no prompt 'passage', only query, document"
     ):
         runtime(clip, promptName="passage")
-    with pytest.raises(ModelLoad, match="truncateLeft would cut the prompt"):
+    with messages.raises(ModelLoad):
         runtime(minilm, prompt="find it: ", tooLong="truncateLeft")
-    with pytest.raises(ModelLoad, match="'/nowhere/model' not found: there is no /nowhere/model"):
+    with messages.raises(ModelLoad):
         runtime("/nowhere/model")

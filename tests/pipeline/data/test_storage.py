@@ -15,11 +15,13 @@ from unittest.mock import patch
 
 import pyarrow.fs as pafs
 import pytest
+from ray.exceptions import OutOfDiskError
 
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage.location import Location, base_name, remnant_of
+from plugins.messages import Messages
 
 
 class LocationWithoutRename(Location):
@@ -143,10 +145,23 @@ def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
     with patch("os.fsync", side_effect=full), pytest.raises(OSError, match="full") as caught:
         place.write(b"x")
     failure = root_cause(caught.value)
-    assert failure.reason == "BadOutput"
+    assert failure.reason == "OutOfDisk"
     message = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
     assert re.fullmatch(f"the disk of '{tmp_path}'{message}", failure.message)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "/cache/model"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        ModelLoad("the model cannot be loaded: [Errno 28] No space left on device"),
+        OutOfDiskError("local disk"),
+    ],
+)
+def test_full_disk_of_a_pod_is_no_fault_of_the_job(error: Exception) -> None:
+    assert root_cause(error).reason == "OutOfDisk"
 
 
 def test_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
@@ -233,7 +248,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("linked", ["state", "state/deep"])
 def test_no_operation_follows_a_link_below_the_root(
-    tmp_path: Path, operation: str, linked: str
+    tmp_path: Path, operation: str, linked: str, messages: Messages
 ) -> None:
     """The path of the root itself may contain links, because the user has named it."""
     theirs, output = tmp_path / "theirs", tmp_path / "out"
@@ -246,7 +261,7 @@ def test_no_operation_follows_a_link_below_the_root(
     root = Location(str(tmp_path / "link"))
     file = pickle.loads(pickle.dumps(root.without_links_below(root))) / "state/deep/file"
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(BadOutput, match=f"{linked}' leads out of the output by a symbolic link"):
+    with messages.raises(BadOutput):
         OPERATIONS[operation](file)
     assert sorted(tmp_path.rglob("*")) == before
     (output / "own").write_bytes(b"own")
@@ -271,13 +286,13 @@ def test_linked_file_is_neither_read_nor_moved_but_replaced_and_deleted(tmp_path
 
 
 @pytest.mark.timeout(20)
-def test_special_file_is_not_read(tmp_path: Path) -> None:
+def test_special_file_is_not_read(tmp_path: Path, messages: Messages) -> None:
     """Reading a named pipe would wait for a writer forever."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(OSError, match="is not a regular file"):
+        with messages.raises(OSError):
             Location(str(path)).read(10)
-        with pytest.raises(BadInput, match="is not a regular file"):
+        with messages.raises(BadInput):
             snapshot_input([str(path)], [])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import tables
 from batchinference.pipeline.storage.location import Location
+from plugins.messages import Messages
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 from support.outputs.builders import succeeded_report
 from support.outputs.tables import catalog_of, table_rows, write_fields
@@ -63,11 +63,13 @@ def test_missing_columns_are_added(tmp_path: Path, format_: str) -> None:
 
 
 @pytest.mark.parametrize("format_", ["delta", "iceberg", "sql"])
-def test_new_columns_that_differ_only_in_case_are_refused(tmp_path: Path, format_: str) -> None:
+def test_new_columns_that_differ_only_in_case_are_refused(
+    tmp_path: Path, format_: str, messages: Messages
+) -> None:
     write = {"delta": delta, "iceberg": iceberg, "sql": sql}[format_](tmp_path)
     job = open_job(tmp_path / "in", write)
     assert job is not None
-    with pytest.raises(BadOutput, match="'k' and 'K' differ only in case, which the table"):
+    with messages.raises(BadOutput):
         job.begin(rows_of(k=[1], K=[2]))
 
 
@@ -133,10 +135,12 @@ class TestDelta:
         assert delta_rows(tmp_path) == [{"name": "x"}]
         assert delta_rows(tmp_path, version=0) == [{"id": 0}]
 
-    def test_empty_text_as_partition_value_is_rejected(self, tmp_path: Path) -> None:
+    def test_empty_text_as_partition_value_is_rejected(
+        self, tmp_path: Path, messages: Messages
+    ) -> None:
         write = delta(tmp_path, partitionBy=["day", "kind"])
         empty = rows_of(id=[0], kind=[""], day=[dt.date(2026, 1, 2)])
-        with pytest.raises(BadOutput, match="'kind' has an empty text, which Delta reads as null"):
+        with messages.raises(BadOutput):
             run_job(tmp_path / "in", write, [CLASSES, empty])
         run_job(tmp_path / "in", delta(tmp_path, mode="overwrite"), [empty])
         assert delta_rows(tmp_path) == empty.to_pylist()
@@ -152,7 +156,7 @@ class TestDelta:
 
     @pytest.mark.parametrize("filled", [False, True], ids=["new", "unpartitioned before"])
     def test_append_to_a_table_with_changed_partitions_is_refused(
-        self, tmp_path: Path, filled: bool
+        self, tmp_path: Path, filled: bool, messages: Messages
     ) -> None:
         theirs, place = rows_of(id=[7], kind=["cat"]), str(tmp_path / "out")
         if filled:
@@ -160,14 +164,12 @@ class TestDelta:
         commit = before_commit(tmp_path, delta(tmp_path, mode="append"), CLASSES)
         options: Any = {"mode": "overwrite", "schema_mode": "overwrite"}
         deltalake.write_deltalake(place, theirs, partition_by=["kind"], **options)
-        with pytest.raises(BadOutput, match=r"have changed during the job \(kind, before none\)"):
+        with messages.raises(BadOutput):
             commit()
         assert delta_rows(tmp_path) == theirs.to_pylist()
 
-    def test_unsupported_type_names_the_column(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            BadOutput, match=r"column 'at' has a type that Delta does not have \(time64\[us\]\)"
-        ):
+    def test_unsupported_type_names_the_column(self, tmp_path: Path, messages: Messages) -> None:
+        with messages.raises(BadOutput):
             run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0], at=[dt.time(1, 2)])])
 
 
@@ -182,16 +184,19 @@ UNFIT = {
 @pytest.mark.parametrize(("kind", "fits", "does_not"), UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize("format_", ["delta", "iceberg"])
 def test_value_out_of_range_names_the_column(
-    tmp_path: Path, format_: str, kind: pa.DataType, fits: object, does_not: object
+    tmp_path: Path,
+    format_: str,
+    kind: pa.DataType,
+    fits: object,
+    does_not: object,
+    messages: Messages,
 ) -> None:
     write = {"delta": delta, "iceberg": iceberg}[format_](tmp_path)
 
     def column(value: object) -> pa.Table:
         return rows_of(id=[0], odd=pa.array([value], kind))
 
-    with pytest.raises(
-        BadOutput, match=rf"a value of column 'odd' \({re.escape(str(kind))}\) does not fit"
-    ):
+    with messages.raises(BadOutput):
         run_job(tmp_path / "other", write, [column(does_not)])
     run_job(tmp_path / "in", {**write, "mode": "overwrite"}, [column(fits)])
     (row,) = table_of(write).first_rows(1)
@@ -222,24 +227,26 @@ class TestIceberg:
             found = load().scan(f"kind = '{kind}'").to_arrow().column("id").to_pylist()
             assert sorted(found) == ids, kind
 
-    def test_partition_transforms_are_rejected(self, tmp_path: Path) -> None:
+    def test_partition_transforms_are_rejected(self, tmp_path: Path, messages: Messages) -> None:
         catalog = catalog_of(tmp_path)
         catalog.create_namespace("ns")
         table = catalog.create_table("ns.rows", pa.schema([("id", pa.int64())]))
         with table.update_spec() as update:
             update.add_field("id", BucketTransform(4))
-        with pytest.raises(BadOutput, match="only partitions by whole values"):
+        with messages.raises(BadOutput):
             run_job(tmp_path / "in", iceberg(tmp_path), [rows_of(id=[0])])
 
-    def test_unsupported_type_names_the_column(self, tmp_path: Path) -> None:
+    def test_unsupported_type_names_the_column(self, tmp_path: Path, messages: Messages) -> None:
         long = rows_of(id=[0], long=pa.array([1], pa.duration("s")))
-        with pytest.raises(BadOutput, match=r"column 'long' has a type that Iceberg does not have"):
+        with messages.raises(BadOutput):
             run_job(tmp_path / "in", iceberg(tmp_path), [long])
 
-    def test_catalog_without_a_place_for_tables_is_refused_at_open(self, tmp_path: Path) -> None:
+    def test_catalog_without_a_place_for_tables_is_refused_at_open(
+        self, tmp_path: Path, messages: Messages
+    ) -> None:
         write = iceberg(tmp_path)
         del write["catalog"]["properties"]["warehouse"]
-        with pytest.raises(BadOutput, match=r"no place for the new table 'ns.rows' \(No default"):
+        with messages.raises(BadOutput):
             open_job(tmp_path / "in", write)
 
     def test_error_of_the_catalog_at_the_end_is_converted(
@@ -317,7 +324,7 @@ class TestLance:
 
     @pytest.mark.parametrize("filled", [False, True], ids=["new", "with rows before"])
     def test_append_to_a_dataset_with_changed_columns_is_refused(
-        self, tmp_path: Path, write: Write, filled: bool
+        self, tmp_path: Path, write: Write, filled: bool, messages: Messages
     ) -> None:
         """Lance finds the columns of appended rows by their numbers, and would swap them."""
         if filled:
@@ -326,7 +333,7 @@ class TestLance:
         commit = before_commit(tmp_path, write, rows)
         theirs = rows_of(n=[2], id=[3])
         lance.write_dataset(theirs, write["path"], mode="overwrite")
-        with pytest.raises(BadOutput, match="columns of the dataset have changed during the job"):
+        with messages.raises(BadOutput):
             commit()
         run_job(tmp_path / "in", write, [rows])
         found = lance.dataset(write["path"]).to_table().to_pylist()
@@ -374,19 +381,23 @@ class TestSql:
         run_job(tmp_path / "in", sql(tmp_path), [rows_of(id=[1], v=[2.5])])
         assert selected(engine) == [(1, 2.5, "here")]
 
-    def test_failed_commit_rolls_back(self, tmp_path: Path, engine: sa.Engine) -> None:
+    def test_failed_commit_rolls_back(
+        self, tmp_path: Path, engine: sa.Engine, messages: Messages
+    ) -> None:
         create(engine, "id integer primary key")
         job = self.open(tmp_path)
         job.put(rows_of(id=[1, 2]))
         job.put(rows_of(id=[3, 1]))
-        with pytest.raises(BadOutput, match=r"could not be inserted .* \(UNIQUE constraint failed"):
+        with messages.raises(BadOutput):
             job.commit()
         assert selected(engine) == []
 
-    def test_failed_commit_leaves_no_new_table(self, tmp_path: Path, engine: sa.Engine) -> None:
+    def test_failed_commit_leaves_no_new_table(
+        self, tmp_path: Path, engine: sa.Engine, messages: Messages
+    ) -> None:
         job = self.open(tmp_path)
         job.put(rows_of(id=pa.array([2**64 - 1], pa.uint64())))
-        with pytest.raises(BadOutput, match=r"could not be inserted .* \(Python int too large"):
+        with messages.raises(BadOutput):
             job.commit()
         assert not sa.inspect(engine).has_table("rows")
 
@@ -427,13 +438,12 @@ def test_missing_library_error_has_the_install_command(
         open_job(tmp_path / "in", delta(tmp_path))
 
 
-def test_iceberg_table_that_names_a_class_is_refused(tmp_path: Path) -> None:
+def test_iceberg_table_that_names_a_class_is_refused(tmp_path: Path, messages: Messages) -> None:
     catalog = catalog_of(tmp_path)
     catalog.create_namespace("ns")
     name = "pyiceberg.table.locations.ObjectStoreLocationProvider"
     catalog.create_table(
         "ns.rows", rows_of(id=[1]).schema, properties={"write.py-location-provider.impl": name}
     )
-    refused = r"the property 'write.py-location-provider.impl' of the table names a class"
-    with pytest.raises(BadOutput, match=refused):
+    with messages.raises(BadOutput):
         run_job(tmp_path / "in", iceberg(tmp_path, mode="append"), [rows_of(id=[1])])

@@ -14,6 +14,7 @@ import transformers as hf
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.text_limits import TextTooLong, max_tokens
+from plugins.messages import Messages
 from support.models import tiny_transformers as tiny_models
 from support.models.run_transformers import alike, loaded, run
 from support.outputs.row_warnings import run_with_warnings
@@ -61,8 +62,8 @@ def test_truncation_keeps_the_beginning_or_the_end(bert: str) -> None:
         assert np.abs(found[1] - vector).max() < 1e-5, policy
 
 
-def test_long_text_fails_if_wanted(bert: str) -> None:
-    with pytest.raises(TextTooLong, match="158 tokens, and the model takes 64"):
+def test_long_text_fails_if_wanted(bert: str, messages: Messages) -> None:
+    with messages.raises(TextTooLong):
         embedded(bert, TEXTS, tooLong="fail")
     assert embedded(bert, TEXTS[::2], tooLong="fail")[1] == []
     with pytest.raises(ModelLoad, match=r"options\.truncation: use .* tooLong"):
@@ -82,14 +83,14 @@ def test_windows_are_averaged_by_their_tokens(bert: str) -> None:
     assert np.abs(unit[1] - expected / np.linalg.norm(expected)).max() < 1e-5
 
 
-def test_windows_overlap(bert: str) -> None:
+def test_windows_overlap(bert: str, messages: Messages) -> None:
     letters = LONG.split()
     parts = [letters[:62], letters[52:114], letters[104:]]
     weights = [len(part) for part in parts]
     expected = np.average(vectors(bert, *map(" ".join, parts)), axis=0, weights=weights)
     found, _ = embedded(bert, [LONG], tooLong="windows", windowOverlap=10, maxTokensPerBatch=100)
     assert np.abs(found[0] - expected).max() < 1e-5
-    with pytest.raises(ModelLoad, match=r"windowOverlap: a window of .* has 64 tokens"):
+    with messages.raises(ModelLoad):
         embedded(bert, [LONG], tooLong="windows", windowOverlap=40)
 
 
@@ -109,7 +110,7 @@ def test_probabilities_of_windows_are_averaged(bert: str) -> None:
     assert {one["label"]: one["score"] for one in found} == pytest.approx(mean, abs=1e-5)
 
 
-def test_pairs_are_cut_and_divided_together(tiny: Tiny) -> None:
+def test_pairs_are_cut_and_divided_together(tiny: Tiny, messages: Messages) -> None:
     pairs = {"text": ["a b c"] * 2, "text_pair": [LONG, "d"]}
     runtime = loaded("text-classification", tiny("regressor"), list(pairs))
     _, warnings = run_with_warnings(runtime, pairs)
@@ -124,7 +125,7 @@ def test_pairs_are_cut_and_divided_together(tiny: Tiny) -> None:
     expected = np.average(scores, weights=[len(part) for part in parts])
     assert warnings == []
     assert found[0]["score"] == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(TextTooLong, match="shorter text of a pair"):
+    with messages.raises(TextTooLong):
         run(divided, {"text": [LONG], "text_pair": [LONG]})
 
 
@@ -142,9 +143,9 @@ def test_as_many_texts_of_a_conversation_are_cut_as_needed() -> None:
     assert row["turns"][-1]["content"] == [{"type": "text", "text": "111"}, {"type": "image"}]
 
 
-def test_prompt_that_is_too_long_without_its_values_is_named() -> None:
+def test_prompt_that_is_too_long_without_its_values_is_named(messages: Messages) -> None:
     limit = PromptLimit(tiny_models.characters(), 7, from_left=False)
-    with pytest.raises(TextTooLong, match=r"prompt without its values has 8 tokens.*Shorten"):
+    with messages.raises(TextTooLong):
         limit.fitted({"text": "a"}, lambda row: "x" * 8 + row["text"], special=False)
 
 

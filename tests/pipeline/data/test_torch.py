@@ -17,6 +17,7 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device, device_of, torch_device
 from batchinference.spec.models import TorchModel
+from plugins.messages import Messages
 
 FACTORY = "user_code:Affine"
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -122,9 +123,9 @@ def test_single_input_may_have_any_name(scripted: bool, tmp_path: Path) -> None:
     assert model({"data": batch(2)}) == pytest.approx(direct(module, batch(2)))
 
 
-def test_pickled_module_is_rejected(tmp_path: Path) -> None:
+def test_pickled_module_is_rejected(tmp_path: Path, messages: Messages) -> None:
     torch.save(linear(), tmp_path / "model.bin")
-    with pytest.raises(ModelLoad, match=r"is not a TorchScript file.* set 'factory'"):
+    with messages.raises(ModelLoad):
         runtime(**_trusted(tmp_path / "model.bin"))
     with pytest.raises(ModelLoad, match=r"holds more than tensors.*model.state_dict\(\)"):
         runtime(factory=FACTORY, **_source(tmp_path / "model.bin"))
@@ -163,7 +164,7 @@ def test_module_that_squeezes_takes_one_row() -> None:
         assert np.array_equal(np.concatenate(parts), both)
 
 
-def test_unusable_model_is_rejected_at_load(tmp_path: Path) -> None:
+def test_unusable_model_is_rejected_at_load(tmp_path: Path, messages: Messages) -> None:
     for fields, reason in (
         ({"factory": "user_code:no_module"}, "module' returned int. Return a torch Module"),
         ({"factory": "user_code:none"}, "cannot load 'user_code:none'"),
@@ -171,9 +172,9 @@ def test_unusable_model_is_rejected_at_load(tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelLoad, match=reason):
             runtime(**fields)
-    with pytest.raises(ModelLoad, match="inputs: the model takes x, not image"):
+    with messages.raises(ModelLoad):
         runtime("image", **_program(affine(), tmp_path))
-    with pytest.raises(ModelLoad, match="inputs: the model takes input, not x, y"):
+    with messages.raises(ModelLoad):
         runtime("x", "y", factory=f"{__name__}:linear")
 
 
@@ -198,10 +199,10 @@ def test_number_columns_become_tensors() -> None:
         assert loaded(to_batch(pa.table({"x": column}))).tolist() == column.to_pylist()
 
 
-def test_other_columns_are_rejected_by_input_name() -> None:
+def test_other_columns_are_rejected_by_input_name(messages: Messages) -> None:
     loaded = runtime(factory="user_code:Cast", factoryArgs={"dtype": "float32"})
     for values in (["a", "b"], [[1], [1, 2]], [[1], None], [{"a": 1}] * 2, [[["a"]], [["b"]]]):
-        with pytest.raises(TypeError, match="input 'x' has rows of different shapes or no numbers"):
+        with messages.raises(TypeError):
             loaded(to_batch(pa.table({"x": pa.array(values)})))
 
 

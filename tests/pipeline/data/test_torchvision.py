@@ -21,6 +21,7 @@ from batchinference.pipeline.runtimes import Runtime, check_runtime
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
+from plugins.messages import Messages
 from support.inputs.read_files import read_files
 from support.models.replicas import loaded, model_of
 from support.models.run_transformers import objects
@@ -116,11 +117,9 @@ def test_model_may_have_its_own_classes(own_classes: str) -> None:
     assert [len(row) for row in all_of_them.to_pylist()] == [3, 3]
 
 
-def test_wrong_number_of_labels_is_rejected(own_classes: str) -> None:
+def test_wrong_number_of_labels_is_rejected(own_classes: str, messages: Messages) -> None:
     other = runtime(own_classes, options={"num_classes": 3})
-    with pytest.raises(
-        ModelLoad, match=r"labels: the model has 3 classes, and there are 1000 labels. List"
-    ):
+    with messages.raises(ModelLoad):
         other({"image": of_one_size()})
 
 
@@ -156,9 +155,9 @@ def test_features_are_the_input_of_the_last_layer(
     assert np.abs(found - expected.numpy()).max() < 1e-4 * np.abs(found).max() + 1e-5
 
 
-def test_features_need_a_linear_layer(tmp_path: Path) -> None:
+def test_features_need_a_linear_layer(tmp_path: Path, messages: Messages) -> None:
     torch.save(seeded("squeezenet1_1").state_dict(), tmp_path / "state.pt")
-    with pytest.raises(ModelLoad, match="features: the model has no linear layer"):
+    with messages.raises(ModelLoad):
         runtime(str(tmp_path / "state.pt"), arch="squeezenet1_1", features=True)
 
 
@@ -186,7 +185,7 @@ def test_unknown_models_and_weights_are_rejected_at_check() -> None:
 
 
 def test_weights_that_cannot_be_downloaded_name_the_field_for_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise URLError("Name or service not known")
@@ -195,7 +194,7 @@ def test_weights_that_cannot_be_downloaded_name_the_field_for_a_file(
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
     url = torchvision.models.get_model_weights(SMALL).DEFAULT.url
-    with pytest.raises(ModelLoad, match="name it in the model's field source") as raised:
+    with messages.raises(ModelLoad) as raised:
         loaded("torchvision", ("image",), arch=SMALL)
     assert url in raised.value.message
 

@@ -13,6 +13,7 @@ from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime
 from batchinference.spec.models import TransformersModel
+from plugins.messages import Messages
 from support.models.run_transformers import objects, photographs
 
 TEXTS = [
@@ -134,19 +135,19 @@ def test_images_may_be_one_tensor(vit: str) -> None:
     assert np.abs(whole - one_by_one).max() < TOLERANCE
 
 
-def test_other_values_are_rejected(bert: str, vit: str) -> None:
+def test_other_values_are_rejected(bert: str, vit: str, messages: Messages) -> None:
     embedder = runtime("feature-extraction", bert)
     for value in (None, 5, b"bytes", ["a"]):
         with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
             embedder({"text": objects(["fine", value])})
     classifier = runtime("image-classification", vit)
     image = np.zeros((8, 8, 3), np.uint8)
-    for value, reason in (
-        (None, "NoneType"),
-        (b"\x89PNG", "bytes"),
-        ("/etc/hostname", "str"),
-        ("http://localhost:1/image.png", "str"),
-        (np.zeros((8, 8), np.uint8), r"\(8, 8\)"),
+    for value in (
+        None,
+        b"\x89PNG",
+        "/etc/hostname",
+        "http://localhost:1/image.png",
+        np.zeros((8, 8), np.uint8),
     ):
-        with pytest.raises(TypeError, match=f"expected an image of height x .*, got {reason}"):
+        with messages.raises(TypeError):
             classifier({"image": objects([image, value])})

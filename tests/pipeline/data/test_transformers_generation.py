@@ -15,6 +15,7 @@ from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
+from plugins.messages import Messages
 from support.inputs.photographs import photograph
 from support.models.run_transformers import loaded, run
 from support.models.tiny_transformers import CHARACTERS, CHAT, characters
@@ -65,10 +66,11 @@ def short_model(tiny: Tiny, tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_prompt_and_answer_must_fit_into_the_model(short_model: str, tiny: Tiny) -> None:
+def test_prompt_and_answer_must_fit_into_the_model(
+    short_model: str, tiny: Tiny, messages: Messages
+) -> None:
     assert generated(short_model, ["x" * 505])
-    reason = "512 tokens and sampling.max_new_tokens is 6, but the model has 512 positions"
-    with pytest.raises(ValueError, match=reason):
+    with messages.raises(ValueError):
         generated(short_model, ["a", "x" * 511])
     # a model that computes its positions instead of learning them has no limit
     assert generated(tiny("text_model"), ["x" * 511])
@@ -107,12 +109,12 @@ def test_longest_message_of_a_chat_is_cut(short_model: str) -> None:
     assert warnings == [(0, "TextCut", 600 - 505 + rest)]
 
 
-def test_prompt_without_room_is_refused(short_model: str) -> None:
+def test_prompt_without_room_is_refused(short_model: str, messages: Messages) -> None:
     long = "x" * 600 + "{text}"
-    with pytest.raises(ValueError, match="tokens, and the model takes 506"):
+    with messages.raises(ValueError):
         prompts(short_model, {"text": ["a"]}, prompt=long, tooLong="truncate")
     sampling = {"max_new_tokens": 512}
-    with pytest.raises(ModelLoad, match="leave no room for a prompt"):
+    with messages.raises(ModelLoad):
         prompts(short_model, {"text": ["a"]}, tooLong="truncate", sampling=sampling)
 
 
@@ -150,12 +152,12 @@ def test_chats_and_texts_of_one_batch_do_not_affect_each_other(short_model: str)
     assert alone[0] == alone[1]
 
 
-def test_messages_need_a_chat_template(tiny: Tiny) -> None:
+def test_messages_need_a_chat_template(tiny: Tiny, messages: Messages) -> None:
     for field in ({"system": "be kind"}, {"messages": [{"role": "user", "content": "hello"}]}):
         with pytest.raises(ModelLoad, match=f"{next(iter(field))}: model .* no chat template"):
             loaded("text-generation", tiny("text_model"), ["text"], prompt="{text}", **field)
     runtime = loaded("text-generation", tiny("text_model"), ["turns"])
-    with pytest.raises(JobFailure, match="a list of messages was given, but model"):
+    with messages.raises(JobFailure):
         run(runtime, {"turns": [[{"role": "user", "content": "a cat"}]]})
 
 
@@ -227,9 +229,9 @@ def test_images_are_described_without_a_prompt(tiny: Tiny) -> None:
     assert text.replace("<image>", "") == "<bos>[user][assistant]"
 
 
-def test_image_in_the_prompt_needs_a_chat_template(tiny: Tiny) -> None:
+def test_image_in_the_prompt_needs_a_chat_template(tiny: Tiny, messages: Messages) -> None:
     fields = {"prompt": "a {image}", "images": ["image"]}
-    with pytest.raises(ModelLoad, match=r"prompt: model .* has no chat template"):
+    with messages.raises(ModelLoad):
         loaded("image-text-to-text", tiny("captioner"), ["image"], **fields)
 
 
@@ -346,7 +348,7 @@ def test_stop_strings_end_the_text(tiny: Tiny) -> None:
     assert short == whole[: whole.index(whole[5]) + 1]
 
 
-def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny) -> None:
+def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny, messages: Messages) -> None:
     tokenizer = characters(pad_token="<pad>")
     tokenizer.save_pretrained(tmp_path)
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16}
@@ -356,7 +358,7 @@ def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny) -> None:
         vocab_size=len(CHARACTERS), max_position_embeddings=32, **sizes, **heads, **ends
     )
     transformers.BartForConditionalGeneration(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="51 tokens, and the model takes 32"):
+    with messages.raises(ValueError):
         generated(str(tmp_path), ["a", "x" * 50])
     (asked,), warnings = prompts(str(tmp_path), {"text": ["x" * 50]}, tooLong="truncate")
     assert (asked, warnings) == ("x" * 31, [(0, "TextCut", 19)])

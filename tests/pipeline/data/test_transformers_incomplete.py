@@ -13,6 +13,7 @@ import transformers as hf
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.transformers import loading
+from plugins.messages import Messages
 from support.models.run_transformers import loaded, run
 
 Tiny = Callable[[str], str]
@@ -28,18 +29,20 @@ def body(bert: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("task", "weights"),
+    "task",
     [
-        ("text-classification", "bert.pooler.dense.bias, .*, classifier.bias"),
-        ("token-classification", "classifier.bias, classifier.weight"),
-        ("fill-mask", "cls.predictions.*, ..."),
-        ("zero-shot-classification", "bert.pooler.dense.bias, .*, classifier.bias"),
-        ("text-generation", "cls.predictions.*, ..."),
+        "text-classification",
+        "token-classification",
+        "fill-mask",
+        "zero-shot-classification",
+        "text-generation",
     ],
 )
-def test_model_without_the_head_of_its_task_is_rejected(body: str, task: str, weights: str) -> None:
+def test_model_without_the_head_of_its_task_is_rejected(
+    body: str, task: str, messages: Messages
+) -> None:
     fields = {"candidateLabels": ["a", "b"]} if task.startswith("zero") else {}
-    with pytest.raises(ModelLoad, match=f"'{body}' has no weights for what '{task}' .*{weights}"):
+    with messages.raises(ModelLoad):
         loaded(task, body, ["text"], **fields)
 
 
@@ -52,16 +55,15 @@ def test_embeddings_need_no_pooler(bert: str, body: str, vit: str) -> None:
 
 @pytest.mark.parametrize("task", ["feature-extraction", "token-classification", "text-generation"])
 def test_adapter_error_names_its_base_model(
-    bert: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bert: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     config = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     (tmp_path / "adapter_model.safetensors").touch()
-    reason = r"an adapter of peft for the model 'org/base'"
-    with pytest.raises(ModelLoad, match=reason):
+    with messages.raises(ModelLoad):
         loaded(task, str(tmp_path), ["text"])
     shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
-    with pytest.raises(ModelLoad, match=reason):
+    with messages.raises(ModelLoad):
         loaded(task, str(tmp_path), ["text"])
     if task == "feature-extraction":
         (tmp_path / "adapter_config.json").write_text("{}")
@@ -80,7 +82,9 @@ def test_weights_for_training_may_be_missing(tiny: Tiny, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("task", ["feature-extraction", "token-classification", "text-generation"])
-def test_model_without_tokenizer_files_is_rejected(task: str, tmp_path: Path) -> None:
+def test_model_without_tokenizer_files_is_rejected(
+    task: str, tmp_path: Path, messages: Messages
+) -> None:
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = hf.BertConfig(**small, intermediate_size=32, vocab_size=200, is_decoder=True)
     kinds = {
@@ -89,7 +93,7 @@ def test_model_without_tokenizer_files_is_rejected(task: str, tmp_path: Path) ->
         "text-generation": hf.BertLMHeadModel,
     }
     kinds[task](config).save_pretrained(tmp_path)
-    with pytest.raises(ModelLoad, match="has 5 tokens of the 200 that the model knows"):
+    with messages.raises(ModelLoad):
         loaded(task, str(tmp_path), ["text"])
 
 
@@ -109,6 +113,6 @@ def test_classifier_without_pad_token_runs_in_batches(tiny: Tiny, tmp_path: Path
         assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
 
 
-def test_model_of_another_task_is_refused(tiny: Tiny) -> None:
-    with pytest.raises(ModelLoad, match="is not for the task 'text-classification'"):
+def test_model_of_another_task_is_refused(tiny: Tiny, messages: Messages) -> None:
+    with messages.raises(ModelLoad):
         loaded("text-classification", tiny("object_detector"), ["text"])

@@ -22,6 +22,7 @@ from batchinference.pipeline.runtimes.transformers.inputs import (
     pillow_images,
     preparing_device,
 )
+from plugins.messages import Messages
 from support.inputs.photographs import photograph
 from support.models.run_transformers import alike, loaded, objects, run
 from support.outputs.row_warnings import plain, run_with_warnings
@@ -124,11 +125,13 @@ def test_sampling_rate_comes_from_a_column(tiny: Tiny) -> None:
         ("automatic-speech-recognition", "speech_recognizer"),
     ],
 )
-def test_other_values_than_audio_are_rejected(tiny: Tiny, task: str, model: str) -> None:
+def test_other_values_than_audio_are_rejected(
+    tiny: Tiny, task: str, model: str, messages: Messages
+) -> None:
     runtime = loaded(task, tiny(model), ["audio"])
     arrays = [np.zeros(0, np.float32), np.zeros((1, 2, 3)), np.array(["a"])]
     for value in (None, "speech.wav", b"RIFF", *arrays):
-        with pytest.raises(TypeError, match="expected audio as samples or channels x samples"):
+        with messages.raises(TypeError):
             runtime({"audio": objects([value])})
 
 
@@ -186,10 +189,10 @@ def test_audio_that_options_cut_is_counted(tiny: Tiny) -> None:
         assert run_with_warnings(runtime, columns)[1] == cut, options
 
 
-def test_pipeline_rejects_other_values_than_images(tiny: Tiny) -> None:
+def test_pipeline_rejects_other_values_than_images(tiny: Tiny, messages: Messages) -> None:
     runtime = loaded("object-detection", tiny("object_detector"), ["image"])
     for value in ("/etc/hostname", "http://localhost:1/a.png", b"\x89PNG", None):
-        with pytest.raises(TypeError, match="expected an image of height x width x channels"):
+        with messages.raises(TypeError):
             runtime({"image": objects([value])})
 
 
@@ -209,7 +212,7 @@ class TestDevices:
         return runtime._prepare
 
     def devices(self, prepare: Any) -> set[str]:
-        batches = [prepare({"image": images}) for images in self.SIZES]
+        batches = [prepare({"image": images}, None) for images in self.SIZES]
         found = [prepared["pixel_values"] for ((_, prepared),) in batches]
         assert [len(pixels) for pixels in found] == [2, 2]
         return {pixels.device.type for pixels in found}
@@ -256,5 +259,5 @@ def test_texts_without_tokens_become_integers(bert: str) -> None:
     """Some tokenizers have no special tokens, so that an empty text has no tokens."""
     options = {"add_special_tokens": False}
     prepare = loaded("feature-extraction", bert, ["text"], options=options)._prepare
-    ((_, tokens),) = prepare({"text": objects(["", ""])})
+    ((_, tokens),) = prepare({"text": objects(["", ""])}, None)
     assert {(tuple(t.shape), t.dtype) for t in tokens.values()} == {((2, 0), torch.int64)}

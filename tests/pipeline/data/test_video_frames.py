@@ -13,6 +13,7 @@ import pytest
 from av.video.reformatter import ColorRange, Colorspace
 
 from batchinference.pipeline.media.cut_files import missing_end, stated_size
+from plugins.messages import Messages
 from support.inputs.media_files import HEIGHT, WIDTH, quarters, turn_film, write_film
 from support.inputs.read_files import Outcome, read_files
 
@@ -146,7 +147,7 @@ def test_missing_end_is_a_failed_row_or_counted(tmp_path: Path, ending: str) -> 
     assert accepted.warnings == {accepted.places[-1]: {"Truncated": 0}}
 
 
-def test_end_of_a_video_of_many_fragments_is_not_missed(tmp_path: Path) -> None:
+def test_end_of_a_video_of_many_fragments_is_not_missed(tmp_path: Path, messages: Messages) -> None:
     film = write_film(
         tmp_path / "a.mp4", [quarters()] * 40, "libx264", "yuv420p",
         movflags="+frag_every_frame+empty_moov",
@@ -158,7 +159,7 @@ def test_end_of_a_video_of_many_fragments_is_not_missed(tmp_path: Path) -> None:
         assert missing_end(io.BytesIO(content[:size]), size) is not None, size
     assert missing_end(io.BytesIO(content + b"\0\0\0\x08free"), len(content) + 8) is None
     film.write_bytes(content[: box + 60])
-    assert "end of the file" in str(read_files("video", film).bad)
+    messages.check(read_files("video", film).bad)
 
 
 def test_chunks_of_many_blocks_are_followed() -> None:
@@ -167,13 +168,13 @@ def test_chunks_of_many_blocks_are_followed() -> None:
     assert stated_size(io.BytesIO(boxes[:-1]), len(boxes) - 1) == len(boxes)
 
 
-def test_video_without_its_list_of_frames_says_so(tmp_path: Path) -> None:
+def test_video_without_its_list_of_frames_says_so(tmp_path: Path, messages: Messages) -> None:
     film = write_film(tmp_path / "a.mov", [quarters()] * 9, "mjpeg", "yuvj420p")
     content = film.read_bytes()
     film.write_bytes(content[: len(content) // 2])
     for truncated in ("fail", "accept"):
         (error,) = read_files("video", film, truncated=truncated).bad.values()
-        assert "end of the file is missing" in error
+        messages.check(error)
 
 
 @pytest.mark.parametrize("rest", [b"\0" * 3, b"text after the end" * 9], ids=["zeros", "text"])

@@ -20,6 +20,7 @@ from batchinference.pipeline.input import RowCount, tar_samples
 from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
 from batchinference.pipeline.media import images
 from batchinference.spec.warnings import WarningName
+from plugins.messages import Messages
 from support.inputs.formats import add_member, pictures, png, write_webdataset
 from support.inputs.read_files import Outcome, open_input, read_files
 
@@ -78,13 +79,12 @@ def test_samples_of_a_limit_are_counted_without_decoding_them(
     decode.assert_not_called()
 
 
-def test_suffixes_select_members(tmp_path: Path) -> None:
+def test_suffixes_select_members(tmp_path: Path, messages: Messages) -> None:
     shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.seg.png": b"", "1.txt": b"a"})
     outcome = read_files("webdataset", tmp_path, suffixes=["txt"])
     assert outcome.good == [{"__key__": "1", "txt": "a"}]
     assert read_files("webdataset", tmp_path, suffixes=["TXT"]).good == outcome.good
-    refusal = "suffixes: 'jpg': no inspected sample has it, only png, seg.png, txt"
-    with pytest.raises(BadInput, match=refusal):
+    with messages.raises(BadInput):
         open_input("webdataset", tmp_path, suffixes=["txt", "jpg"])
 
 

@@ -20,6 +20,7 @@ from batchinference.pipeline.arrow import concat, to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.contents import first_rows
 from batchinference.pipeline.output.writers import writer_for
+from plugins.messages import Messages
 from support.documents.parsed_write import write_of
 from support.inputs.read_files import read_files
 from support.tiers import examples
@@ -92,12 +93,10 @@ def test_unicode_names_are_kept(tmp_path: Path) -> None:
     assert second["__key__"] == "प्रति"
 
 
-def test_member_names_are_safe_and_unique() -> None:
+def test_member_names_are_safe_and_unique(messages: Messages) -> None:
     assert names(shard(pa.table({"a/b\x00\n": ["x"]}))) == ["00000000.a_b__.txt"]
     for pair in (("a/b", "a\x00b"), ("a", "a.txt"), ("Size", "size")):
-        with pytest.raises(
-            BadOutput, match=r"columns .* and .* have the same member name"
-        ) as raised:
+        with messages.raises(BadOutput) as raised:
             shard(pa.table({name: ["x"] for name in pair}))
         assert all(repr(name) in str(raised.value) for name in pair)
     table = pa.table({"a.json": [{"x": 1}], "a": pa.nulls(1)})

@@ -18,6 +18,7 @@ from ray.data._internal.execution.bundle_queue import EstimateSize, RebundleQueu
 from ray.data._internal.execution.bundle_queue.bundler import PendingBundleState
 from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
 from ray.data._internal.execution.interfaces.task_context import TaskContext
+from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
 from ray.data._internal.execution.operators.map_transformer import (
     BlockMapTransformFn,
     MapTransformer,
@@ -35,7 +36,7 @@ from batchinference.pipeline.ray_compat import (
     TimedBundling,
     bundle_whole_calls,
     errors_of_blocks,
-    keep_read_blocks,
+    keep_blocks,
     start_late_bundle,
     whole_call,
 )
@@ -170,8 +171,10 @@ def block_of(rows: int) -> RefBundle:
         ([(0, 4), (59, 0), (61, 0), (130, 0)], [(61, 4)]),
         ([(0, 4), (61, 0), (62, 5), (121, 0), (123, 0)], [(61, 4), (123, 5)]),
         ([(0, 4), (1, None), (61, 0)], []),
+        ([(50, 4), (99, 0), (100, 0)], [(100, 4)]),
+        ([(499, 4), (501, 0), (502, 0), (503, 2)], [(501, 4), (503, 2)]),
     ],
-    ids=["once", "again", "the input has ended"],
+    ids=["once", "again", "the input has ended", "the job stops after 100 s", "a node ends"],
 )
 def test_write_task_begins_in_time_although_no_block_arrives(
     monkeypatch: pytest.MonkeyPatch,
@@ -179,19 +182,22 @@ def test_write_task_begins_in_time_although_no_block_arrives(
     expected: list[tuple[float, int]],
 ) -> None:
     """The rows of a slow model do not wait for its next rows. Each event is the time in seconds and
-    the rows of a block that arrives; None if the input ends, with a task for all rows."""
+    the rows of a block that arrives; None if the input ends, with a task for all rows. From 500
+    seconds on, a node is draining."""
     now, started = 0.0, list[tuple[float, int | None]]()
     monkeypatch.setattr(ray_compat, "time", SimpleNamespace(monotonic=lambda: now))
+    draining = {"node": 1}
+    monkeypatch.setattr(ray_compat, "get_draining_nodes", lambda: draining if now > 500 else {})
     queue = RebundleQueue(TimedBundling(rows=10, seconds=60.0))
     operator = Mock(spec=MapOperator, _block_ref_bundler=queue, _metrics=Mock())
     operator._try_schedule_task = lambda bundle, strict: started.append((now, bundle.num_rows()))
-    for now, rows in events:  # noqa: B007 - read by the clock
+    for now, rows in events:
         if rows:
             queue.add(block_of(rows))
         elif rows is None:
             queue.finalize()
             queue.get_next_with_original()
-        start_late_bundle(operator)
+        start_late_bundle(operator, at_once=100 <= now < 110)
     assert started == expected
 
 
@@ -205,13 +211,28 @@ def test_call_of_an_actor_starts_with_a_batch_although_it_gets_all_rows(
     assert ready == [number >= rows for number in range(9)]
 
 
-@pytest.mark.parametrize(("name", "kept"), [("ReadRows", True), ("MapBatches(a)", False)])
-def test_blocks_that_were_read_are_passed_on_as_they_are(name: str, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "rows", "of_reads", "kept"),
+    [
+        (MapOperator, "ReadRows", None, True, True),
+        (MapOperator, "ReadRows", None, False, False),
+        (MapOperator, "MapBatches(a)", None, True, False),
+        (ActorPoolMapOperator, "MapBatches(a)", None, False, True),
+        (ActorPoolMapOperator, "MapBatches(a)", whole_call(3), False, True),
+        (ActorPoolMapOperator, "MapBatches(a)", 3, False, False),
+    ],
+    ids=["reads", "reads without sizes", "task", "pool", "whole calls", "batches"],
+)
+def test_blocks_are_passed_on_at_once(
+    kind: type, name: str, rows: int | None, of_reads: bool, kept: bool
+) -> None:
     size = OutputBlockSizeOption.of(target_max_block_size=1 << 30)
     read = BlockMapTransformFn(lambda blocks, _: blocks, output_block_size_option=size)
-    operator = Mock(spec=MapOperator, get_map_transformer=lambda: MapTransformer([read]))
+    queue = RebundleQueue(EstimateSize(rows))
+    transformer = MapTransformer([read])
+    operator = Mock(spec=kind, _block_ref_bundler=queue, get_map_transformer=lambda: transformer)
     operator.name = name
-    keep_read_blocks(operator)
+    keep_blocks(operator, of_reads=of_reads)
     blocks = [pa.table({"n": [1]}), pa.table({"n": [2, 3]})]
     done = list(read(blocks, TaskContext(0, name)))
     assert [len(block) for block in done] == ([1, 2] if kept else [3])

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from batchinference.spec.report import REPORT_FILE, JobState, Report
+from plugins.messages import Messages
 from support.jobs.command import Command, wait_until
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
@@ -37,7 +38,7 @@ def report_in(directory: Path) -> Report:
 
 
 def test_job_with_a_ray_of_its_own_succeeds(
-    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """It succeeds although one of its processes dies, and leaves no process and no secret."""
     dies = {"callable": "own_code:die_once", "callArgs": {"file": str(tmp_path / "died")}}
@@ -64,7 +65,7 @@ def test_job_with_a_ray_of_its_own_succeeds(
     monkeypatch.chdir(tmp_path)
     again = invoke_without_ray("run", "-", stdin=(tmp_path / "job.yaml").read_text())
     assert again.exit_code == 0
-    assert "the output was complete already" in again.stderr
+    messages.check(again.stderr)
 
     for part in (tmp_path / "out").glob("part-*"):
         part.write_bytes(b"damaged\n")
@@ -193,13 +194,12 @@ def test_what_is_found_before_ray_starts_ends_with_2(
 
 
 @pytest.mark.long("remote")
-def test_missing_cluster_ends_with_1_and_one_line(tmp_path: Path, own_code: Path) -> None:
+def test_missing_cluster_ends_with_1_and_one_line(
+    tmp_path: Path, own_code: Path, messages: Messages
+) -> None:
     job_file(tmp_path, own_code)
     done = Command(["run", "job.yaml", "--address", "nowhere"], tmp_path).run()
     assert done.returncode == 1
-    assert (
-        "demo: --address: no connection to Ray (nowhere): ValueError: Invalid address"
-        in done.stderr
-    )
+    messages.check(done.stderr)
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()

@@ -39,7 +39,8 @@ from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
 from batchinference.plan import plan_for_cluster, plan_for_machine, ray_cpus
-from batchinference.plan.groups import GROUP_LABEL
+from batchinference.plan.groups import END_VARIABLE, GROUP_LABEL
+from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
@@ -258,14 +259,14 @@ class TestChunks:
         assert [first for _, first, _ in commits(attempt)] == [*range(0, bad, 8)]
 
     def test_column_that_row_numbers_would_replace_is_found_in_the_first_batch(
-        self, attempt: Attempt
+        self, attempt: Attempt, messages: Messages
     ) -> None:
         def read() -> Iterator[RowBatch]:
             yield batches_of_four_rows()[0]
             raise AssertionError("the task continues")
 
         committer = committing(attempt, layout=FileLayout(row_number="n"))
-        with pytest.raises(JobFailure, match="rowNumber: there is a column 'n' already"):
+        with messages.raises(JobFailure):
             task_of(committer, read)(retried=False)
 
     @pytest.mark.parametrize(
@@ -334,10 +335,10 @@ class TestEndOfATask:
         assert committer.attempt.manifests() == []
 
     def test_task_of_an_earlier_run_reads_nothing(
-        self, committer: Committer, tmp_path: Path
+        self, committer: Committer, tmp_path: Path, messages: Messages
     ) -> None:
         begin_attempt(committer.attempt.layout, tmp_path / "in", 2)
-        with pytest.raises(BadOutput, match="another run has taken over"):
+        with messages.raises(BadOutput):
             task_of(committer, unread)(retried=False)
 
 
@@ -482,10 +483,25 @@ def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
 
 
 @pytest.mark.usefixtures("flags")
+def test_processes_stop_when_their_pod_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(END_VARIABLE, str(tmp_path / "ends"))
+    with StopRequest("run").watched() as of_task:
+        of_actor = StopRequest("run").watched_for_ever()
+        assert not of_task.wait(0.1)
+        (tmp_path / "ends").touch()
+        assert of_task.wait(10)
+        assert of_actor.wait(10)
+
+
+@pytest.mark.usefixtures("flags")
 def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     exited = threading.Event()
     monkeypatch.setattr(stop_request, "DRAIN_SECONDS", 0.01)
-    monkeypatch.setattr(stop_request, "os", SimpleNamespace(_exit=lambda code: exited.set()))
+    monkeypatch.setattr(
+        stop_request, "os", SimpleNamespace(_exit=lambda code: exited.set(), environ={})
+    )
     with StopRequest("run").watched():
         StopRequest("run").send()
         assert exited.wait(10)

@@ -20,6 +20,7 @@ from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
+from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
@@ -98,7 +99,7 @@ def fail_after_tasks(monkeypatch: pytest.MonkeyPatch, job: Document, tasks: int 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "replacement"])
 def test_job_begun_during_a_prepare_owns_the_output(
-    place: Place, monkeypatch: pytest.MonkeyPatch, old: bool
+    place: Place, monkeypatch: pytest.MonkeyPatch, old: bool, messages: Messages
 ) -> None:
     write = {"mode": "overwrite"}
     if old:
@@ -114,7 +115,7 @@ def test_job_begun_during_a_prepare_owns_the_output(
     before(monkeypatch, files, "open_input", begin)
     late = run_without_ray(place.job("late", write=write))
     assert late.reason == "BadOutput"
-    assert "another run has begun" in str(late.message)
+    messages.check(late.message)
     if old:
         assert place.rows() == ["a1", "a2", "b1"]
         assert run_without_ray(between).message is None
@@ -123,7 +124,7 @@ def test_job_begun_during_a_prepare_owns_the_output(
 
 
 def test_output_that_is_being_written_is_not_replaced(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """Its failed rows are retried while the replacement is computed."""
     monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
@@ -148,11 +149,11 @@ def test_output_that_is_being_written_is_not_replaced(
     before(monkeypatch, pipeline_job, "swap_in_replacement", retry)
     new = place.job("new", "other", write={"mode": "overwrite"})
     report = run_without_ray(new)
-    assert "is being written by old" in str(report.message)
+    messages.check(report.message)
     assert place.rows() == ["a1", "a2", "b1"]
     monkeypatch.undo()
     lease.complete(layout)
-    assert run_without_ray(new).message == "the output was complete already"
+    messages.check(run_without_ray(new).message)
     assert place.rows() == ["x1", "x2", "x3"]
     assert place.is_proven()
 
@@ -183,7 +184,7 @@ def test_output_that_is_completed_while_a_job_waits_is_kept(
 
 @pytest.mark.parametrize("begun", ["before the replacement", "during the replacement"])
 def test_rows_of_a_running_append_are_not_deleted(
-    place: Place, monkeypatch: pytest.MonkeyPatch, begun: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, begun: str, messages: Messages
 ) -> None:
     run_without_ray(place.job("old"))
     place.add("third", z="z1 z2")
@@ -206,12 +207,12 @@ def test_rows_of_a_running_append_are_not_deleted(
         monkeypatch.setattr(output_plan, "_has_waited", lambda *_: False)
         before(monkeypatch, pipeline_job, "run_monitored", alive)
     report = run_without_ray(overwrite)
-    assert "is being written by append" in str(report.message)
+    messages.check(report.message)
     assert set(place.rows()) >= {"a1", "a2", "b1", "z1"}
 
 
 def test_nothing_is_appended_while_the_output_is_replaced(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     run_without_ray(place.job("old"))
     overwrite = place.job("new", "other", write={"mode": "overwrite"})
@@ -228,7 +229,7 @@ def test_nothing_is_appended_while_the_output_is_replaced(
     place.add("third", z="z1")
     before(monkeypatch, pipeline_job, "run_monitored", append)
     assert run_without_ray(overwrite).state == JobState.SUCCEEDED
-    assert "is being written by new" in str(refused[0].message)
+    messages.check(refused[0].message)
     assert place.rows() == ["x1", "x2", "x3"]
 
 
@@ -263,7 +264,7 @@ class TestInterruptedReplacement:
         ids=["rows", "snapshot", "spec", "code", "report", "input"],
     )
     def test_replacement_with_damaged_files_keeps_the_old_output(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, lost: str
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, lost: str, messages: Messages
     ) -> None:
         """Without its input or the hashes of its code, it cannot be resumed, but starts over."""
         run_without_ray(place.job("old", "other"))
@@ -273,7 +274,7 @@ class TestInterruptedReplacement:
         if lost == "spec.json":
             (place.output / "_batchinference/replacement/spec.json").unlink()
         report = run_without_ray(job)
-        assert "are missing or damaged. The old output is unchanged" in str(report.message)
+        messages.check(report.message)
         assert place.rows() == ["x1", "x2", "x3"]
         if lost in ("code.json", "input.parquet"):
             assert "damaged" in str(run_without_ray(job).message)
@@ -282,7 +283,7 @@ class TestInterruptedReplacement:
 
     @pytest.mark.parametrize("planted", ["", "staged", "job.json", "code.json", "output.json"])
     def test_replacement_with_a_symbolic_link_is_not_published(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, planted: str
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, planted: str, messages: Messages
     ) -> None:
         """Otherwise anyone who can write to the output could move files of the job's user there."""
         run_without_ray(place.job("old", "other"))
@@ -292,19 +293,19 @@ class TestInterruptedReplacement:
         part.symlink_to(private)
         before = sorted(place.output.parent.rglob("*"))
         report = run_without_ray(place.job(write={"mode": "overwrite"}))
-        assert f"{part}' leads out of the output by a symbolic link" in str(report.message)
+        messages.check(report.message)
         assert sorted(place.output.parent.rglob("*")) == before
         assert place.rows() == ["x1", "x2", "x3"]
 
 
 def test_job_that_took_over_during_a_prepare_owns_the_output(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """The job that takes over resumes the committed rows, so it does not claim the output again."""
     fail_after_tasks(monkeypatch, place.job())
     before(monkeypatch, files, "open_input", lambda: run_without_ray(place.job()))
     late = run_without_ray(place.job())
-    assert "another run has begun" in str(late.message)
+    messages.check(late.message)
     assert place.rows() == ["a1", "a2", "b1"]
 
 
@@ -363,10 +364,12 @@ class TestAppends:
         job = two_nights.job(source="other", write={"mode": "overwrite"})
         two_nights.completes(job, "x1", "x2", "x3")
 
-    def test_appends_with_foreign_files_are_not_overwritten(self, two_nights: Place) -> None:
+    def test_appends_with_foreign_files_are_not_overwritten(
+        self, two_nights: Place, messages: Messages
+    ) -> None:
         (two_nights.output / "mine.txt").write_text("mine")
         report = run_without_ray(two_nights.job(source="other", write={"mode": "overwrite"}))
-        assert "no output of a BatchInference" in str(report.message)
+        messages.check(report.message)
         assert two_nights.rows() == ["a1", "a2", "b1", "c1"]
 
     def test_append_to_a_limited_input_is_refused(self, place: Place) -> None:
@@ -376,12 +379,12 @@ class TestAppends:
         assert place.rows() == ["a1", "a2"]
 
     def test_append_by_a_changed_job_over_the_same_files_is_refused(
-        self, two_nights: Place
+        self, two_nights: Place, messages: Messages
     ) -> None:
         changed = {"steps": [{"name": "some", "filter": "text != 'b1'"}]}
         report = run_without_ray(self.night(two_nights, **changed))
         assert report.reason == "BadOutput"
-        assert "before its spec changed" in str(report.message)
+        messages.check(report.message)
         assert two_nights.rows() == ["a1", "a2", "b1", "c1"]
         other_files = run_without_ray(self.night(two_nights, source="other", **changed))
         assert other_files.state == JobState.SUCCEEDED

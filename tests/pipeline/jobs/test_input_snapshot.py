@@ -26,6 +26,7 @@ from batchinference.pipeline.input.snapshot import (
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.storage import FROM_ENVIRONMENT
+from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.batches import end, good
@@ -69,14 +70,15 @@ def test_new_files_are_ignored(source: Path) -> None:
 
 
 @pytest.mark.parametrize("finished", [(), (1,), (0, 1, 2)], ids=["not begun", "finished", "all"])
-def test_file_of_another_size_is_named_with_both(source: Path, finished: tuple[int, ...]) -> None:
-    message = r"/in/b\.txt' has changed since the job began \(16 bytes then, 5 now\).*resume: false"
-    with pytest.raises(BadInput, match=message):
+def test_file_of_another_size_is_named_with_both(
+    source: Path, finished: tuple[int, ...], messages: Messages
+) -> None:
+    with messages.raises(BadInput):
         check(source, done(*finished), "write b.txt short")
 
 
-def test_rewritten_file_of_the_same_size_has_changed(source: Path) -> None:
-    with pytest.raises(BadInput, match=r"b\.txt' has changed since the job began \(16 bytes then"):
+def test_rewritten_file_of_the_same_size_has_changed(source: Path, messages: Messages) -> None:
+    with messages.raises(BadInput):
         check(source, done(1), "touch b.txt")
 
 
@@ -89,9 +91,8 @@ def test_rewritten_file_of_the_same_size_has_changed(source: Path) -> None:
     ],
     ids=["not begun", "in part", "whose end is not known"],
 )
-def test_missing_unread_file_is_named(source: Path, before: Snapshot) -> None:
-    message = r"/in/b\.txt' is gone, and the output lacks rows of it: start over with resume: false"
-    with pytest.raises(BadInput, match=message):
+def test_missing_unread_file_is_named(source: Path, before: Snapshot, messages: Messages) -> None:
+    with messages.raises(BadInput):
         check(source, before, "remove b.txt")
 
 
@@ -143,12 +144,12 @@ class TestStoredSnapshot:
          lambda content: content.replace(b"a.txt", b"x.txt"), lambda content: _other_list()],
         ids=["emptied", "cut", "rubbish", "a byte", "another list"],
     )  # fmt: skip
-    def test_invalid_content_is_refused(self, place: Location, damage: object) -> None:
+    def test_invalid_content_is_refused(
+        self, place: Location, damage: object, messages: Messages
+    ) -> None:
         content = place.read()
         place.write(damage(content))  # type: ignore[operator]
-        with pytest.raises(
-            BadOutput, match=r"input\.parquet' is missing, damaged or of another output"
-        ):
+        with messages.raises(BadOutput):
             read_snapshot(place, FROM_ENVIRONMENT, digest(content))
 
     def test_more_files_than_any_input_has_are_refused(

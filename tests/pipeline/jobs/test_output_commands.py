@@ -16,6 +16,7 @@ from batchinference.pipeline.output import error_groups
 from batchinference.pipeline.ray_compat import NodeLifetime
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec.prices import PRICES_VARIABLE
+from plugins.messages import Messages
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
 from support.outputs.builders import begin_job
@@ -144,8 +145,9 @@ def test_run_prints_its_report_as_data(output: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "watch", "errors", "logs", "report"])
-def test_a_path_without_an_output_is_refused(tmp_path: Path, command: str) -> None:
+def test_a_path_without_an_output_is_refused(
+    tmp_path: Path, command: str, messages: Messages
+) -> None:
     done = invoke_without_ray(command, str(tmp_path))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "output of a BatchInference" in done.stderr
-    assert done.stderr.startswith(f"{command}: ")
+    messages.check(done.stderr)

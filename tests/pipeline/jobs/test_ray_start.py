@@ -30,6 +30,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Plan, plan, plan_for_machine, requested_plan
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
+from plugins.messages import Messages
 from support.documents.minimal import Document, model_step
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import in_this_process, run_without_ray
@@ -68,14 +69,13 @@ FAILURES = [JobFailure("Ray could not start: no port"), Interrupted("stopped by 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.reason)
 def test_the_same_job_runs_after_a_failed_start_and_another_is_refused(
-    tmp_path: Path, failure: JobFailure
+    tmp_path: Path, failure: JobFailure, messages: Messages
 ) -> None:
     report = run_on(document_of(tmp_path), fail(failure))
     assert (report.state, report.reason) == (JobState.FAILED, failure.reason)
     assert report.message == failure.message
     other = run_without_ray(document_of(tmp_path, "b"))
-    assert "read.paths was " in str(other.message)
-    assert "Run with --restart to compute all rows again" in str(other.message)
+    messages.check(other.message)
     again = run_without_ray(document_of(tmp_path))
     assert (again.state, again.attempt) == (JobState.SUCCEEDED, 2)
     assert rows_of(tmp_path / "out") == [{"text": "a"}]
@@ -146,10 +146,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     return run
 
 
-def test_ray_that_does_not_start_in_time_is_started_once_more(start: Callable[..., None]) -> None:
+def test_ray_that_does_not_start_in_time_is_started_once_more(
+    start: Callable[..., None], messages: Messages
+) -> None:
     start(late := Starts(failing=1))
     assert late.count == 2
-    with pytest.raises(JobFailure, match=r"Ray could not start: .*timed out"):
+    with messages.raises(JobFailure):
         start(never := Starts(failing=3))
     assert never.count == 2
 
@@ -166,7 +168,7 @@ def test_a_stopped_start_that_fails_is_interrupted(
 
 
 def test_another_run_is_refused_while_ray_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 1.0)
@@ -178,7 +180,7 @@ def test_another_run_is_refused_while_ray_starts(
             others.append(run_without_ray(given))
 
     report = run_on(given, start)
-    assert "is being written by demo on " in str(others[0].message)
+    messages.check(others[0].message)
     assert report.state == JobState.SUCCEEDED
 
 

@@ -15,6 +15,7 @@ import pytest
 from batchinference import Job, run
 from batchinference.api.run import Result
 from batchinference.pipeline.errors import BadOutput
+from plugins.messages import Messages
 from support.jobs.on_ray import write_lines
 from support.jobs.without_ray import in_this_process, without_starting_ray
 
@@ -93,7 +94,7 @@ def test_result_has_the_columns_of_all_jobs(format_: str) -> None:
     assert found.count(None) == 3
 
 
-def test_values_of_several_jobs_without_a_common_type() -> None:
+def test_values_of_several_jobs_without_a_common_type(messages: Messages) -> None:
     mixed = {"name": "mixed", "addColumns": {"value": "text"}}
     sizes = {"name": "sizes", "addColumns": {"value": "len(text)"}}
     for format_ in ("csv", "json"):
@@ -102,7 +103,7 @@ def test_values_of_several_jobs_without_a_common_type() -> None:
     values = csv.to_arrow().column("value").to_pylist()
     assert sorted(values) == sorted([*LINES, "1", "2", "3"])
     json = result_of("json", sizes, name="sizes", path="json", mode="append")
-    with pytest.raises(BadOutput, match="column 'value' has values without a common type"):
+    with messages.raises(BadOutput):
         json.to_arrow()
 
 
@@ -131,14 +132,13 @@ def test_result_is_a_ray_dataset() -> None:
     assert result_of("json", NONE, path="none").to_ray().count() == 0
 
 
-def test_without_polars_the_error_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_polars_the_error_has_the_install_command(
+    monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     result = result_of("parquet")
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(ModuleNotFoundError) as raised:
+    with messages.raises(ModuleNotFoundError):
         result.to_polars()
-    assert str(raised.value) == (
-        "to_polars: the package polars is not installed. Install it: pip install 'polars'"
-    )
 
 
 def test_polars_gets_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

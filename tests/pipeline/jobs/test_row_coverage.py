@@ -29,6 +29,7 @@ from batchinference.pipeline.commit.row_coverage import (
 )
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, MissingRows, pack_id
+from plugins.messages import Messages
 from support.outputs.builders import OURS, entry
 from support.tiers import examples
 
@@ -277,23 +278,23 @@ def test_processing_the_missing_rows_completes_the_output(
 
 
 @pytest.mark.parametrize(
-    ("held", "end", "text"),
+    ("held", "end"),
     [
-        ([(1, 5)], 5, "rows 0 to 0 of file 0"),
-        ([(0, 3), (4, 5)], 5, "rows 3 to 3 of file 0"),
-        ([(0, 3)], 5, "rows 3 to 4 of file 0"),
-        ([(0, 3)], None, "rows of file 0 from 3 on, as far as is known"),
-        ([], 5, "rows 0 to 4 of file 0"),
-        ([], None, "rows of file 0 from 0 on, as far as is known"),
-        ([(0, 1), (2, 3)], 4, "rows 1 to 1 of file 0; rows 3 to 3 of file 0"),
+        ([(1, 5)], 5),
+        ([(0, 3), (4, 5)], 5),
+        ([(0, 3)], 5),
+        ([(0, 3)], None),
+        ([], 5),
+        ([], None),
+        ([(0, 1), (2, 3)], 4),
     ],
 )
 def test_missing_rows_are_formatted(
-    held: list[tuple[int, int]], end: int | None, text: str
+    held: list[tuple[int, int]], end: int | None, messages: Messages
 ) -> None:
     ends = {} if end is None else {0: end}
     found = RowSet.of([entry((0, *edges) for edges in held)]).missing(1, ends)
-    assert format_missing_rows(found) == text
+    messages.check(format_missing_rows(found))
 
 
 def test_first_gaps_are_listed_and_the_rest_counted() -> None:

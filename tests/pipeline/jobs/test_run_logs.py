@@ -18,6 +18,7 @@ from batchinference.api.run_log import RunLog, log_directory, stored_logs
 from batchinference.pipeline.execution.worker_output import WorkerOutput
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.report import JobState, Report
+from plugins.messages import Messages
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
 
@@ -69,7 +70,7 @@ def test_a_log_keeps_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_logs_of_the_last_runs_are_stored_next_to_the_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.setattr(run_log, "KEPT_LOGS", 1)
     source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
@@ -81,9 +82,7 @@ def test_logs_of_the_last_runs_are_stored_next_to_the_output(
     assert ("was complete already" in idle.stderr, "log     " in idle.stderr) == (True, False)
     (log,) = stored_logs(log_directory(parse(job)))
     assert f"log     {log.uri}" in done.stderr
-    text = log.read().decode()
-    assert "demo: starting Ray on this machine" in text
-    assert text.endswith("demo: succeeded\n")
+    messages.check(log.read().decode())
 
 
 def test_the_log_of_a_driver_is_the_file_that_it_prints_to(tmp_path: Path) -> None:

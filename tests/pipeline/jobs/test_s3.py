@@ -26,6 +26,7 @@ from batchinference.pipeline.storage import retry
 from batchinference.spec import parse
 from batchinference.spec.read import ReadParquet, ReadText
 from batchinference.spec.report import JobState, Report
+from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.jobs.without_ray import invoke_without_ray
@@ -216,14 +217,14 @@ def test_files_that_are_ignored_are_not_requested(
 
 
 def test_table_on_s3_is_refused_from_the_listing(
-    s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+    s3: S3Server, bucket: str, here: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     names = ["_delta_log/0.json", *(f"day={number}/a.parquet" for number in range(20))]
     s3.put(bucket, {f"tables/t/{name}": b"x" for name in names})
     with counted(s3.endpoint) as relay:
         here.setenv("AWS_ENDPOINT_URL", relay.endpoint)
         for path in ("tables/", "tables/t", "tables/t/day=1", "tables/t/*/a.parquet"):
-            with pytest.raises(BadInput, match="tables/t' is a table of the format Delta Lake"):
+            with messages.raises(BadInput):
                 list_input(ReadParquet(format="parquet", paths=[f"s3://{bucket}/{path}"]))
         paths = [request.partition("?")[0] for request in relay.requests]
     assert not [path for path in paths if path.endswith("/a.parquet") and "%2A" not in path]
@@ -294,11 +295,11 @@ class TestOutputStates:
         assert "out/_SUCCESS" in found
 
     def test_foreign_objects_are_refused_and_kept(
-        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch, messages: Messages
     ) -> None:
         s3.put(bucket, {"out/deep/table": b"theirs", "out-2/part": b"a neighbour"})
         for mode in ("error", "overwrite"):
-            with pytest.raises(BadOutput, match="no output of a BatchInference"):
+            with messages.raises(BadOutput):
                 self.a_run(self.job(bucket, write={"mode": mode}))
         assert s3.objects(bucket, "out") == {
             "out/deep/table": b"theirs",
@@ -342,14 +343,13 @@ class TestErrors:
         assert wrong not in message + of_output
 
     def test_missing_bucket_or_prefix_is_reported(
-        self, bucket: str, here: pytest.MonkeyPatch, local: str, tmp_path: Path
+        self, bucket: str, here: pytest.MonkeyPatch, local: str, tmp_path: Path, messages: Messages
     ) -> None:
         for source in ("s3://no-such-bucket/in", f"s3://{bucket}/nothing/here"):
             message = self.message("BadInput", source, str(tmp_path / "out"))
             assert message == f"spec.read.paths[0]: '{source}' does not exist. Correct the path"
         message = self.message("BadOutput", local, "s3://no-such-bucket/out")
-        assert "spec.write.path: 's3://no-such-bucket/out' cannot be used: " in message
-        assert "The specified bucket does not exist" in message
+        messages.check(message)
 
     def test_unresponsive_server_is_reported(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path

@@ -14,11 +14,11 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.secrets import without_secrets
+from plugins.messages import Messages
 from support.jobs.on_ray import job_document
 
 SIZE_64 = {"decode": {"column": "a", "format": "image", "size": [64, 64]}}
 SIZE_32 = {"decode": {"column": "a", "format": "image", "size": [32, 32]}}
-LIMIT = {"limit": 1}
 
 
 def own(**arguments: str) -> dict[str, Any]:
@@ -31,32 +31,23 @@ def spec_of(*steps: dict[str, Any], **fields: Any) -> BatchInferenceSpec:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "expected"),
+    ("before", "now"),
     [
-        (spec_of(SIZE_64), spec_of(SIZE_32), "steps[0].decode.size was [64, 64], is [32, 32]"),
-        (
-            spec_of(SIZE_64),
-            spec_of(SIZE_64, {"filter": "x > 1"}),
-            'steps[1] was not set, is {"name": "s1", "filter": "x > 1"}',
-        ),
-        (
-            spec_of({"filter": "x"}),
-            spec_of({"filter": f"x + '{'y' * 200}'"}),
-            f'steps[0].filter was "x", is "x + \'{"y" * 114}...',
-        ),
-        (spec_of(own(k="s3")), spec_of(own(k="s4")), "the arguments of its code may differ"),
-        (spec_of(own(k="s3")), spec_of(own(k="s3", a="s4"), {"filter": "x"}),
-         'steps[1] was not set, is {"name": "s1", "filter": "x"}'),
-        (spec_of(), spec_of(resume=False, errors={"maxRows": 3}), ""),
+        (spec_of(SIZE_64), spec_of(SIZE_32)),
+        (spec_of(SIZE_64), spec_of(SIZE_64, {"filter": "x > 1"})),
+        (spec_of({"filter": "x"}), spec_of({"filter": f"x + '{'y' * 200}'"})),
+        (spec_of(own(k="s3")), spec_of(own(k="s4"))),
+        (spec_of(own(k="s3")), spec_of(own(k="s3", a="s4"), {"filter": "x"})),
+        (spec_of(), spec_of(resume=False, errors={"maxRows": 3})),
     ],
     ids=["value", "added step", "long value", "arguments", "arguments and a step", "same work"],
-)  # fmt: skip
+)
 def test_changes_of_a_spec(
-    tmp_path: Path, before: BatchInferenceSpec, now: BatchInferenceSpec, expected: str
+    tmp_path: Path, before: BatchInferenceSpec, now: BatchInferenceSpec, messages: Messages
 ) -> None:
     place = Location(str(tmp_path / "spec.json"))
     place.write(json.dumps(without_secrets(before)).encode())
-    assert changed_spec(place, work_of(now)) == expected
+    messages.check(changed_spec(place, work_of(now)))
 
 
 def test_only_the_first_changes_are_listed(tmp_path: Path) -> None:

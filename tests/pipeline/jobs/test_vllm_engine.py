@@ -22,6 +22,7 @@ import transformers as hf
 import yaml
 from PIL import Image
 
+from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
 from support.jobs.command import Command, wait_until
@@ -93,7 +94,7 @@ class TestTexts:
         assert len(set(chats)) == len(texts)
 
     def test_rows_that_cannot_be_computed_fail_alone(
-        self, engine: EngineProcess, models: Path
+        self, engine: EngineProcess, models: Path, messages: Messages
     ) -> None:
         (alone,) = answers(engine.rows(model(models, chat=False), text=["ab"]))
         spec = model(models, chat=False, emptyInput="compute")
@@ -102,8 +103,8 @@ class TestTexts:
         found[1] = found[0]
         first, _, empty, long, last = answers(found)
         assert (first, last) == (alone, alone)
-        assert empty == "ValueError: the prompt is empty. Set the model's field emptyInput to null"
-        assert long.startswith("PromptTooLong: the prompt is too long: the model takes 256 tokens")
+        messages.check(empty)
+        messages.check(long)
 
     def test_long_prompt_is_cut(self, engine: EngineProcess, models: Path) -> None:
         spec = model(models, tooLong="truncate")
@@ -181,22 +182,24 @@ class TestTexts:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("name", "fields", "message"),
+        ("name", "fields"),
         [
-            ("untemplated", {}, "has no chat template. Set 'chat' to false"),
-            ("chat", {"engine": {"max_model_length": 256}}, "did you mean 'max_model_len'?"),
-            ("chat", {"sampling": {"temperature": -1}}, "temperature must be non-negative, got -1"),
+            ("untemplated", {}),
+            ("chat", {"engine": {"max_model_length": 256}}),
+            ("chat", {"sampling": {"temperature": -1}}),
         ],
         ids=["template", "engine", "sampling"],
     )
     def test_model_is_refused(
-        self, engine: EngineProcess, models: Path, name: str, fields: Document, message: str
+        self, engine: EngineProcess, models: Path, name: str, fields: Document, messages: Messages
     ) -> None:
-        assert message in engine.answer(model(models, name, **fields), text=["a"])["failure"]
+        messages.check(engine.answer(model(models, name, **fields), text=["a"])["failure"])
 
 
 class TestOtherTasks:
-    def test_adapters_of_rows(self, engine: EngineProcess, models: Path) -> None:
+    def test_adapters_of_rows(
+        self, engine: EngineProcess, models: Path, messages: Messages
+    ) -> None:
         inputs = {"question": "text", "style": "style"}
         adapters = {"adapter": "style", "loraPath": str(models / "adapters")}
         spec = model(models, inputs=inputs, prompt="{question}", **adapters)
@@ -206,7 +209,7 @@ class TestOtherTasks:
         )
         assert shout == last != whisper
         assert missing.startswith("NoAdapter: there is no ")
-        assert base.startswith("NoAdapter: the adapter is null, and vLLM's build for CPUs")
+        messages.check(base)
         (alone,) = answers(engine.rows(spec, text=["ab"], style=["whisper"]))
         assert alone == whisper
 
@@ -228,14 +231,15 @@ class TestOtherTasks:
         assert np.shape(vectors) == (2, 64)
         assert last == vectors[0] != vectors[1]
 
-    def test_labels_are_those_of_transformers(self, engine: EngineProcess, models: Path) -> None:
+    def test_labels_are_those_of_transformers(
+        self, engine: EngineProcess, models: Path, messages: Messages
+    ) -> None:
         texts = ["ab", "hello", "x"]
         spec = model(models, "classifier", task="classify", topK=3, engine=EXACT)
         found = answers(engine.rows(spec, text=texts))
         pair = {"query": "text", "document": "text"}
         spec = model(models, "classifier", task="score", inputs=pair, engine=EXACT)
-        failure = engine.answer(spec, text=["a"])["failure"]
-        assert "has 3 labels, and a model for task score has one" in failure
+        messages.check(engine.answer(spec, text=["a"])["failure"])
         expected = [
             {model.config.id2label[number]: float(score) for number, score in enumerate(scores)}
             for model, scores in scores_of(models / "classifier", [(text,) for text in texts])
@@ -247,20 +251,20 @@ class TestOtherTasks:
                 of_label, abs=0.01
             )
 
-    def test_scores_are_those_of_transformers(self, engine: EngineProcess, models: Path) -> None:
+    def test_scores_are_those_of_transformers(
+        self, engine: EngineProcess, models: Path, messages: Messages
+    ) -> None:
         queries, documents = ["ab", "abc", "a", "a"], ["cd", "xyz", "", "b " * 100]
-        inputs = {"query": "query", "document": "document"}
-        spec = model(models, "cross_encoder", task="score", inputs=inputs,
-                     engine={**EXACT, "max_model_len": 64})  # fmt: skip
+        spec = cross_encoder(models)
         found = answers(engine.rows(spec, query=queries, document=documents))
         pairs = list(zip(queries[:3], documents[:3], strict=True))
         expected = [float(scores[0]) for _, scores in scores_of(models / "cross_encoder", pairs)]
         assert found[:3] == pytest.approx(expected, abs=0.01)
-        assert found[3].startswith("PromptTooLong: the prompt is too long: the model takes 64 ")
+        messages.check(found[3])
 
 
 def test_engine_ends_with_a_killed_process(engine: EngineProcess, models: Path) -> None:
-    engine.rows(model(models), text=["ab"])
+    engine.rows(cross_encoder(models), query=["a"], document=["b"])  # as the test before
     engine.kill()
 
 
@@ -325,6 +329,12 @@ def test_every_row_once_after_the_engine_the_actor_and_the_driver_were_killed(
 
 
 EXACT = {**ENGINE, "dtype": "float32"}
+
+
+def cross_encoder(models: Path) -> Document:
+    inputs = {"query": "query", "document": "document"}
+    engine = {**EXACT, "max_model_len": 64}
+    return model(models, "cross_encoder", task="score", inputs=inputs, engine=engine)
 
 
 def scores_of(folder: Path, texts: list[tuple[str, ...]]) -> Iterator[tuple[Any, torch.Tensor]]:

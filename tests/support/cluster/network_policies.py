@@ -1,13 +1,13 @@
 """Translates NetworkPolicies into nftables rules for the network namespaces of nodes.
 
-Some clusters of the tests have a network plugin that enforces none. Its pods are routed through the
-namespace of their node, which sees the addresses of pods behind Services.
+The network plugin of the tests enforces none. Pods are routed through the namespace of their node,
+which sees the addresses of the pods behind Services.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Object = dict[str, Any]
@@ -26,8 +26,8 @@ BASE = """\
   ct state established,related accept
   jump egress
  }"""
-"""A packet to an address of the node, such as the API server, is not forwarded. A node may connect
-to its pods, as the probes of the kubelet do: the packets that it sends are not filtered."""
+"""Packets to the node, such as those to the API server, are not forwarded. Packets of the node,
+such as the probes of the kubelet, are not filtered."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,6 @@ class Direction:
     def chain(self) -> str:
         return self.type.lower()
 
-    def chain_of(self, pod: Pod) -> str:
-        return f"{self.chain}-{pod.ip.replace('.', '-')}"
-
 
 INGRESS = Direction("Ingress", "from", of_pod="daddr", of_peer="saddr")
 EGRESS = Direction("Egress", "to", of_pod="saddr", of_peer="daddr")
@@ -53,13 +50,13 @@ EGRESS = Direction("Egress", "to", of_pod="saddr", of_peer="daddr")
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod with an address of its own, and the labels of its namespace."""
+    """A pod with an address of its own."""
 
-    namespace: str
     ip: str
-    labels: dict[str, str] = field(default_factory=dict)
-    namespace_labels: dict[str, str] = field(default_factory=dict)
-    ports: dict[str, int] = field(default_factory=dict)
+    namespace: str
+    labels: dict[str, str]
+    namespace_labels: dict[str, str]
+    ports: dict[str, int]
 
 
 def rules(objects: Iterable[Object]) -> str:
@@ -68,7 +65,10 @@ def rules(objects: Iterable[Object]) -> str:
     by_kind: dict[str, list[Object]] = {"Namespace": [], "Pod": [], "NetworkPolicy": []}
     for found in objects:
         by_kind[found["kind"]].append(found)
-    pods = sorted(_pods(by_kind["Pod"], by_kind["Namespace"]), key=lambda pod: pod.ip)
+    labels = {
+        found["metadata"]["name"]: found["metadata"]["labels"] for found in by_kind["Namespace"]
+    }
+    pods = [_pod(pod, labels) for pod in by_kind["Pod"] if _is_filtered(pod)]
     chains = [
         chain
         for direction in (EGRESS, INGRESS)
@@ -77,23 +77,23 @@ def rules(objects: Iterable[Object]) -> str:
     return "\n".join([f"{REMOVE}table ip {TABLE} {{", *chains, BASE, "}\n"])
 
 
-def _pods(pods: list[Object], namespaces: list[Object]) -> Iterator[Pod]:
-    """Yield the pods to which policies apply: those with a network of their own that have not
-    ended."""
-    labels = {found["metadata"]["name"]: found["metadata"]["labels"] for found in namespaces}
-    for pod in pods:
-        metadata, spec, status = pod["metadata"], pod["spec"], pod["status"]
-        ended = status.get("phase") in ("Succeeded", "Failed")
-        if spec.get("hostNetwork") or ended or "podIP" not in status:
-            continue
-        ports = [port for each in spec["containers"] for port in each.get("ports", [])]
-        yield Pod(
-            metadata["namespace"],
-            status["podIP"],
-            metadata.get("labels", {}),
-            labels.get(metadata["namespace"], {}),
-            {port["name"]: port["containerPort"] for port in ports if "name" in port},
-        )
+def _is_filtered(pod: Object) -> bool:
+    """Return whether policies apply to a pod: it has a network of its own, and has not ended."""
+    status = pod["status"]
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    return "podIP" in status and not ended and not pod["spec"].get("hostNetwork")
+
+
+def _pod(pod: Object, labels: dict[str, dict[str, str]]) -> Pod:
+    metadata = pod["metadata"]
+    ports = [port for each in pod["spec"]["containers"] for port in each.get("ports", [])]
+    return Pod(
+        pod["status"]["podIP"],
+        metadata["namespace"],
+        metadata.get("labels", {}),
+        labels.get(metadata["namespace"], {}),
+        {port["name"]: port["containerPort"] for port in ports if "name" in port},
+    )
 
 
 def _chains(direction: Direction, pods: list[Pod], policies: list[Object]) -> Iterator[str]:
@@ -101,13 +101,13 @@ def _chains(direction: Direction, pods: list[Pod], policies: list[Object]) -> It
     returns is allowed in this direction."""
     isolated = []
     for pod in pods:
-        own = [each for each in policies if _isolates(each, direction, pod)]
-        if not own:
-            continue
-        isolated.append(f"ip {direction.of_pod} {pod.ip} goto {direction.chain_of(pod)}")
-        allowed = [f"{match} return".lstrip() for match in _allowed(direction, pod, pods, own)]
-        itself = f"ip {direction.of_peer} {pod.ip} return"
-        yield _chain(direction.chain_of(pod), [itself, *allowed, "drop"])
+        if specs := [each["spec"] for each in policies if _isolates(each, direction, pod)]:
+            name = f"{direction.chain}-{pod.ip.replace('.', '-')}"
+            isolated.append(f"ip {direction.of_pod} {pod.ip} goto {name}")
+            own = [rule for spec in specs for rule in spec.get(direction.chain) or ()]
+            allowed = [match for rule in own for match in _matches(rule, direction, pod, pods)]
+            itself = f"ip {direction.of_peer} {pod.ip}"
+            yield _chain(name, [*(f"{each} return".strip() for each in (itself, *allowed)), "drop"])
     yield _chain(direction.chain, isolated)
 
 
@@ -124,33 +124,21 @@ def _isolates(policy: Object, direction: Direction, pod: Pod) -> bool:
     )
 
 
-def _allowed(
-    direction: Direction, pod: Pod, pods: list[Pod], policies: list[Object]
-) -> Iterator[str]:
-    """Yield the expressions that match the packets that the policies allow."""
-    for policy in policies:
-        for rule in policy["spec"].get(direction.chain) or ():
-            peers = rule.get(direction.peers)
-            addresses = (
-                [_address(peer, direction, pod.namespace, pods) for peer in peers]
-                if peers
-                else [""]
-            )
-            ports = [_port(port, direction, pod) for port in rule.get("ports") or ()] or [""]
-            yield from (
-                f"{address} {port}".strip()
-                for address in addresses
-                if address is not None
-                for port in ports
-            )
+def _matches(rule: Object, direction: Direction, pod: Pod, pods: list[Pod]) -> Iterator[str]:
+    """Yield the expressions of the packets that a rule allows."""
+    ports = [_port(port, direction, pod) for port in rule.get("ports") or ()] or [""]
+    for peer in rule.get(direction.peers) or [None]:
+        address = _address(peer, direction, pod.namespace, pods) if peer else ""
+        if address is not None:
+            yield from (f"{address} {port}".strip() for port in ports)
 
 
 def _address(peer: Object, direction: Direction, namespace: str, pods: list[Pod]) -> str | None:
-    """Return the expression that matches the addresses of a peer, or None if it has none."""
+    """Return the expression of the addresses of a peer, or None if it has none."""
     address = f"ip {direction.of_peer}"
     if block := peer.get("ipBlock"):
-        excluded = block.get("except")
-        without = f" {address} != {{ {', '.join(excluded)} }}" if excluded else ""
+        excluded = ", ".join(block.get("except", []))
+        without = f" {address} != {{ {excluded} }}" if excluded else ""
         return f"{address} {block['cidr']}{without}"
     found = [pod.ip for pod in pods if _is_peer(peer, namespace, pod)]
     return f"{address} {{ {', '.join(found)} }}" if found else None
@@ -166,30 +154,26 @@ def _is_peer(peer: Object, namespace: str, pod: Pod) -> bool:
 
 
 def _port(port: Object, direction: Direction, pod: Pod) -> str:
-    protocol = port.get("protocol", "TCP").lower()
-    number = port.get("port")
-    if number is None:
-        return f"meta l4proto {protocol}"
+    number = port["port"]
     if isinstance(number, str):
         if direction is EGRESS:
             raise ValueError(f"port: names are not supported in rules of egress ({number}).")
         number = pod.ports.get(number, 0)  # no packet has port 0
-    return f"{protocol} dport {number}-{port.get('endPort', number)}"
+    return f"{port.get('protocol', 'TCP').lower()} dport {number}-{port.get('endPort', number)}"
 
 
 def selects(selector: Object, labels: dict[str, str]) -> bool:
     """Return whether a LabelSelector selects an object with these labels."""
     equal = selector.get("matchLabels") or {}
-    return equal.items() <= labels.items() and all(
-        _holds(each, labels) for each in selector.get("matchExpressions") or ()
-    )
+    expressions = selector.get("matchExpressions") or ()
+    return equal.items() <= labels.items() and all(_holds(each, labels) for each in expressions)
 
 
 def _holds(requirement: Object, labels: dict[str, str]) -> bool:
     value, values = labels.get(requirement["key"]), requirement.get("values") or ()
     return {
-        "In": lambda: value in values,
-        "NotIn": lambda: value not in values,
-        "Exists": lambda: value is not None,
-        "DoesNotExist": lambda: value is None,
-    }[requirement["operator"]]()
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }[requirement["operator"]]

@@ -56,11 +56,12 @@ def pod_bodies(kubectl: Kubectl, name: str, node_type: str) -> list[Object]:
 
 def ready_pods(kubectl: Kubectl, name: str, node_type: str) -> list[Object]:
     """Return the job's head pods or worker pods that are ready and are not being deleted."""
-    return [
-        pod
-        for pod in pod_bodies(kubectl, name, node_type)
-        if condition(pod["status"], "Ready", "True") and "deletionTimestamp" not in pod["metadata"]
-    ]
+    return [pod for pod in pod_bodies(kubectl, name, node_type) if is_ready(pod)]
+
+
+def is_ready(pod: Object) -> bool:
+    ready = condition(pod["status"], "Ready", "True") is not None
+    return ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def rows_done(status: Object) -> int:

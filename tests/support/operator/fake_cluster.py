@@ -306,6 +306,9 @@ class FakeKubeApi:
         self.end("get Workload")
         return self.cluster.warnings.get(seen.name, "")
 
+    async def local_queues(self, namespace: str) -> str:
+        return ". There is the LocalQueue gpu"
+
     async def release_cluster(self, namespace: str, seen: RayJobView) -> None:
         await self._remove_cluster(seen)
         await self.begin("release")

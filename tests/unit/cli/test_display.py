@@ -18,6 +18,7 @@ from batchinference.api.display import Display, short
 from batchinference.spec import parse
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import JobState, Report, StepTimes
+from plugins.messages import Messages
 from support.documents.minimal import document
 
 STAMP = "2026-01-02T03:04:05Z"
@@ -132,14 +133,12 @@ def test_summary_of_a_succeeded_job() -> None:
     ]
 
 
-def test_summary_shows_how_busy_the_replicas_of_a_pool_were() -> None:
+def test_summary_shows_how_busy_the_replicas_of_a_pool_were(messages: Messages) -> None:
     step = StepTimes(rows=10, seconds=5, rowsPerSecond=2)
     pool = step.model_copy(update={"wait_seconds": 12.0, "blocked_seconds": 3.0})
     lines = summary(report(JobState.SUCCEEDED, steps={"read": step, "embed": pool}))
     (shown,) = [line for line in lines if "computed" in line]
-    assert shown.split("  ")[-1] == (
-        "embed computed 25 %, waited for rows 60 %, waited for the write 15 %"
-    )
+    messages.check(shown.split("  ")[-1])
 
 
 def test_summary_counts_filtered_and_failed_rows() -> None:
@@ -175,18 +174,14 @@ def test_terminal_shows_messages_of_ray_only_when_asked(
     assert "a note" in shown
 
 
-def test_summary_of_an_interrupted_job_says_how_to_resume() -> None:
+def test_summary_of_an_interrupted_job_says_how_to_resume(messages: Messages) -> None:
     stopped = report(
         JobState.FAILED,
         reason="Interrupted",
         message="stopped by SIGINT",
         progress=Progress(rows=113, total=600, percent=18, rowsPerSecond=9.5),
     )
-    assert summary(stopped)[1:4] == [
-        "result  interrupted; 113 of 600 rows saved. Run the same command to resume.",
-        "        Interrupted: stopped by SIGINT",
-        "output  s3://out/result/",
-    ]
+    messages.check(summary(stopped)[1:4])
 
 
 def test_summary_without_counts_has_no_figures() -> None:

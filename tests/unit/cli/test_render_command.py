@@ -11,6 +11,7 @@ from click.testing import Result
 
 from batchinference import __version__
 from batchinference.spec import parse_one
+from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step
 from support.documents.parsed import filter_step
 
@@ -89,7 +90,7 @@ def test_render_uses_the_images_of_this_version_by_default(render: Render, direc
 
 @pytest.mark.parametrize("command", ["render", "plan"])
 def test_policy_of_the_platform_refuses_jobs_but_not_its_defaults(
-    invoke: Invoke, write_job: WriteJob, directory: Path, command: str
+    invoke: Invoke, write_job: WriteJob, directory: Path, command: str, messages: Messages
 ) -> None:
     (directory / "defaults.yaml").write_text("image: platform:1\n")
     (directory / "policy.yaml").write_text("images: [registry.example/]\n")
@@ -103,20 +104,12 @@ def test_policy_of_the_platform_refuses_jobs_but_not_its_defaults(
         "registry.example/). Change or remove it, or ask the platform team\n",
     )
     (directory / "policy.yaml").write_text("image: []\n")
-    expected = "policy.yaml: image: unknown field; did you mean 'images'?"
-    assert invoke(command, file, *platform).stderr.strip() == expected
+    messages.check(invoke(command, file, *platform).stderr.strip())
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"imge: a\n", "imge: unknown field; did you mean 'image'?"),
-        (b"workers: {max: 0}\n", "workers.max: expected at least 1, got 0"),
-        (b"- a\n", "expected a mapping, got a list"),
-        (b"a: [\n", "not valid YAML: "),
-        (b"\xff\xfe\n", "cannot be read: "),
-        (None, "cannot be read: "),
-    ],
+    "content",
+    [b"imge: a\n", b"workers: {max: 0}\n", b"- a\n", b"a: [\n", b"\xff\xfe\n", None],
     ids=["unknown field", "invalid value", "list", "invalid YAML", "binary", "missing"],
 )
 @pytest.mark.parametrize("command", ["render", "plan"])
@@ -125,14 +118,14 @@ def test_invalid_platform_defaults_are_refused(
     write_job: WriteJob,
     directory: Path,
     content: bytes | None,
-    message: str,
+    messages: Messages,
     command: str,
 ) -> None:
     if content is not None:
         (directory / "defaults.yaml").write_bytes(content)
     result = invoke(command, write_job(document()), "--defaults", "defaults.yaml")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"defaults.yaml: {message}")
+    messages.check(result.stderr)
     assert len(result.stderr.splitlines()) == 1
 
 

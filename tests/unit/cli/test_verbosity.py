@@ -11,6 +11,7 @@ from click.testing import Result
 from batchinference.cli import verbosity
 from batchinference.cli.main import app
 from batchinference.cli.verbosity import LOGGER, is_quiet, is_verbose, note, with_verbosity
+from plugins.messages import Messages
 from support.documents.minimal import document
 from support.program import run_program
 
@@ -26,10 +27,12 @@ def test_every_command_has_both_options(invoke: Invoke, command: str) -> None:
     assert "-v, --verbose" in shown
 
 
-def test_both_options_together_are_refused(invoke: Invoke, write_job: WriteJob) -> None:
+def test_both_options_together_are_refused(
+    invoke: Invoke, write_job: WriteJob, messages: Messages
+) -> None:
     done = invoke("validate", write_job(document()), "-q", "-v")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "--quiet: contradicts --verbose. Remove one of them" in done.stderr
+    messages.check(done.stderr)
 
 
 def test_quiet_command_prints_only_problems(invoke: Invoke, write_job: WriteJob) -> None:

@@ -156,7 +156,7 @@ class Play:
     def operator_left(self) -> float:
         """Return the seconds until the operator ends the attempt."""
         body = {**job_body(status=self.loop.status), "spec": self.loop.spec}
-        job, spec = JobView.of(body), MutableSpec.of(self.loop.spec, CONFIG.defaults.limits)
+        job, spec = JobView.of(body), MutableSpec.of(self.loop.spec, CONFIG.defaults)
         ends = [
             *attempt_deadlines(job, spec, self.loop.now, ""),
             *job_deadlines(job, spec, self.loop.now),

@@ -22,7 +22,7 @@ async def test_job_runs_from_creation_to_complete(harness: Harness, lag: dict[st
         await harness.finish_job()
         await asyncio.sleep(1000)
     kinds = {kind for kind, _ in harness.cluster.objects}
-    assert kinds == {"BatchInference", "ConfigMap", "Secret", "RayJob"}
+    assert kinds == {"BatchInference", "ConfigMap", "Secret", "RayJob", "PodDisruptionBudget"}
     status = harness.cluster.status()
     assert status["phase"] == "Succeeded"
     assert status["progress"] == {"rows": 100, "total": 100}

@@ -154,7 +154,7 @@ def test_scenarios_make_calls_of_every_kind(
 ) -> None:
     calls = {call for each, _ in runs_without_faults.values() for call in each}
     assert calls == {
-        *("create ConfigMap", "create Secret", "create RayJob"),
+        *("create ConfigMap", "create Secret", "create PodDisruptionBudget", "create RayJob"),
         *("patch status", "get RayJob", "get Events"),
         *("list BatchInference", "list RayJob"),
         *("release", "remove RayJob", "remove RayCluster"),

@@ -9,6 +9,7 @@ import pytest
 from batchinference.spec.report import JobState
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
+from plugins.messages import Messages
 from support.operator.objects import placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import BEGINNING
@@ -29,16 +30,13 @@ def running(gpus: int = 4, **spec: object) -> ReconcileLoop:
     return loop
 
 
-def test_job_fails_when_its_gpu_hours_are_used() -> None:
+def test_job_fails_when_its_gpu_hours_are_used(messages: Messages) -> None:
     loop = running()
     assert loop.reconcile(899.0).requeue_after == 1.0
     assert loop.phase == "Running"
     loop.reconcile(1)
     assert (loop.phase, loop.reason) == ("Failed", "LimitExceeded")
-    assert loop.message == (
-        "the job has used the 1 device hours that cluster.limits.deviceHours allows; "
-        "the written output is kept"
-    )
+    messages.check(loop.message)
     assert loop.attempt["cause"] == "LimitExceeded"
     assert loop.status["deviceSeconds"] == 3600
     assert [seen.name for seen in loop.reconcile(60).delete_ray_jobs] == ["job-1"]

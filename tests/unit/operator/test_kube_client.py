@@ -21,6 +21,7 @@ from batchinference_operator.kube.client import (
 from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.ray_job import RayJobView
+from plugins.messages import Messages
 from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.scripted_http import Answer, Server, answering
 
@@ -76,6 +77,7 @@ each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
     [
         ("ConfigMap", f"/api/v1/namespaces/{NAMESPACE}/configmaps"),
         ("Secret", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+        ("PodDisruptionBudget", f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"),
         ("RayJob", RAY_JOBS),
     ],
 )
@@ -323,6 +325,30 @@ async def test_workload_conditions_say_why_a_ray_job_is_queued(
     (sent,) = server.requests
     assert sent.path == f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
     assert sent.query["labelSelector"] == "kueue.x-k8s.io/job-uid=uid-of-job-1"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {"items": [{"metadata": {"name": name}} for name in ("cpu", "gpu")]}),
+        (200, {"items": []}),
+        (403, {"message": "forbidden"}),
+    ],
+    ids=["queues", "none", "forbidden"],
+)
+async def test_reason_of_a_missing_queue_lists_the_local_queues(
+    connect: Connect, answer: tuple[int, Any], messages: Messages
+) -> None:
+    missing = "LocalQueue  doesn't exist"
+    conditions = [{"type": "QuotaReserved", "status": "False", "message": missing}]
+    workload = {"status": {"conditions": conditions}}
+
+    async def answers(request: web.Request) -> web.StreamResponse:
+        of_queues = request.path.endswith("/localqueues")
+        return await answering(*(answer if of_queues else (200, {"items": [workload]})))(request)
+
+    api, _ = await connect(answers)
+    messages.check(await api.queued_reason(NAMESPACE, RAY_JOB))
 
 
 async def test_missing_kueue_gives_no_reason(connect: Connect) -> None:

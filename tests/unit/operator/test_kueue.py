@@ -11,6 +11,7 @@ from batchinference_operator.reconcile.job_view import JobView, entry_of
 from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
+from plugins.messages import Messages
 from support.operator.objects import CONFIG, RUNNING, job_body, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 
@@ -53,10 +54,10 @@ def test_ray_job_of_a_fixed_size_has_no_gates() -> None:
     assert "kueue.x-k8s.io/elastic-job" not in made["metadata"]["annotations"]
 
 
-def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
+def test_suspended_ray_job_is_queued_with_the_reason_of_kueue(messages: Messages) -> None:
     loop = queued()
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
-    assert loop.message == "waiting for Kueue to admit RayJob job-1 in LocalQueue gpu"
+    messages.check(loop.message)
     waits = [loop.reconcile(seconds).requeue_after for seconds in (0, 5, 15, 200)]
     assert waits == [POLL_SECONDS, 5, 20, QUEUED_SECONDS], "Kueue has no reason yet"
     loop = queued()
@@ -163,12 +164,14 @@ def gate(loop: ReconcileLoop, seconds: float = 0.0, *, gated: bool = True) -> No
     loop.reconcile(seconds)
 
 
-def test_gated_pod_is_queued_and_its_deadline_starts_when_it_is_admitted() -> None:
+def test_gated_pod_is_queued_and_its_deadline_starts_when_it_is_admitted(
+    messages: Messages,
+) -> None:
     loop = ReconcileLoop(deadlines={"pending": "10m"}, cluster={"queueName": "gpu"})
     loop.run(rows=0)
     gate(loop)
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
-    assert loop.message == "waiting for Kueue to admit pod job-1-worker"
+    messages.check(loop.message)
     loop.messages = {"job-1": "insufficient quota"}
     gate(loop, 86_400)
     assert (loop.reason, loop.message[-18:]) == ("Queued", "insufficient quota")

@@ -19,6 +19,7 @@ from batchinference_operator.kube.leader_election import (
     Lease,
     LeaseForbidden,
 )
+from plugins.messages import Messages
 
 A, B = Identity("system/bi", "a"), Identity("system/bi", "b")
 OTHER = Identity("default/other", "c")
@@ -104,9 +105,9 @@ async def test_lease_is_not_taken_without_an_answer(store: LeaseStore, status: i
     assert not await store.lease().take(str(A))
 
 
-async def test_missing_right_ends_the_operator(store: LeaseStore) -> None:
+async def test_missing_right_ends_the_operator(store: LeaseStore, messages: Messages) -> None:
     store.status = 403
-    with pytest.raises(LeaseForbidden, match="the right to read the Lease system/bi"):
+    with messages.raises(LeaseForbidden):
         await Leadership(store.lease(), A).lead(_work_forever)
 
 
@@ -160,11 +161,13 @@ async def test_lease_is_released_after_the_work(store: LeaseStore) -> None:
     assert store.stored["spec"]["holderIdentity"] == ""
 
 
-async def test_standby_is_ready_if_a_replica_of_its_release_leads(store: LeaseStore) -> None:
+async def test_standby_is_ready_if_a_replica_of_its_release_leads(
+    store: LeaseStore, messages: Messages
+) -> None:
     lease = store.lease()
     standby = Leadership(lease, B)
-    assert standby.unready == "there is no leader yet"
+    messages.check(standby.unready)
     await store.lease().take(str(A))
     await lease.take(str(B))
     assert standby.unready is None
-    assert Leadership(lease, OTHER).unready == "release system/bi runs the jobs of this cluster"
+    messages.check(Leadership(lease, OTHER).unready)

@@ -169,6 +169,14 @@ def test_loss_has_the_group_of_the_pod() -> None:
 
 
 OUT_OF_MEMORY = "The node was low on resource: memory. Threshold quantity: 100Mi"
+OUT_OF_DISK = (
+    "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 9Mi.",
+    "The node had condition: [DiskPressure].",
+    'Container ray exceeded its local ephemeral storage limit "1Gi".',
+    "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
+    'Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".',
+)
+"""Messages of the kubelet."""
 
 
 @pytest.mark.parametrize(
@@ -180,6 +188,7 @@ OUT_OF_MEMORY = "The node was low on resource: memory. Threshold quantity: 100Mi
         ("Terminated", None, Cause.NODE_LOST),
         ("Preempting", None, Cause.PREEMPTED),
         ("Evicted", OUT_OF_MEMORY, Cause.OUT_OF_MEMORY),
+        *(("Evicted", message, Cause.OUT_OF_DISK) for message in OUT_OF_DISK),
     ],
 )
 def test_failed_pod_is_a_loss(reason: str, message: str | None, cause: Cause) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
-from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.reconcile.driver_report import polls_driver
@@ -189,7 +188,7 @@ def creates_one_ray_job_at_a_time(observed: Observed, actions: Actions, _: datet
     status, ray_jobs = observed.job.status, observed.ray_jobs
     opening = attempt_number(status) + (not is_running(status))
     assert created == [f"job-{opening}"]
-    assert not MutableSpec.of(observed.job.spec, Limits()).suspend
+    assert not MutableSpec.of(observed.job.spec, CONFIG.defaults).suspend
     for number in range(1, opening) if not is_running(status) else ():
         seen = ray_jobs.get(f"job-{number}")
         assert seen is None or seen.ended or seen.owner_uid != UID

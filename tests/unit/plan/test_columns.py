@@ -10,6 +10,7 @@ from batchinference.plan import plan_for_cluster
 from batchinference.plan.columns import check_columns, replaced_columns
 from batchinference.spec import SpecError
 from batchinference.spec.steps import Step
+from plugins.messages import Messages
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import (
     drop_step,
@@ -64,32 +65,28 @@ def test_columns_of_the_input(given: Document, columns: list[str] | None) -> Non
     ],
     ids=["filter", "filter with col()", "select", "drop"],
 )
-def test_missing_column_is_named_with_a_suggestion(step: Document) -> None:
-    (kind,) = step.keys() - {"name"}
-    assert problems(step, columns=["text", "lable"]) == [
-        f"spec.steps[0].{kind}: step 'step' reads column 'label', but the columns here are text, "
-        "lable; did you mean 'lable'?"
-    ]
+def test_missing_column_is_named_with_a_suggestion(step: Document, messages: Messages) -> None:
+    messages.check(problems(step, columns=["text", "lable"]))
 
 
 @pytest.mark.parametrize(
-    ("expression", "fix"),
+    "expression",
     [
-        ("web", ". Use one of them, or write a text in quotes: \"'web'\""),
-        ("n == web", ". Use one of them, or write a text in quotes: 'web'"),
-        ("n == true", ". Write True"),
-        ("my > 1", ". Write col('my col') for that column"),
-        ("a.b > 1", ". Write col('a.b') for that column"),
-        ("nn > 1", "; did you mean 'n'?"),
-        ("len(web) > 1", ". Use one of them"),
-        ("col('x y') > 1", ". Use one of them"),
+        "web",
+        "n == web",
+        "n == true",
+        "my > 1",
+        "a.b > 1",
+        "nn > 1",
+        "len(web) > 1",
+        "col('x y') > 1",
     ],
 )
-def test_fix_of_a_name_that_is_no_column(expression: str, fix: str) -> None:
+def test_fix_of_a_name_that_is_no_column(expression: str, messages: Messages) -> None:
     (message,) = problems(
         {"name": "s", "addColumns": {"x": expression}}, columns=["n", "my col", "a.b"]
     )
-    assert message.endswith(f"but the columns here are n, my col, a.b{fix}")
+    messages.check(message)
 
 
 OUTPUT_O = {**model_step("m"), "model": {**model_step("m")["model"], "output": "o"}}
@@ -175,11 +172,8 @@ def test_replaced_result_may_name_directories(step: Document) -> None:
     assert problems(*made, columns=["text"], write=write) == []
 
 
-def test_missing_column_of_a_model_is_named() -> None:
-    assert problems(filter_step(), model_step(), columns=["prompt"])[1:] == [
-        "spec.steps[1].model: step 'embed' reads column 'text', but the columns here are prompt. "
-        "Use one of them"
-    ]
+def test_missing_column_of_a_model_is_named(messages: Messages) -> None:
+    messages.check(problems(filter_step(), model_step(), columns=["prompt"])[1:])
 
 
 def test_missing_columns_of_all_steps_are_named() -> None:
@@ -206,19 +200,13 @@ def test_added_column_can_be_read_afterwards(steps: list[Document], columns: lis
 @pytest.mark.parametrize(
     "step", [drop_step("text", name="slim"), select_step("other", name="slim")], ids=["drop", "sel"]
 )
-def test_removed_column_is_missing_afterwards(step: Document) -> None:
-    assert problems(step, filter_step(), columns=["text", "other"]) == [
-        "spec.steps[1].filter: step 'keep' reads column 'text', but the columns here are other. "
-        "Use one of them"
-    ]
+def test_removed_column_is_missing_afterwards(step: Document, messages: Messages) -> None:
+    messages.check(problems(step, filter_step(), columns=["text", "other"]))
 
 
-def test_label_requires_the_path_column() -> None:
+def test_label_requires_the_path_column(messages: Messages) -> None:
     steps = [drop_step("path"), label_step()]
-    assert problems(*steps, columns=["text", "path"], **read("text", includePaths=True)) == [
-        "spec.steps[1].labelFromPath: step 'label' reads column 'path', but the columns here are "
-        "text. Use one of them"
-    ]
+    messages.check(problems(*steps, columns=["text", "path"], **read("text", includePaths=True)))
 
 
 def test_unknown_columns_are_not_checked() -> None:
@@ -229,41 +217,27 @@ def test_unknown_columns_are_not_checked() -> None:
 
 
 @pytest.mark.parametrize("columns", [["text"], None], ids=["after Python code", "unknown input"])
-def test_selected_columns_are_checked_again(columns: list[str] | None) -> None:
+def test_selected_columns_are_checked_again(columns: list[str] | None, messages: Messages) -> None:
     steps = [python_step(), select_step("label"), filter_step()]
-    assert problems(*steps, columns=columns) == [
-        "spec.steps[2].filter: step 'keep' reads column 'text', but the columns here are label. "
-        "Use one of them"
-    ]
+    messages.check(problems(*steps, columns=columns))
 
 
-def test_steps_that_drop_every_column_are_refused() -> None:
-    assert problems(drop_step("text"), columns=["text"]) == [
-        "spec.steps: they drop every column: nothing is left to write"
-    ]
+def test_steps_that_drop_every_column_are_refused(messages: Messages) -> None:
+    messages.check(problems(drop_step("text"), columns=["text"]))
 
 
 @pytest.mark.parametrize(
     "step", [label_step("_bi_id", "step"), model_step("step")], ids=["label", "model"]
 )
-def test_reserved_column_names_are_refused(step: Document) -> None:
+def test_reserved_column_names_are_refused(step: Document, messages: Messages) -> None:
     if "model" in step:
         step = step | {"model": step["model"] | {"output": "_bi_id"}}
-    found = problems(python_step(), step, columns=None, **read("text", includePaths=True))
-    kind = "model" if "model" in step else "labelFromPath"
-    assert found == [
-        f"spec.steps[1].{kind}: step 'step' adds column '_bi_id', but columns that begin with "
-        "'_bi_' are reserved"
-    ]
+    messages.check(problems(python_step(), step, columns=None, **read("text", includePaths=True)))
 
 
-def test_plan_with_a_missing_column_is_refused() -> None:
-    with pytest.raises(SpecError) as refusal:
+def test_plan_with_a_missing_column_is_refused(messages: Messages) -> None:
+    with messages.raises(SpecError):
         plan_for_cluster(spec_of(**read("images"), steps=[model_step()]))
-    assert str(refusal.value) == (
-        "spec.steps[0].model: step 'embed' reads column 'text', but the columns here are image. "
-        "Use one of them"
-    )
 
 
 # --- columns of the output --------------------------------------------------------------
@@ -276,25 +250,20 @@ def write_problems(format_: str, **fields: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("format_", "fields", "problem"),
+    ("format_", "fields"),
     [
-        ("parquet", {"columns": ["pat"]}, "columns: it names column 'pat', but the columns here "
-                                          "are image, path; did you mean 'path'?"),
-        ("parquet", {"partitionBy": ["class"]}, "partitionBy: it names column 'class', but the "
-                                                "columns here are image, path. Use one of them"),
-        ("webdataset", {"keyColumn": "id"}, "keyColumn: it names column 'id', but the columns "
-                                            "here are image, path. Use one of them"),
-        ("json", {"columns": ["path"], "partitionBy": ["path"]},
-         "partitionBy: every column becomes a directory: nothing is left to write"),
-        ("csv", {"rowNumber": "path"},
-         "rowNumber: there is a column 'path' already. Choose another name"),
+        ("parquet", {"columns": ["pat"]}),
+        ("parquet", {"partitionBy": ["class"]}),
+        ("webdataset", {"keyColumn": "id"}),
+        ("json", {"columns": ["path"], "partitionBy": ["path"]}),
+        ("csv", {"rowNumber": "path"}),
     ],
     ids=["columns", "partitionBy", "keyColumn", "nothing left", "number"],
-)  # fmt: skip
+)
 def test_write_column_that_is_missing_or_taken_is_refused(
-    format_: str, fields: dict[str, Any], problem: str
+    format_: str, fields: dict[str, Any], messages: Messages
 ) -> None:
-    assert write_problems(format_, **fields) == [f"spec.write.{problem}"]
+    messages.check(write_problems(format_, **fields))
 
 
 @pytest.mark.parametrize(
@@ -329,12 +298,9 @@ def decode_audio(column: str) -> Document:
     return {"name": column, "decode": {"column": column, "format": "audio"}}
 
 
-def test_sampling_rate_of_an_earlier_step_is_not_replaced() -> None:
+def test_sampling_rate_of_an_earlier_step_is_not_replaced(messages: Messages) -> None:
     first, second = decode_audio("a"), decode_audio("b")
     rename = {"name": "rename", "renameColumns": {"sample_rate": "rate_of_a"}}
     for columns in (["a", "b"], None):
-        assert problems(first, second, columns=columns) == [
-            "spec.steps[1].decode: step 'b' adds column 'sample_rate', and there is one already. "
-            "Rename it before this step with renameColumns"
-        ]
+        messages.check(problems(first, second, columns=columns))
         assert problems(first, rename, second, columns=columns) == []

@@ -14,6 +14,7 @@ from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Workers
 from batchinference.spec.steps import Replicas
+from plugins.messages import Messages
 from support.operator.packing import fits
 from support.tiers import examples
 
@@ -86,15 +87,10 @@ def test_deadlock_is_impossible_with_default_workers(stages: list[Stage]) -> Non
     assert fits(at_the_same_time(stages), group.cpus, group.max)
 
 
-def test_deadlock_refusal_explains_which_cpus_are_held() -> None:
+def test_deadlock_refusal_explains_which_cpus_are_held(messages: Messages) -> None:
     pool = Stage("embed", (), 1.0, replicas=Replicas(min=4, max=4))
-    with pytest.raises(SpecError) as refusal:
+    with messages.raises(SpecError):
         cpu_group([pool], Workers(cpu=2.0, max=2))
-    assert str(refusal.value) == (
-        "spec.cluster.workers.max: this job would wait for ever: replicas that must run hold "
-        "4 CPUs, reading and writing need 1.25 more, and 2 worker(s) of 2 CPUs cannot hold both. "
-        "Raise cluster.workers.max to 3 or lower replicas.min"
-    )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from batchinference.rendering import with_platform_defaults
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
+from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.parsed import job
 from support.tiers import examples
@@ -29,6 +30,11 @@ WHOLE: dict[str, Pair] = {
     "priorityClassName": ("own", "default"),
     "queueName": ("own", "default"),
     "queuePriorityClassName": ("own", "default"),
+    "gangScheduling": (False, True),
+    "topology": (
+        {"level": "rack", "mode": "Required"},
+        {"level": "zone", "mode": "Preferred"},
+    ),
     "idleTimeout": ("5m", "1h"),
     "terminationGracePeriod": ("30s", "10s"),
     "envFrom": ([{"secretRef": {"name": "own"}}], [{"configMapRef": {"name": "default"}}]),
@@ -151,11 +157,11 @@ def test_settings_of_the_platform_for_other_groups_are_ignored() -> None:
     assert made.ray_start_params.keys() == {"own", "cpu"}
 
 
-def test_job_mounts_its_own_volumes_only() -> None:
+def test_job_mounts_its_own_volumes_only(messages: Messages) -> None:
     """A volume of the platform is mounted where the platform says, such as read-only."""
     platform = mounted("models", "/models", hostPath={"path": "/models"})
     platform["volumeMounts"][0]["readOnly"] = True
-    with pytest.raises(SpecError, match="there is no volume 'models' in volumes"):
+    with messages.raises(SpecError):
         merged({"volumeMounts": [{"name": "models", "mountPath": "/again"}]}, platform)
     own = merged(mounted("models", "/again", emptyDir={}), platform)
     assert [mount.mount_path for mount in own.volume_mounts] == ["/again"]
@@ -173,27 +179,22 @@ def test_default_env_variable_is_replaced_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "defaults", "message"),
+    ("own", "defaults"),
     [
-        (mounted("own", "/data"), mounted("all", "/data"),
-         ".volumeMounts: with the platform's defaults: two items have the mountPath '/data'. "
-         "Remove one of them"),
-        ({"workers": {"min": 5}}, {"workers": {"max": 3}},
-         ".workers: with the platform's defaults: min (5) is above max (3). "
-         "Set max to 5 or more, or min to 3 or less"),
-        ({"env": [{"name": f"A{number}", "value": ""} for number in range(60)]},
-         {"env": [{"name": f"B{number}", "value": ""} for number in range(5)]},
-         ".env: with the platform's defaults: "
-         "expected at most 64 items, got 65. Remove 1 item"),
+        (mounted("own", "/data"), mounted("all", "/data")),
+        ({"workers": {"min": 5}}, {"workers": {"max": 3}}),
+        (
+            {"env": [{"name": f"A{number}", "value": ""} for number in range(60)]},
+            {"env": [{"name": f"B{number}", "value": ""} for number in range(5)]},
+        ),
     ],
     ids=["volumes at one path", "min above max", "too many variables"],
-)  # fmt: skip
+)
 def test_defaults_in_conflict_with_the_job_are_refused(
-    own: Document, defaults: Document, message: str
+    own: Document, defaults: Document, messages: Messages
 ) -> None:
-    with pytest.raises(SpecError) as refusal:
+    with messages.raises(SpecError):
         merged(own, defaults)
-    assert str(refusal.value) == f"spec.cluster{message}"
 
 
 def test_defaults_change_the_cluster_settings_only() -> None:

@@ -2,36 +2,89 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from batchinference.plan import plan_for_cluster
 from batchinference.rendering import with_platform_defaults
 from batchinference.rendering.kueue import ELASTIC_ANNOTATION, MAX_GROUPS, check_queue
 from batchinference.spec.cluster import Cluster
-from support.documents.minimal import python_step
+from plugins.messages import Messages
+from support.documents.minimal import Document, python_step
 from support.documents.parsed import job
 from support.operator.rendered import render
 
 
-def problems(groups: int, **cluster: str) -> list[str]:
+def problems(groups: int, **cluster: Any) -> list[str]:
     steps = [python_step(f"s{n}", resources={"cpu": 1, "memory": f"{n}Gi"})
              for n in range(1, groups)]  # fmt: skip
     spec = job(steps=steps, cluster=cluster).spec
     return [str(problem) for problem in check_queue(spec.cluster, plan_for_cluster(spec).groups)]
 
 
-def test_kueue_limits_the_number_of_worker_groups() -> None:
+def test_kueue_limits_the_number_of_worker_groups(messages: Messages) -> None:
     assert problems(MAX_GROUPS, queueName="gpu") == []
     (found,) = problems(MAX_GROUPS + 1, queueName="gpu")
-    assert found.startswith(
-        "spec.cluster.queueName: the job has 18 worker groups and Kueue takes 17"
-    )
+    messages.check(found)
     assert problems(MAX_GROUPS + 1) == []
 
 
-def test_kueue_priority_requires_a_queue() -> None:
-    (found,) = problems(1, queuePriorityClassName="nightly")
-    assert found.startswith(
-        "spec.cluster.queuePriorityClassName: queuePriorityClassName needs a queue"
-    )
+@pytest.mark.parametrize(
+    ("field", "value"), [("queuePriorityClassName", "nightly"), ("topology", {"level": "rack"})]
+)
+def test_settings_of_kueue_require_a_queue(field: str, value: Any, messages: Messages) -> None:
+    (found,) = problems(1, **{field: value})
+    messages.check(found)
+
+
+FIXED = {"min": 1, "max": 1}
+SHARDED = {"runtime": "vllm", "source": "m", "inputs": {"prompt": "text"}, "output": "answer",
+           "parallelism": {"tensor": 8, "pipeline": 2}}  # fmt: skip
+
+
+def topology_of(step: Document, topology: Document) -> tuple[list[str], list[Document]]:
+    """Return the problems of a job in a queue, and the annotations of its worker groups."""
+    cluster = {"image": "own:1", "queueName": "gpu", "workers": FIXED, "topology": topology}
+    made = job(steps=[step], cluster=cluster)
+    groups = plan_for_cluster(made.spec).groups
+    found = [str(problem) for problem in check_queue(made.spec.cluster, groups)]
+    pods = [] if found else render(made).ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    return found, [group["template"]["metadata"].get("annotations", {}) for group in pods]
+
+
+ONE_POD = python_step("embed", resources={"gpu": 8}, replicas={"min": 2, "max": 2})
+TWO_PODS = {"name": "ask", "model": SHARDED, "resources": {"gpu": 16}, "replicas": FIXED}
+POD_SET = "kueue.x-k8s.io/podset"
+
+
+@pytest.mark.parametrize(
+    ("step", "topology", "expected"),
+    [
+        (ONE_POD, {"level": "rack"}, {f"{POD_SET}-required-topology": "rack"}),
+        (TWO_PODS, {"level": "rack", "mode": "Preferred"},
+         {f"{POD_SET}-preferred-topology": "rack"}),
+        (TWO_PODS, {"level": "rack"},
+         {f"{POD_SET}-slice-required-topology": "rack", f"{POD_SET}-slice-size": "2"}),
+    ],
+    ids=["a group", "preferred", "the pods of a replica"],
+)  # fmt: skip
+def test_topology_places_the_pods_that_exchange_data(
+    step: Document, topology: Document, expected: Document
+) -> None:
+    assert topology_of(step, topology) == ([], [{}, expected])
+
+
+def test_topology_of_a_job_that_scales_is_refused(messages: Messages) -> None:
+    scales = {**ONE_POD, "replicas": {"min": 1, "max": 2}}
+    (found,) = topology_of(scales, {"level": "rack"})[0]
+    messages.check(found)
+
+
+def test_gang_of_another_scheduler_is_a_label_of_the_ray_job() -> None:
+    made = render(job(cluster={"image": "own:1", "gangScheduling": True})).ray_job
+    assert made["metadata"]["labels"]["ray.io/gang-scheduling-enabled"] == "true"
+    assert "suspend" not in made["spec"]
 
 
 def test_kueue_queue_may_come_from_the_platform() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError
+from plugins.messages import Messages
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import job, spec_of
 from support.documents.runtimes import full_model
 from support.operator.rendered import render
 
-WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 CLAIM = {"persistentVolumeClaim": {"claimName": "c"}}
 
 
@@ -68,26 +68,21 @@ def own_code(model: str) -> Document:
 
 
 @pytest.mark.parametrize(
-    ("spec", "field", "path"),
+    "spec",
     [
         *(
-            (reading("s3://in/", path), "read.paths[1]", path)
+            reading("s3://in/", path)
             for path in ("data", "./data", "../data/*.txt", "~/data", "file://data")
         ),
-        ({"read": {"format": "lance", "path": "./a.lance"}}, "read.path", "./a.lance"),
-        ({"read": {"format": "huggingface", "name": "./set"}}, "read.name", "./set"),
-        ({"read": {**SQL, "url": "sqlite:///data/a.db"}}, "read.url", "data/a.db"),
-        *(
-            (transformers(path), "steps[0].model.source", path)
-            for path in ("./model", "../model", "~/model", ".", "file://model")
-        ),
-        (own_code("../m"), "steps[0].python.constructorArgs.model", "../m"),
+        {"read": {"format": "lance", "path": "./a.lance"}},
+        {"read": {"format": "huggingface", "name": "./set"}},
+        {"read": {**SQL, "url": "sqlite:///data/a.db"}},
+        *(transformers(path) for path in ("./model", "../model", "~/model", ".", "file://model")),
+        own_code("../m"),
     ],
 )
-def test_relative_path_is_refused(spec: Document, field: str, path: str) -> None:
-    assert problems(**spec) == [
-        f"spec.{field}: '{path}' is a relative path, which no pod has: {WAY_OUT}"
-    ]
+def test_relative_path_is_refused(spec: Document, messages: Messages) -> None:
+    messages.check(problems(**spec))
 
 
 @pytest.mark.parametrize(
@@ -118,18 +113,17 @@ def test_absolute_path_or_address_is_accepted(spec: Document) -> None:
 
 @pytest.mark.parametrize("runtime", ["torch", "torchvision", "onnx"])
 @pytest.mark.parametrize("folder", ["", "models/", "./"])
-def test_relative_model_file_is_refused(runtime: str, folder: str) -> None:
+def test_relative_model_file_is_refused(runtime: str, folder: str, messages: Messages) -> None:
     model = full_model(runtime)
     file = folder + model.get("source", "weights.pt").rpartition("/")[2]
     (problem,) = problems(steps=[{"name": "score", "model": {**model, "source": file}}])
-    assert problem.startswith(f"spec.steps[0].model.source: '{file}' is a relative path")
+    messages.check(problem)
 
 
 @pytest.mark.parametrize("path", ["out", "./out", "/out", "file:///out", "~/out"])
-def test_output_on_the_disk_of_a_pod_is_refused(path: str) -> None:
-    message = f"'{path}' is not on a mounted volume, so it would be lost: {WAY_OUT}"
-    assert problems(**writing(path)) == [f"spec.write.path: {message}"]
-    assert problems(errors={"path": path}) == [f"spec.errors.path: {message}"]
+def test_output_on_the_disk_of_a_pod_is_refused(path: str, messages: Messages) -> None:
+    messages.check(problems(**writing(path)))
+    messages.check(problems(errors={"path": path}))
 
 
 @pytest.mark.parametrize(
@@ -172,10 +166,10 @@ def test_output_on_a_writable_volume_is_accepted(path: str, volumes: list[Docume
     ],
 )
 def test_output_on_a_volume_that_keeps_no_files_is_refused(
-    path: str, volumes: list[Document]
+    path: str, volumes: list[Document], messages: Messages
 ) -> None:
     (problem,) = problems(*volumes, **writing(path))
-    assert problem.startswith(f"spec.write.path: '{path}' is not on a mounted volume")
+    messages.check(problem)
 
 
 def test_invalid_paths_are_reported_together() -> None:
@@ -189,8 +183,8 @@ def test_invalid_paths_are_reported_together() -> None:
     ]
 
 
-def test_job_with_a_relative_path_is_not_rendered() -> None:
-    with pytest.raises(SpecError, match="is a relative path"):
+def test_job_with_a_relative_path_is_not_rendered(messages: Messages) -> None:
+    with messages.raises(SpecError):
         render(job(**reading("./data")))
 
 

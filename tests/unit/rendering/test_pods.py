@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.groups import NODE_VARIABLE
+from batchinference.plan.groups import END_VARIABLE, NODE_VARIABLE
 from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.rendering.config_map import DIGEST_VARIABLES
 from batchinference.rendering.pods import STOP_WAIT, object_store_bytes
@@ -202,10 +202,11 @@ def test_pod_setting_is_in_every_pod(setting: str, value: Any) -> None:
 )
 def test_container_setting_is_in_every_container(setting: str, value: Any) -> None:
     head, *workers = with_cluster(model_step(), **{setting: value}).containers
-    if setting == "env":  # the head has three additional variables, and workers have one
+    if setting == "env":  # the head has three additional variables, and workers have two
         own = [head["env"].pop(0)["name"] for _ in range(3)]
         assert own == [STOP_WAIT, *DIGEST_VARIABLES.values()]
-        assert {worker["env"].pop(0)["name"] for worker in workers} == {NODE_VARIABLE}
+        for worker in workers:
+            assert [worker["env"].pop(0)["name"] for _ in range(2)] == [NODE_VARIABLE, END_VARIABLE]
     for one in (head, *workers):
         assert one[setting] == value
 

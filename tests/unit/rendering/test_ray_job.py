@@ -20,6 +20,7 @@ from batchinference.rendering.config_map import (
 from batchinference.rendering.rayjob import entrypoint
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
+from plugins.messages import Messages
 from support.documents.minimal import model_step, python_step
 from support.documents.parsed import job
 from support.operator.rendered import RAY_JOB_UID, TOKEN, UID, Object, Rendered, render
@@ -57,10 +58,12 @@ def test_ray_version_and_autoscaler_version(rendered: Rendered) -> None:
 
 
 def test_worker_groups_start_with_their_minimum(rendered: Rendered) -> None:
-    """KubeRay waits for all `replicas` before it submits the job. GPU nodes may start slowly."""
+    """KubeRay waits for all `replicas` before it submits the job. GPU nodes may start slowly, but
+    Kueue must reserve them."""
+    gang = rendered.job.spec.cluster.queue_name is not None
     for name, group in rendered.workers.items():
         assert group["replicas"] == group["minReplicas"] <= group["maxReplicas"]
-        assert name == "cpu" or group["replicas"] == 0
+        assert name == "cpu" or (group["replicas"] > 0) == gang
 
 
 def test_head_runs_no_work_and_has_a_group_label(rendered: Rendered) -> None:
@@ -163,29 +166,28 @@ def test_the_config_map_holds_the_plan_of_the_ray_job(rendered: Rendered) -> Non
 
 
 @pytest.mark.parametrize("name", [JOB_FILE, PLAN_FILE])
-def test_the_head_has_the_digests_of_its_files(rendered: Rendered, name: str) -> None:
+def test_the_head_has_the_digests_of_its_files(
+    rendered: Rendered, name: str, messages: Messages
+) -> None:
     """With them, the driver refuses a ConfigMap replaced by a user without RayJob rights."""
     head, *workers = rendered.containers
     values = {variable["name"]: variable.get("value") or "" for variable in head["env"]}
     path, file, env = f"{JOB_DIRECTORY}/{name}", rendered.config_map["data"][name], dict(values)
     check_mounted_file(path, file, env)
     assert all(DIGEST_VARIABLES[name] not in repr(worker) for worker in workers)
-    with pytest.raises(SpecError, match="its ConfigMap was replaced"):
+    with messages.raises(SpecError):
         check_mounted_file(path, file + "#", env)
     check_mounted_file(f"own/{name}", file + "#", env)
 
 
-def test_job_without_an_image_is_not_rendered() -> None:
-    with pytest.raises(SpecError) as refusal:
+def test_job_without_an_image_is_not_rendered(messages: Messages) -> None:
+    with messages.raises(SpecError):
         render(job(), Cluster())
-    assert str(refusal.value) == (
-        "spec.cluster.image: no image: set spec.cluster.image, or a default in the operator's chart"
-    )
 
 
-def test_deadlocked_job_is_not_rendered() -> None:
+def test_deadlocked_job_is_not_rendered(messages: Messages) -> None:
     crowd = model_step(replicas={"min": 9, "max": 9})
-    with pytest.raises(SpecError, match="would wait for ever"):
+    with messages.raises(SpecError):
         render(job(steps=[crowd], cluster={"workers": {"cpu": 2, "max": 1}}))
 
 

@@ -18,6 +18,7 @@ PAGES = (
     "reference.md",
     "lifecycle.md",
     "troubleshooting.md",
+    "verify.md",
     "warnings.md",
     "batchinference.schema.json",
 )

@@ -1,11 +1,16 @@
-"""Platform settings: YAML in the form of spec.cluster."""
+"""Platform settings: YAML in the form of spec.cluster, with defaults and limits of sections."""
 
 from __future__ import annotations
 
 import pytest
 
+from batchinference.rendering import with_platform_defaults
 from batchinference.spec import SpecError, parse_defaults
 from batchinference.spec.platform_defaults import PlatformDefaults
+from batchinference_operator.reconcile.job_view import MutableSpec
+from support.documents.minimal import Document
+from support.documents.parsed import job
+from support.operator.rendered import render
 
 
 def refused(text: str) -> str:
@@ -48,3 +53,60 @@ def test_platform_problems_are_reported_together() -> None:
 
 def test_platform_secret_in_invalid_yaml_is_not_shown() -> None:
     assert "hunter2" not in refused("env: [{name: PASSWORD, value: 'hunter2}]")
+
+
+PLATFORM = """
+deadlines: {pending: 30m, stall: 1h}
+ttl: {rayJob: 168h}
+retry: {maxAttempts: 5, onCause: {NodeLost: Fail}}
+limits:
+  deadlines: {total: 72h, stall: 2h}
+  ttl: {cluster: 1h, afterFinished: 720h}
+  maxAttempts: 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("section", "own", "expected"),
+    [
+        ("deadlines", {}, {"pending": "30m", "stall": "1h", "total": "72h"}),
+        ("deadlines", {"total": "1h", "stall": "90m"},
+         {"pending": "30m", "stall": "90m", "total": "1h"}),
+        ("deadlines", {"total": "100h", "stall": "121m", "active": "500h"},
+         {"pending": "30m", "stall": "2h", "active": "500h", "total": "72h"}),
+        ("ttl", {}, {"cluster": "0s", "rayJob": "168h", "afterFinished": "720h"}),
+        ("ttl", {"cluster": "999999h", "rayJob": "999h"},
+         {"cluster": "1h", "rayJob": "999h", "afterFinished": "720h"}),
+        ("ttl", {"cluster": "59m", "afterFinished": "1h"},
+         {"cluster": "59m", "rayJob": "168h", "afterFinished": "1h"}),
+        ("retry", {}, {"maxAttempts": 5, "onCause": {"NodeLost": "Fail"}}),
+        ("retry", {"maxAttempts": 3}, {"maxAttempts": 3, "onCause": {"NodeLost": "Fail"}}),
+        ("retry", {"maxAttempts": 100, "onCause": {}}, {"maxAttempts": 8, "onCause": {}}),
+    ],
+)  # fmt: skip
+def test_sections_of_a_job_get_the_defaults_and_limits_of_the_platform(
+    section: str, own: Document, expected: Document
+) -> None:
+    """In each attempt, and while a job runs: deadlines and TTLs of a running job can be changed."""
+    defaults = parse_defaults(PLATFORM)
+    rendered = with_platform_defaults(job(**{section: own}), defaults).spec
+    running = MutableSpec.of({section: own}, defaults)
+    for found in (getattr(rendered, section), getattr(running, section)):
+        dumped = found.model_dump(by_alias=True, exclude_none=True)
+        assert {name: dumped[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "head", "worker"),
+    [
+        ({}, "10Gi", "10Gi"),
+        ({"ephemeralStorage": "2Gi"}, "2Gi", "2Gi"),
+        ({"ephemeralStorage": "1Ti", "head": {"ephemeralStorage": "3Gi"}}, "3Gi", "10Gi"),
+        ({"head": {"ephemeralStorage": "11Gi"}}, "10Gi", "10Gi"),
+    ],
+)
+def test_disk_space_of_pods_is_limited(own: Document, head: str, worker: str) -> None:
+    platform = parse_defaults("image: a\nlimits: {ephemeralStorage: 10Gi}")
+    pods = render(job(cluster=own), platform).pods
+    resources = [pod["spec"]["containers"][0]["resources"] for pod in pods]
+    assert [one["limits"]["ephemeral-storage"] for one in resources] == [head, worker]

@@ -55,18 +55,21 @@ def test_format_refuses_options_of_other_formats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("format_", "option"),
+    ("format_", "option", "nearest"),
     [
-        ("parquet", "colums"),
-        ("csv", "columns"),
-        ("images", "sise"),
-        ("video", "resize"),
-        ("video", "include_timestamp"),
-        ("audio", "samplerate"),
+        ("parquet", "colums", "columns"),
+        ("csv", "columns", "columnNames"),
+        ("images", "sise", "size"),
+        ("video", "resize", "size"),
+        ("video", "include_timestamp", "includeTimestamps"),
+        ("audio", "samplerate", "sampleRate"),
     ],
 )
-def test_unknown_option_suggests_the_nearest(format_: str, option: str, messages: Messages) -> None:
-    messages.check(refused(reading(format_, **{option: 1})))
+def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest: str) -> None:
+    assert refused(reading(format_, **{option: 1})) == (
+        f"spec.read.options.{option}: unknown option '{option}' for {format_}"
+        f"; did you mean '{nearest}'?"
+    )
 
 
 @pytest.mark.parametrize(

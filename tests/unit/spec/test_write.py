@@ -89,10 +89,10 @@ def test_password_in_a_url_is_refused_and_not_shown(url: str, messages: Messages
 
 
 @pytest.mark.parametrize("name", ["token", "credential", "s3.secret-access-key", "adls.sas-token"])
-def test_catalog_secret_is_refused_and_not_shown(name: str, messages: Messages) -> None:
+def test_catalog_secret_is_refused_and_not_shown(name: str) -> None:
     catalog = {"properties": {"uri": "http://catalog", name: SECRET}}
     message = refused(writing("iceberg", table="ns.rows", catalog=catalog))
-    messages.check(message)
+    assert "PYICEBERG_CATALOG__NAME__PROPERTY" in message
     assert SECRET not in message
 
 

@@ -179,12 +179,14 @@ class Platform:
 def show_plan(
     file: str, platform: Platform, settings: Sequence[str] = (), form: Format = Format.TEXT
 ) -> int:
+    """Print the plan of each job of a file. Return the exit code."""
     return _load_and_show(file, platform, settings, partial(_print_plan, form=form))
 
 
 def render_file(
     file: str, platform: Platform, settings: Sequence[str] = (), form: Format = Format.YAML
 ) -> int:
+    """Print the objects that the operator would create for a file. Return the exit code."""
     return _load_and_show(file, platform, settings, partial(_print_objects, form=form))
 
 

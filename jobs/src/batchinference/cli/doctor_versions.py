@@ -8,8 +8,8 @@ from typing import Any
 
 from batchinference.cli.finding import Finding, Result
 
-KUBERAY = (1, 6)
-"""The version of KubeRay that the chart contains."""
+KUBERAY = ((1, 6), (1, 7))
+"""The tested versions of KubeRay. The chart contains the first, which jobs need at least."""
 SHOWN_FIELDS = 5
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
 _UPGRADE = "Upgrade the chart: docs/upgrades.md"
@@ -76,15 +76,16 @@ def _parent(field: str) -> str:
 
 
 def check_kuberay(image: str) -> Finding:
-    """Compare the version of KubeRay, by the tag of its image, with the version of the chart."""
-    found, needed = version_of(tag_of(image)), ".".join(map(str, KUBERAY))
-    if found is None:
-        return Finding("KubeRay", Result.NOTE, f"unknown version: {image}", f"Use KubeRay {needed}")
-    if found < KUBERAY:
-        fix = f"Jobs need KubeRay {needed}. Upgrade it: docs/upgrades.md#kuberay"
+    """Compare the version of KubeRay, by the tag of its image, with the tested versions."""
+    found, tested = version_of(tag_of(image)), [f"{major}.{minor}" for major, minor in KUBERAY]
+    if found in KUBERAY:
+        return Finding("KubeRay", Result.OK, image)
+    if found is not None and found < KUBERAY[0]:
+        fix = f"Jobs need KubeRay {tested[0]}. Upgrade it: docs/upgrades.md#kuberay"
         return Finding("KubeRay", Result.NOTE, image, fix)
-    newer = f"It is newer than the tested version {needed}" if found > KUBERAY else ""
-    return Finding("KubeRay", Result.NOTE if newer else Result.OK, image, newer)
+    unknown = "unknown version: " if found is None else ""
+    advice = f"It is not tested. The tested versions are {' and '.join(tested)}"
+    return Finding("KubeRay", Result.NOTE, f"{unknown}{image}", advice)
 
 
 def check_image(image: str, operator: str, ray: str) -> Finding:

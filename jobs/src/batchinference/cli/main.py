@@ -224,6 +224,7 @@ for command in app.registered_commands:
 
 
 def main() -> None:
+    """Run the command line."""
     app()
 
 

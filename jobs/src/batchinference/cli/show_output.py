@@ -17,6 +17,7 @@ from batchinference.text import in_one_line
 
 
 def show_errors(target: Target, form: Format) -> None:
+    """Print the failed rows of an output by cause, with an example of each."""
     groups: list[ErrorGroup] = read_output("errors", target, error_groups)
     if form is not Format.TEXT:
         print_data([_data_of(group) for group in groups], form)
@@ -47,6 +48,7 @@ def _show_group(group: ErrorGroup) -> None:
 
 
 def show_logs(target: Target, *, every: bool, previous: bool) -> None:
+    """Print the log of the running or the last driver, or the addresses of every log."""
     if every:
         found = read_output("logs", target, lambda output: logs_of(stored_jobs(output)[0]))
         for log in found:
@@ -66,6 +68,7 @@ def _running_log(target: Target) -> str | None:
 
 
 def show_report(target: Target, form: Format) -> None:
+    """Print the report of the last run of an output."""
     report: Report = read_output("report", target, partial(report_of))
     if form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), form)

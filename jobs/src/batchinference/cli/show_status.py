@@ -13,6 +13,7 @@ from batchinference.cli.targets import exit_on_cluster_error, read_output
 
 
 def show_status(target: Target, form: Format) -> None:
+    """Print the status of a job on a cluster, or of an output."""
     if target.is_job:
         with exit_on_cluster_error("status"):
             job, workers = read_job(target.cluster(), target.text)

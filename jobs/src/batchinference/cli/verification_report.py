@@ -26,6 +26,7 @@ Line = tuple[str, str]
 
 
 def show(proof: VerificationReport) -> None:
+    """Print what was verified, one line for each result."""
     for name, text in _lines(proof):
         echo(f"{name.ljust(WIDTH)}{text}".rstrip())
 

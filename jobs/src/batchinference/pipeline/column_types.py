@@ -90,8 +90,8 @@ def shown(value: object) -> str:
 
 
 def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Return a column of texts with a declared type, and a mask of the values that do not fit: they
-    are null. Lists, structs and `json` are written as JSON. Null stays null."""
+    """Return a column of texts with a declared type, and a mask (bool) of the values that do not
+    fit: they are null. Lists, structs and `json` are written as JSON. Null stays null."""
     kind = arrow_type(declared)
     if declared == "json" or not isinstance(declared, str):
         return _parsed(texts, declared, kind)

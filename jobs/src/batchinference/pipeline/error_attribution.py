@@ -11,9 +11,9 @@ from http import HTTPStatus
 from typing import TypeGuard
 
 from batchinference.pipeline.errors import (
-    BadOutput,
     JobFailure,
     NodeLost,
+    OutOfDisk,
     OutOfMemory,
     StorageUnavailable,
     WorkerCrashed,
@@ -61,6 +61,7 @@ _STORE_ERROR = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
 """Matches errors of object stores, and not errors of pyarrow's decoders."""
 _TRANSIENT_STATUS = frozenset((408, 409, 425, 429))
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_DISK_FULL = re.compile("No space left on device|Disk quota exceeded|OutOfDiskError")
 _TRANSIENT_ERRNOS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
 _DEAD_PROCESS_ERRORS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
 _LOST_NODE_ERRORS = {
@@ -176,10 +177,12 @@ def is_transient_status(status: int) -> bool:
 def root_cause(error: BaseException) -> JobFailure:
     """Return the failure behind an exception. Unknown errors become an Application failure.
 
-    Transient storage errors are recognized by their message in every exception, because errors
-    from another process have lost their cause."""
+    Transient storage errors and full disks are recognized by their message in every exception,
+    because errors from another process have lost their cause."""
     chain = _chain(error)
     failure = _failure_in(chain)
+    if _DISK_FULL.search(failure.message):
+        return OutOfDisk(failure.message)
     transient = is_transient(OSError(failure.message)) or is_transient(chain[-1])
     return StorageUnavailable(failure.message) if transient else failure
 
@@ -192,7 +195,7 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
         return failure
     last = chain[-1]
     if isinstance(last, OSError) and last.errno in NO_SPACE:
-        return BadOutput(last.strerror or str(last))
+        return OutOfDisk(last.strerror or str(last))
     text = " ".join(str(last).split())
     return JobFailure(f"{type(last).__name__}: {text or '(no message)'}")
 

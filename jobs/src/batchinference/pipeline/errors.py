@@ -146,6 +146,12 @@ class OutOfMemory(JobFailure):
     reason = "OutOfMemory"
 
 
+class OutOfDisk(JobFailure):
+    """A disk is full."""
+
+    reason = "OutOfDisk"
+
+
 class WorkerCrashed(JobFailure):
     """A process died more often than Ray may restart it. No step raised an error."""
 

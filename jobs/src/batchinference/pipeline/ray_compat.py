@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 from ray import get_runtime_context
@@ -47,6 +47,7 @@ from ray.data._internal.execution.operators.base_physical_operator import (
 from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data._internal.output_buffer import OutputBlockSizeOption
+from ray.data._internal.utils.cached_ray_internals import get_draining_nodes
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_exists,
@@ -291,10 +292,11 @@ class TimedBundling(RebundlingStrategy):
         self._since = None if ready else since
         return ready
 
-    @property
-    def is_late(self) -> bool:
-        """Whether the first block that waits is old enough."""
-        return self._since is not None and time.monotonic() - self._since >= self._seconds
+    def is_late(self, *, at_once: bool) -> bool:
+        """Return whether a block waits that is old enough, or must not wait."""
+        if self._since is None:
+            return False
+        return at_once or time.monotonic() - self._since >= self._seconds
 
     def rows_needed_from_last_pending_bundle(
         self, total_pending_rows: int, last_pending_bundle: RefBundle
@@ -311,10 +313,14 @@ def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> Non
 def bundle_whole_calls(operator: PhysicalOperator) -> None:
     """Make an operator whose batches have `whole_call(rows)` rows start a call for at least `rows`
     rows."""
-    queue: Any = getattr(operator, "_block_ref_bundler", None)
-    wanted = getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
-    if wanted > _WHOLE:
-        queue._strategy = EstimateSize(wanted - _WHOLE)
+    if (wanted := _batch_rows(operator)) > _WHOLE:
+        cast(Any, operator)._block_ref_bundler._strategy = EstimateSize(wanted - _WHOLE)
+
+
+def _batch_rows(operator: PhysicalOperator) -> int:
+    """Return the rows of a batch of an operator; 0 for all rows of a call."""
+    queue = getattr(operator, "_block_ref_bundler", None)
+    return getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
 
 
 def whole_call(rows: int) -> int:
@@ -323,22 +329,26 @@ def whole_call(rows: int) -> int:
     return _WHOLE + rows
 
 
-def keep_read_blocks(operator: PhysicalOperator) -> None:
-    """Make an operator that reads pass on the blocks of its tasks as they are. Ray would collect
-    128 MiB of them, in memory that is new to each task."""
-    if isinstance(operator, MapOperator) and operator.name.startswith("Read"):
+def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
+    """Make a pool whose calls get all their rows, and with `of_reads` an operator that reads, pass
+    on each block of its tasks at once. Ray would collect 128 MiB of them, or all of a call."""
+    if not isinstance(operator, MapOperator):
+        return
+    reads = of_reads and operator.name.startswith("Read")
+    is_cut = 0 < _batch_rows(operator) <= _WHOLE  # into batches, with a block for each
+    if reads or (isinstance(operator, ActorPoolMapOperator) and not is_cut):
         for transform in operator.get_map_transformer().get_transform_fns():
             transform._output_block_size_option = _AS_THEY_ARE
 
 
-def start_late_bundle(operator: PhysicalOperator) -> None:
-    """Start a task for the blocks that wait, if the first one is old enough, as the operator does
-    when its input has ended."""
+def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
+    """Start a task for the blocks that wait, as the operator does when its input has ended: if the
+    first one is old enough, or `at_once`, or if a node of the cluster ends soon."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):
         return
-    if not strategy.is_late:
+    if not strategy.is_late(at_once=at_once or bool(get_draining_nodes())):
         return
     queue.finalize()
     if queue.has_next():  # not if the input has ended: all blocks are in tasks then

@@ -47,6 +47,7 @@ NO_ROWS = pa.Table.from_batches([], pa.schema([]))  # pa.table would import pand
 
 
 def pack_id(file: int, row: int) -> int:
+    """Return the row id of a row of a file."""
     return file << ROW_BITS | row
 
 

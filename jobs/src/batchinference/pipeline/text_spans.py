@@ -40,11 +40,12 @@ class Span(NamedTuple):
 
 
 def characters(text: str) -> np.ndarray:
+    """Return the beginnings of the characters of a text (int64)."""
     return np.arange(len(text))
 
 
 def words(text: str) -> np.ndarray:
-    """Return the beginnings of words, which are separated by white space."""
+    """Return the beginnings of words, which are separated by white space (int64)."""
     return np.array([match.start() for match in re.finditer(r"\S+", text)], dtype=np.int64)
 
 

@@ -14,6 +14,7 @@ from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Custom, Stage
 from batchinference.spec.cluster import Workers
 from batchinference.spec.fixes import above_max
 from batchinference.spec.problems import Problem, SpecError
+from batchinference.spec.steps import Replicas
 
 CPU_GROUP = "cpu"
 HEAD_GROUP = "head"
@@ -22,9 +23,12 @@ GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
 NODE_VARIABLE = "BATCHINFERENCE_NODE"
 """Environment variable of worker pods with the name of their Kubernetes node."""
+END_VARIABLE = "BATCHINFERENCE_END_FILE"
+"""Environment variable of worker pods with the path of a file that exists once the pod ends."""
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
-"""Minimum workers of the group `cpu`. Every job needs one, so it starts together with the head."""
+"""Minimum workers of the group `cpu`. Every job needs one, so it starts together with the head. A
+gang starts as many as its replicas need."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
 """KubeRay puts the group's name into pod names, which it truncates to 50 characters."""
@@ -42,14 +46,16 @@ class WorkerGroup:
     max: int
     custom: Custom = ()
     accelerator: str | None = None
+    pods: int = 1
+    """The number of pods of one replica."""
 
     @property
     def shape(self) -> Shape:
-        return self.cpus, self.gpus, self.memory, self.custom, self.accelerator
+        return self.cpus, self.gpus, self.memory, self.custom, self.accelerator, self.pods
 
 
-Shape = tuple[float, int, str, Custom, str | None]
-"""CPUs, GPUs, memory, custom resources and accelerator type of a pod."""
+Shape = tuple[float, int, str, Custom, str | None, int]
+"""CPUs, GPUs, memory, custom resources and accelerator type of a pod, and pods of a replica."""
 
 
 def is_cpu_stage(stage: Stage) -> bool:
@@ -58,11 +64,12 @@ def is_cpu_stage(stage: Stage) -> bool:
 
 
 def groups_of(
-    stages: list[Stage], workers: Workers, *, single_segment: bool = False
+    stages: list[Stage], workers: Workers, *, single_segment: bool = False, gang: bool = False
 ) -> list[WorkerGroup]:
     """Return the worker groups for these stages, `cpu` first.
 
-    A single segment needs no CPUs for writing.
+    A single segment needs no CPUs for writing. A gang starts the minimum number of replicas of all
+    steps together with the head. Otherwise, groups of pools are empty until their step begins.
 
     Raises SpecError if the group `cpu` is too small for everything that must run at the same time.
     Its actors would take all CPUs, and the tasks that feed them would never start.
@@ -71,14 +78,12 @@ def groups_of(
     for stage in stages:
         if is_cpu_stage(stage) or stage.replicas is None:
             continue
-        shape = _shape(stage)
-        known = shapes.get(shape)
-        shapes[shape] = (
-            replace(known, max=known.max + stage.replicas.max * stage.pods)
-            if known
-            else _group(stage)
+        group = _group(stage, stage.replicas, gang=gang)
+        known = shapes.get(group.shape)
+        shapes[group.shape] = (
+            replace(known, min=known.min + group.min, max=known.max + group.max) if known else group
         )
-    cpu_group = _cpu_group(stages, workers, single_segment=single_segment)
+    cpu_group = _cpu_group(stages, workers, single_segment=single_segment, gang=gang)
     return [cpu_group, *_uniquely_named(list(shapes.values()))]
 
 
@@ -92,15 +97,15 @@ def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
 
 
 def _shape(stage: Stage) -> Shape:
-    memory = stage.memory or DEFAULT_MEMORY
-    return stage.cpus, stage.gpus // stage.pods, memory, stage.custom, stage.accelerator
+    memory, gpus = stage.memory or DEFAULT_MEMORY, stage.gpus // stage.pods
+    return stage.cpus, gpus, memory, stage.custom, stage.accelerator, stage.pods
 
 
-def _group(stage: Stage) -> WorkerGroup:
-    cpus, gpus, memory, custom, accelerator = _shape(stage)
-    most = stage.replicas.max * stage.pods if stage.replicas else 1
+def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
+    cpus, gpus, memory, custom, accelerator, pods = _shape(stage)
+    least, most = replicas.min * pods if gang else 0, replicas.max * pods
     name = stage.name[:MAX_GROUP_NAME].rstrip("-")
-    return WorkerGroup(name, cpus, gpus, memory, 0, most, custom, accelerator)
+    return WorkerGroup(name, cpus, gpus, memory, least, most, custom, accelerator, pods)
 
 
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
@@ -119,7 +124,9 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
     return result
 
 
-def _cpu_group(stages: list[Stage], workers: Workers, *, single_segment: bool) -> WorkerGroup:
+def _cpu_group(
+    stages: list[Stage], workers: Workers, *, single_segment: bool, gang: bool
+) -> WorkerGroup:
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
     min_demands = [
         stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)
@@ -131,11 +138,10 @@ def _cpu_group(stages: list[Stage], workers: Workers, *, single_segment: bool) -
     cpus = workers.cpu or _default_cpus([*min_demands, read_cpus, WRITE_CPUS])
     tasks = [read_cpus] if single_segment else [read_cpus, WRITE_CPUS]
     _check_step_cpus(on_cpu, cpus)
-    least = DEFAULT_WORKERS if workers.min is None else workers.min
+    needed = pods_needed([*min_demands, *tasks], cpus)
+    least = (needed if gang else DEFAULT_WORKERS) if workers.min is None else workers.min
     most = workers.max or max(pods_needed([*max_demands, *tasks], cpus) + 1, least)
-    _check_deadlock(
-        pods_needed([*min_demands, *tasks], cpus), most, cpus, sum(min_demands), sum(tasks)
-    )
+    _check_deadlock(needed, most, cpus, sum(min_demands), sum(tasks))
     if least > most:
         raise SpecError([Problem("spec.cluster.workers", above_max(least, most))])
     memory = workers.memory or DEFAULT_MEMORY

@@ -62,7 +62,9 @@ def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     single = is_single_segment(stages)
     # in several segments, it would need CPUs for pools and for writing
     no_pools = all(stage.replicas is None for stage in stages)
-    groups = groups_of(stages, spec.cluster.workers, single_segment=single and no_pools)
+    cluster, single_task = spec.cluster, single and no_pools
+    gang = bool(cluster.gang_scheduling or cluster.queue_name)
+    groups = groups_of(stages, cluster.workers, single_segment=single_task, gang=gang)
     return Plan(tuple(stages), tuple(groups), single)
 
 

@@ -9,6 +9,7 @@ from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     CLUSTER_LABEL,
     DEVICES_LABEL,
+    EVICTABLE,
     GENERATION,
     MANAGER,
     NAME_LABEL,
@@ -19,6 +20,7 @@ from batchinference.rendering.names import (
     Names,
 )
 from batchinference.rendering.objects import Owner, running_containers, templates_of
+from batchinference.rendering.pods import HEAD_BUDGET, head_budget
 from batchinference.rendering.rayjob import (
     KEEP_SECONDS,
     RAY_API_VERSION,
@@ -32,7 +34,9 @@ __all__ = [
     "ATTEMPT_LABEL",
     "CLUSTER_LABEL",
     "DEVICES_LABEL",
+    "EVICTABLE",
     "GENERATION",
+    "HEAD_BUDGET",
     "KEEP_SECONDS",
     "MANAGER",
     "NAME_LABEL",
@@ -48,6 +52,7 @@ __all__ = [
     "Names",
     "Owner",
     "attempt_objects",
+    "head_budget",
     "running_containers",
     "templates_of",
     "token_secret",

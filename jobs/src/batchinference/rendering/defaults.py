@@ -8,11 +8,12 @@ from pydantic import ValidationError
 
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
+from batchinference.rendering.quantities import smaller_memory
 from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.job import BatchInference
 from batchinference.spec.limits import lower_limits
 from batchinference.spec.merge import with_defaults
-from batchinference.spec.platform_defaults import Patch, PlatformDefaults
+from batchinference.spec.platform_defaults import Lifecycle, Patch, PlatformDefaults
 from batchinference.spec.problems import Problem, SpecError, problems_of, raise_for_problems
 
 
@@ -22,8 +23,8 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key. Lists of
     named items (env, volumes, volumeMounts, imagePullSecrets) are merged by name. Any other value
     of the job replaces the default. The lower of two limits applies, so a job cannot exceed the
-    limits of the platform. In the platform's `rayStartParams`, groups that the job does not have
-    are ignored.
+    limits of the platform. `retry`, `deadlines` and `ttl` get defaults and limits too. In the
+    platform's `rayStartParams`, groups that the job does not have are ignored.
 
     Raises SpecError if the merged settings are invalid.
     """
@@ -34,6 +35,10 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     _check(cluster)
     if isinstance(defaults, PlatformDefaults):
         raise_for_problems(_volumes_of_patches(job.spec.cluster, defaults.patches))
+        cluster = _with_limited_storage(cluster, defaults.limits.ephemeral_storage)
+        sections = Lifecycle(job.spec.retry, job.spec.deadlines, job.spec.ttl)
+        spec = job.spec.model_copy(update=defaults.complete(sections)._asdict())
+        job = job.model_copy(update={"spec": spec})
     if defaults.ray_start_params:
         plan = plan_for_cluster(_with_cluster(job, cluster).spec)
         known = {ALL_GROUPS, HEAD_GROUP, *(group.name for group in plan.groups)}
@@ -53,6 +58,17 @@ def _without_images(defaults: Cluster) -> Cluster:
     profiles = {name: profile.model_copy(update={"image": None})
                 for name, profile in defaults.profiles.items()}  # fmt: skip
     return defaults.model_copy(update={"profiles": profiles})
+
+
+def _with_limited_storage(cluster: Cluster, most: str | None) -> Cluster:
+    if most is None:
+        return cluster
+    head = cluster.head
+    if head.ephemeral_storage is not None:
+        smaller = smaller_memory(head.ephemeral_storage, most)
+        head = head.model_copy(update={"ephemeral_storage": smaller})
+    smaller = smaller_memory(cluster.ephemeral_storage, most)
+    return cluster.model_copy(update={"head": head, "ephemeral_storage": smaller})
 
 
 def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Problem]:

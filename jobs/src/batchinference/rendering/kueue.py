@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchinference.plan import WorkerGroup
+from batchinference.plan import CPU_GROUP, WorkerGroup
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.problems import Problem
+from batchinference.spec.scheduling import Topology
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 MAX_GROUPS = 17
 """A Kueue Workload has at most 18 pod sets, one of which is for the head."""
+_POD_SET = "kueue.x-k8s.io/podset"
 
 
 def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
@@ -21,9 +23,8 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 
     In a queue, the RayJob is suspended until it is admitted. It must be elastic if its cluster has
     Ray's autoscaler, because Kueue rejects others. A cluster of a fixed size is not: its pods need
-    no gates. Without a queue, it must not be elastic: Kueue
-    0.18 adds a scheduling gate to the pods of every elastic RayCluster, and removes it only from
-    clusters that it admits.
+    no gates. Without a queue, it must not be elastic: Kueue 0.18 adds a scheduling gate to the pods
+    of every elastic RayCluster, and removes it only from clusters that it admits.
     """
     if cluster.queue_name is None:
         return ray_job
@@ -45,15 +46,44 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
-    """Return the problems with queue settings that Kueue would reject or ignore."""
-    if cluster.queue_name is None and cluster.queue_priority_class_name is not None:
-        message = "queuePriorityClassName needs a queue: set spec.cluster.queueName"
-        return [Problem("spec.cluster.queuePriorityClassName", message)]
-    if cluster.queue_name is not None and len(groups) > MAX_GROUPS:
+def topology_annotations(topology: Topology | None, group: WorkerGroup) -> dict[str, str]:
+    """Return the annotations of the pods of a group that say where Kueue places them.
+
+    The pods of a replica exchange data. Those of the group `cpu` do not.
+    """
+    if topology is None or group.name == CPU_GROUP:
+        return {}
+    if topology.mode == "Preferred":
+        return {f"{_POD_SET}-preferred-topology": topology.level}
+    if group.pods == 1:
+        return {f"{_POD_SET}-required-topology": topology.level}
+    return {
+        f"{_POD_SET}-slice-required-topology": topology.level,
+        f"{_POD_SET}-slice-size": str(group.pods),
+    }
+
+
+def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
+    """Yield the problems with settings that Kueue would reject or ignore."""
+    if cluster.queue_name is None:
+        given = {
+            "queuePriorityClassName": cluster.queue_priority_class_name,
+            "topology": cluster.topology,
+        }
+        for name in (name for name, value in given.items() if value is not None):
+            message = f"{name} needs a queue: set spec.cluster.queueName"
+            yield Problem(f"spec.cluster.{name}", message)
+        return
+    if len(groups) > MAX_GROUPS:
         message = (
             f"the job has {len(groups)} worker groups and Kueue takes {MAX_GROUPS}: give steps the "
             "same resources, or leave the queue"
         )
-        return [Problem("spec.cluster.queueName", message)]
-    return []
+        yield Problem("spec.cluster.queueName", message)
+    scale = [group.name for group in groups if group.min < group.max]
+    if cluster.topology is not None and scale:
+        message = (
+            f"Kueue cannot place pods in a job that scales (groups {', '.join(scale)}). Set "
+            "replicas.min and max of each step, and workers.min and max, to the same number"
+        )
+        yield Problem("spec.cluster.topology", message)

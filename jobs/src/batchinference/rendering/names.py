@@ -21,6 +21,8 @@ CLUSTER_LABEL = "ray.io/cluster"
 NODE_TYPE_LABEL = "ray.io/node-type"
 POD_GROUP_LABEL = "ray.io/group"
 """Labels of KubeRay: whether a pod is the head or a worker, and its worker group."""
+EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+"""Annotation of a pod: `false` keeps the cluster autoscaler from removing its node."""
 RAY_CONTAINER = "ray"
 """The container that runs Ray in every pod. KubeRay requires it to be the first container."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -52,6 +54,10 @@ class Names:
     @property
     def secret(self) -> str:
         return f"{self.job}-{self.uid[:UID_LENGTH]}-{self.attempt}-token"
+
+    @property
+    def head_budget(self) -> str:
+        return f"{self.job}-{self.uid[:UID_LENGTH]}-{self.attempt}-head"
 
     @property
     def labels(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.plan import WorkerGroup
-from batchinference.plan.groups import NODE_VARIABLE
+from batchinference.plan.groups import END_VARIABLE, NODE_VARIABLE
 from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_DIRECTORY,
@@ -13,8 +13,16 @@ from batchinference.rendering.config_map import (
     digest_of,
 )
 from batchinference.rendering.devices import add_devices, device_count
-from batchinference.rendering.names import ATTEMPT_LABEL, DEVICES_LABEL, RAY_CONTAINER, Names
-from batchinference.rendering.objects import RESTRICTED, dump, dump_given
+from batchinference.rendering.kueue import topology_annotations
+from batchinference.rendering.names import (
+    ATTEMPT_LABEL,
+    DEVICES_LABEL,
+    EVICTABLE,
+    NODE_TYPE_LABEL,
+    RAY_CONTAINER,
+    Names,
+)
+from batchinference.rendering.objects import RESTRICTED, Owner, dump, dump_given, metadata
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Head
 from batchinference.spec.durations import seconds_of
@@ -29,6 +37,7 @@ HEAD_PROCESSES_BYTES = 512 << 20
 OBJECT_STORE_SHARE = 0.3
 MIN_OBJECT_STORE_BYTES = 75 << 20
 """OBJECT_STORE_SHARE and this are the values in `ray._private.ray_constants`."""
+HEAD_BUDGET = "PodDisruptionBudget"
 JOB_VOLUME = "batchinference-job"
 SERVICE_ACCOUNT_VOLUME = "batchinference-kube-api"
 SERVICE_ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -37,15 +46,38 @@ TOKEN_SECONDS = 3607
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Environment variable of Ray: seconds that a driver has to stop."""
 GRACE = "5s"
-"""Short, because KubeRay starts Ray in a shell that does not forward SIGTERM to Ray."""
+"""The grace period of heads. Short, because KubeRay starts Ray in a shell that does not forward
+SIGTERM to Ray."""
+WORKER_GRACE = "30s"
+"""Enough for the last batch of a replica, and for the commit of its results."""
+END_FILE = "/tmp/batchinference-pod-ends"  # noqa: S108 - of the container
+_STOP_WORKER = f"""\
+end() {{ kill -TERM -1; exit; }}
+timeout -k 1 8 ray drain-node --address "$RAY_ADDRESS" --reason DRAIN_NODE_REASON_PREEMPTION \
+  --reason-message "the pod ends" --deadline-remaining-seconds 60 || end
+sleep 2
+touch {END_FILE}
+while timeout 2 bash -c ': 2>/dev/null <"/dev/tcp/${{RAY_ADDRESS/://}}"'; do sleep 1; done
+end
+"""
+"""Runs before a worker is stopped. Ray gives the node no more work, and after this, the processes
+on it end after their batch. The driver takes their results, until the grace period is over or the
+head has gone. Without a head, Ray would wait for it."""
+
+
+PROTECTION = {EVICTABLE: "false", "karpenter.sh/do-not-disrupt": "true"}
+"""Annotations of heads: the loss of a head ends the processes of all workers."""
 
 
 def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:
     """Return the template of the head pod, which runs Ray's services and the driver.
 
-    It mounts the files of the attempt.
+    It mounts the files of the attempt. It is protected from autoscalers unless the job says that
+    its pods are evictable.
     """
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
+    if cluster.annotations.get(EVICTABLE) != "true":
+        template["metadata"]["annotations"] = {**PROTECTION, **cluster.annotations}
     template["spec"] |= _placement_of_head(cluster.head)
     storage = cluster.head.ephemeral_storage or cluster.ephemeral_storage
     _request_storage(template["spec"], storage)
@@ -62,6 +94,23 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
     source = {"name": config_map_name(names, files)}
     spec["volumes"].append({"name": JOB_VOLUME, "configMap": source})
     return template
+
+
+def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dict[str, Any]:
+    """Return the PodDisruptionBudget with which `kubectl drain` waits for the end of an attempt.
+
+    Its owner must be the RayJob. A head that is not ready may be evicted."""
+    head = {**names.labels, ATTEMPT_LABEL: str(names.attempt), NODE_TYPE_LABEL: "head"}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": HEAD_BUDGET,
+        "metadata": metadata(names.head_budget, namespace, names.labels, owner),
+        "spec": {
+            "minAvailable": 1,
+            "selector": {"matchLabels": head},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
 
 
 def mount_service_account(pod: dict[str, Any]) -> dict[str, Any]:
@@ -102,8 +151,14 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
     _request_storage(template["spec"], cluster.ephemeral_storage)
+    if topology := topology_annotations(cluster.topology, group):
+        template["metadata"].setdefault("annotations", {}).update(topology)
     node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    template["spec"]["containers"][0]["env"].insert(0, node)
+    container = template["spec"]["containers"][0]
+    container["env"][:0] = [node, {"name": END_VARIABLE, "value": END_FILE}]
+    container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/bash", "-c", _STOP_WORKER]}}}
+    grace = cluster.termination_grace_period or WORKER_GRACE
+    template["spec"]["terminationGracePeriodSeconds"] = seconds_of(grace)
     add_devices(template["spec"], group, cluster.profiles)
     if devices := device_count(group, cluster.profiles):
         template["metadata"]["labels"][DEVICES_LABEL] = str(devices)

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel, to_snake
 
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.documents import parse_settings
-from batchinference.spec.pods import DEVICE_VARIABLES, SCHEDULING_KEYS
+from batchinference.spec.pods import DEVICE_VARIABLES
 from batchinference.spec.problems import Problem
 
 Name = Annotated[str, Field(min_length=1, max_length=316)]
@@ -31,7 +31,7 @@ RESTRICTED_VOLUMES = (
 """The kinds of volumes that the Pod Security Standard `restricted` allows."""
 SAFE_ANNOTATIONS = (
     *("cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"),
-    *("prometheus.io/", "gke-gcsfuse/", "sidecar.istio.io/inject", *SCHEDULING_KEYS),
+    *("prometheus.io/", "gke-gcsfuse/", "sidecar.istio.io/inject"),
 )
 """Annotations that are not commands to a container runtime, a network or a service mesh."""
 Tree = dict[str, "Tree"]

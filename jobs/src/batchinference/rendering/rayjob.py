@@ -134,6 +134,8 @@ def _ray_job(
     job: BatchInference, names: Names, owner: Owner | None, cluster: dict[str, Any]
 ) -> dict[str, Any]:
     labels = {**job.spec.cluster.labels, **names.labels, ATTEMPT_LABEL: str(names.attempt)}
+    if job.spec.cluster.gang_scheduling:
+        labels["ray.io/gang-scheduling-enabled"] = "true"
     about = metadata(names.ray_job, job.metadata.namespace, labels, owner)
     if job.spec.cluster.annotations:
         about["annotations"] = dict(job.spec.cluster.annotations)

@@ -11,6 +11,7 @@ class Cause(StrEnum):
     NODE_LOST = "NodeLost"
     PREEMPTED = "Preempted"
     OUT_OF_MEMORY = "OutOfMemory"
+    OUT_OF_DISK = "OutOfDisk"
     WORKER_CRASHED = "WorkerCrashed"
     DEVICE_FAILED = "DeviceFailed"
     HEAD_LOST = "HeadLost"
@@ -61,9 +62,9 @@ class Cause(StrEnum):
 
 
 _RETRIED = frozenset(
-    {Cause.NODE_LOST, Cause.PREEMPTED, Cause.OUT_OF_MEMORY, Cause.WORKER_CRASHED,
-     Cause.DEVICE_FAILED, Cause.HEAD_LOST, Cause.STORAGE_UNAVAILABLE, Cause.STALLED,
-     Cause.SUBMISSION_FAILED, Cause.INCOMPLETE, Cause.INTERRUPTED}
+    {Cause.NODE_LOST, Cause.PREEMPTED, Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK,
+     Cause.WORKER_CRASHED, Cause.DEVICE_FAILED, Cause.HEAD_LOST, Cause.STORAGE_UNAVAILABLE,
+     Cause.STALLED, Cause.SUBMISSION_FAILED, Cause.INCOMPLETE, Cause.INTERRUPTED}
 )  # fmt: skip
 _ENDED_BY_OPERATOR = frozenset(
     {Cause.STALLED, Cause.UNSCHEDULABLE, Cause.IMAGE_PULL, Cause.CONTAINER_CONFIG, Cause.CRASH_LOOP,
@@ -74,6 +75,7 @@ _MEANINGS = {
     Cause.PREEMPTED: "the scheduler of Kubernetes evicted a pod in favor of one with a higher "
     "priority",
     Cause.OUT_OF_MEMORY: "a pod used more memory than its limit, or its node ran out of memory",
+    Cause.OUT_OF_DISK: "a disk was full, or a pod used more disk space than it may",
     Cause.WORKER_CRASHED: "a worker process crashed repeatedly, often because it ran out of memory",
     Cause.DEVICE_FAILED: "a device, such as a GPU, failed, and no other node could run the step",
     Cause.HEAD_LOST: "the head pod, or the driver in it, was killed for an unknown reason",
@@ -105,6 +107,9 @@ _REMEDIES = {
     Cause.OUT_OF_MEMORY: "Request more memory: in `resources.memory` of a step with an actor pool, "
     "or in `cluster.workers.memory` for all other steps. Or let each new attempt request more with "
     "`retry.outOfMemory`. A smaller `batchSize` also reduces the memory of a pod.",
+    Cause.OUT_OF_DISK: "If the message names the output, free space there. On a cluster, request "
+    "enough disk space for the downloaded models in `cluster.ephemeralStorage`, so that pods run "
+    "on nodes that have it.",
     Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
     "failed rows in `errors`: the job then searches for the row, and the row becomes a failed row.",

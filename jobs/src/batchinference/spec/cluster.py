@@ -29,7 +29,7 @@ from batchinference.spec.pods import (
 )
 from batchinference.spec.profiles import Profiles
 from batchinference.spec.quantities import Cpus, HeadMemory, Memory, MemoryRequest
-from batchinference.spec.scheduling import Affinity, TopologySpreads
+from batchinference.spec.scheduling import Affinity, Topology, TopologySpreads
 from batchinference.spec.volumes import VolumeMounts, Volumes, check_mounts
 
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
@@ -180,6 +180,12 @@ class Cluster(SpecModel):
     starts when Kueue admits it."""
     queue_priority_class_name: QueueName | None = None
     """The WorkloadPriorityClass of the job in this queue."""
+    topology: Topology | None = None
+    """Where Kueue places the pods of steps with devices or memory requests."""
+    gang_scheduling: bool | None = None
+    """Whether the head and the minimum number of replicas of all steps start together or not at
+    all, as in a queue of Kueue. Requires that KubeRay uses Volcano, YuniKorn or KAI. By default,
+    replicas start one by one."""
     limits: Limits = Limits()
     """Limits on the resources of the job."""
     ray_start_params: Annotated[dict[GroupName, RayStartParams], Field(max_length=32)] = {}
@@ -188,8 +194,8 @@ class Cluster(SpecModel):
     idle_timeout: Duration | None = None
     """How long a worker must be idle before the autoscaler removes it. 60s by default."""
     termination_grace_period: GracePeriod | None = None
-    """The grace period of the pods before they are killed, at most 60s. 5s by default. Ray does not
-    need it, but sidecars may."""
+    """The grace period of the pods before they are killed, at most 60s. By default 5s for the head,
+    and 30s for workers, which commit their results in this time."""
     profiles: Profiles = {}
     """How pods request each `acceleratorType` and `custom` resource of the steps on this cluster,
     by name. `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU` (huawei.com/Ascend910)

@@ -144,6 +144,9 @@ def _spec() -> Schema:
     but the order of the steps matters.
     """
     spec = structural_schema(BatchInferenceSpec)
+    for section, name in (("retry", "maxAttempts"), ("ttl", "cluster")):
+        # a default of the API server would replace the default of the platform
+        del spec["properties"][section]["properties"][name]["default"]
     fixed = [name for name in spec["properties"] if name not in (*MUTABLE, "steps", "errors")]
     errors = spec["properties"]["errors"]["properties"]
     order = "self.steps.map(step, step.name) == oldSelf.steps.map(step, step.name)"

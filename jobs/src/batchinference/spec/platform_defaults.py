@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from batchinference.spec.arguments import check_json_value
 from batchinference.spec.base import SpecModel, Unique
 from batchinference.spec.cluster import ALL_GROUPS, Cluster, GroupName
+from batchinference.spec.durations import seconds_of
+from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
+from batchinference.spec.limits import Limits
+from batchinference.spec.quantities import MemoryRequest
+
+Section = TypeVar("Section", bound=SpecModel)
 
 
 class PatchedPod(SpecModel):
@@ -31,8 +37,57 @@ class Patch(SpecModel):
         return ALL_GROUPS in self.groups or group in self.groups
 
 
-class PlatformDefaults(Cluster):
-    """The chart value `defaults`: the settings of all jobs, in the form of `spec.cluster`."""
+class PlatformLimits(Limits):
+    """The limits of all jobs. The lower of a value of a job and its limit applies, and the limit if
+    the job has no value."""
 
+    deadlines: Deadlines = Deadlines()
+    ttl: Ttl = Ttl()
+    max_attempts: Annotated[int, Field(ge=1, le=100)] | None = None
+    ephemeral_storage: MemoryRequest | None = None
+    """Disk space of a pod."""
+
+
+class Lifecycle(NamedTuple):
+    """The sections of a job about its life."""
+
+    retry: Retry
+    deadlines: Deadlines
+    ttl: Ttl
+
+
+class PlatformDefaults(Cluster):
+    """The chart value `defaults`: the settings of all jobs, in the form of `spec.cluster`, and
+    `retry`, `deadlines` and `ttl` of `spec`."""
+
+    retry: Retry = Retry()
+    deadlines: Deadlines = Deadlines()
+    ttl: Ttl = Ttl()
+    limits: PlatformLimits = PlatformLimits()
     patches: Annotated[list[Patch], Field(max_length=16)] = []
     """Patches of the pods of all jobs. They are applied last."""
+
+    def complete(self, own: Lifecycle) -> Lifecycle:
+        """Return the sections of a job with the defaults and the limits of the platform."""
+        retry, limits = _with_defaults(own.retry, self.retry), self.limits
+        attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
+        return Lifecycle(
+            retry.model_copy(update={"max_attempts": attempts}),
+            _limited(_with_defaults(own.deadlines, self.deadlines), limits.deadlines),
+            _limited(_with_defaults(own.ttl, self.ttl), limits.ttl),
+        )
+
+
+def _with_defaults(own: Section, defaults: Section) -> Section:
+    """Return the defaults with the given values of a section of a job."""
+    given = {name: getattr(own, name) for name in own.model_fields_set}
+    given = {name: value for name, value in given.items() if value is not None}
+    return defaults.model_copy(update=given)
+
+
+def _limited(section: Section, limits: Section) -> Section:
+    """Return durations, each at most its limit. A duration without a value gets its limit."""
+    given = {name: getattr(limits, name) for name in limits.model_fields_set}
+    lower = {name: min(most, getattr(section, name) or most, key=seconds_of)
+             for name, most in given.items() if most is not None}  # fmt: skip
+    return section.model_copy(update=lower)

@@ -38,18 +38,12 @@ LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
 """Domains of labels and annotations with which BatchInference, KubeRay and Kueue select objects."""
-SCHEDULING_KEYS = (
-    "ray.io/gang-scheduling-enabled",
-    *(f"kueue.x-k8s.io/podset-{kind}-topology" for kind in ("required", "preferred")),
-    "kueue.x-k8s.io/podset-unconstrained-topology",
-)
-"""Labels and annotations of these domains that jobs may set: they only affect where pods run."""
 _RESERVED_KEY = "belongs to BatchInference, KubeRay or Kueue. Remove it"
 
 
 def _check_own_keys(values: dict[str, str]) -> dict[str, str]:
     for key in values:
-        if key.partition("/")[0] in RESERVED_DOMAINS and key not in SCHEDULING_KEYS:
+        if key.partition("/")[0] in RESERVED_DOMAINS:
             raise PydanticCustomError("key", f"'{{key}}' {_RESERVED_KEY}", {"key": key})
     return values
 

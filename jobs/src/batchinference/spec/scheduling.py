@@ -120,4 +120,16 @@ class TopologySpread(SpecModel):
     """The pods that are counted. By default, the pods of the attempt."""
 
 
+class Topology(SpecModel):
+    """Places, such as racks, in which Kueue starts pods that exchange data. Requires a queue with
+    topology-aware scheduling, and a job that does not scale."""
+
+    level: Key
+    """The label of nodes whose value is the same for nodes of one place."""
+    mode: Literal["Required", "Preferred"] | None = None
+    """With `Required`, the default, all pods of a replica start in one place, or all pods of a
+    worker group whose replicas have one pod. With `Preferred`, all pods of a group do if possible.
+    """
+
+
 TopologySpreads = Annotated[list[TopologySpread], *keyed("topologyKey", 8, "whenUnsatisfiable")]

@@ -312,7 +312,9 @@ class Controller:
         if isinstance(error, Unreachable):
             since = self.unreachable_since.setdefault(job.key, self.now())
             seconds = (self.now() - since).total_seconds()
-        status = status_after_create_error(job, str(error), seconds, self.now())
+        of_kueue = seconds is None and "kueue" in str(error)
+        queues = await self.api.local_queues(job.namespace) if of_kueue else ""
+        status = status_after_create_error(job, str(error), seconds, self.now(), queues)
         if status is not None:
             await self._write(job, status)
 

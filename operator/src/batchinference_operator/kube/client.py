@@ -13,6 +13,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from batchinference.rendering import (
+    HEAD_BUDGET,
     NAME_LABEL,
     RAY_API_VERSION,
     RAY_CLUSTER,
@@ -22,7 +23,7 @@ from batchinference.rendering import (
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
-from batchinference_operator.kube.errors import Unreachable, raise_for
+from batchinference_operator.kube.errors import Refused, Unreachable, raise_for
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
@@ -68,13 +69,16 @@ _NO_REPLICAS = {"replicas": 0, "minReplicas": 0, "maxReplicas": 0}
 _LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
+LOCAL_QUEUE = "LocalQueue"
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
     WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    LOCAL_QUEUE: ("/apis/kueue.x-k8s.io/v1beta2", "localqueues"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
     EVENT: ("/apis/events.k8s.io/v1", "events"),
     "Secret": ("/api/v1", "secrets"),
+    HEAD_BUDGET: ("/apis/policy/v1", "poddisruptionbudgets"),
     RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
     RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
     KIND: (f"/apis/{API_VERSION}", PLURAL),
@@ -236,7 +240,19 @@ class KubeClient:
             return ""
         raise_for(status, answer)
         found = [quota_message(body) for body in answer["items"]]
-        return next((message for message in found if message), "")
+        reason = next((message for message in found if message), "")
+        return reason + (await self.local_queues(namespace) if LOCAL_QUEUE in reason else "")
+
+    async def local_queues(self, namespace: str) -> str:
+        """Return a sentence with the LocalQueues of a namespace; empty if they cannot be read."""
+        try:
+            path = f"{path_of(LOCAL_QUEUE, namespace)}?limit={PAGE}"
+            status, answer = await self._request("GET", path)
+            raise_for(status, answer)
+        except Refused:
+            return ""
+        names = ", ".join(body["metadata"]["name"] for body in answer["items"])
+        return f". LocalQueues of the namespace: {names or 'none'}"
 
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""

@@ -146,6 +146,7 @@ async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def is_error(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
+    """Return whether an answer of the API server is this error."""
     return status == wanted and isinstance(answer, dict) and answer.get("reason") == reason
 
 

@@ -10,6 +10,7 @@ from batchinference.rendering import (
     Names,
     Owner,
     attempt_objects,
+    head_budget,
     token_secret,
 )
 from batchinference.spec import SpecError
@@ -52,8 +53,12 @@ def planning_status(job: JobView, names: Names, now: datetime) -> Status:
     return job.with_status(add_attempt(job.status, names)).build_status(update, now)
 
 
-def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Object:
-    """Return the Secret with the token. Its owner is the RayJob, which must exist first."""
+def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple[Object, ...]:
+    """Return the Secret with the token, and the PodDisruptionBudget of a head that is protected.
+
+    Their owner is the RayJob, which must exist first."""
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
-    token = config.token(job, owner.name)
-    return token_secret(job.namespace, names_of_last_attempt(job), token, reference)
+    names, token = names_of_last_attempt(job), config.token(job, owner.name)
+    secret = token_secret(job.namespace, names, token, reference)
+    budget = head_budget(job.namespace, names, reference)
+    return (secret, budget) if owner.head_protected else (secret,)

@@ -16,7 +16,7 @@ from batchinference_operator.reconcile.attempt_end import (
     memory_of_next_attempt,
     record_out_of_memory,
 )
-from batchinference_operator.reconcile.attempt_rendering import create_actions, render_token_secret
+from batchinference_operator.reconcile.attempt_rendering import create_actions, objects_of_ray_job
 from batchinference_operator.reconcile.attempt_start import (
     CREATE_RETRY_SECONDS,
     requeue_for_admission,
@@ -85,7 +85,7 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
     if actions.status is not None and not is_running(actions.status):
         return actions  # do not delay the end for a Secret that the API server may reject
     # the reconcile that creates the token Secret also sets startTime in the status
-    return replace(actions, create=(render_token_secret(job, ray_job, config),))
+    return replace(actions, create=objects_of_ray_job(job, ray_job, config))
 
 
 def _secret_missing(observed: Observed) -> bool:
@@ -170,10 +170,10 @@ def _with_details(
     """Return the phase and the summary with details about KubeRay, crashed pods or a silent
     driver."""
     if phase == Phase.STARTING and (undone := _undone_by_kuberay(observed, ray_job, now)):
-        message = (
-            f"KubeRay has not {undone} RayJob {ray_job.name}: it may be down, watch other "
-            "namespaces or lack permissions. See its log"
-        )
+        why = "it may be down, watch other namespaces or lack permissions. See its log"
+        if ray_job.multikueue:
+            why = "its queue is for MultiKueue, which does not copy its files. Use another queue"
+        message = f"KubeRay has not {undone} RayJob {ray_job.name}: {why}"
         return phase, Summary("KubeRayNotResponding", message)
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value

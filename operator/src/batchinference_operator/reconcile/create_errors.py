@@ -18,15 +18,20 @@ UNREACHABLE_SECONDS = 60.0
 
 
 def status_after_create_error(
-    job: JobView, error: str, unreachable_seconds: float | None, now: datetime
+    job: JobView,
+    error: str,
+    unreachable_seconds: float | None,
+    now: datetime,
+    local_queues: str = "",
 ) -> Status | None:
     """Return the status that reports why the objects of an attempt could not be created.
 
     `unreachable_seconds` is the time for which the API server has been unreachable; None if it
     rejected an object. The result is None if this time is less than UNREACHABLE_SECONDS.
+    `local_queues` is a sentence with the LocalQueues of the namespace.
     """
     if unreachable_seconds is None:
-        summary = Summary(Cause.REFUSED.value, f"{error}{_kueue_hint(job, error)}")
+        summary = Summary(Cause.REFUSED.value, f"{error}{_kueue_hint(job, error, local_queues)}")
     elif unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error}"
         summary = Summary(API_SERVER_UNAVAILABLE, message)
@@ -42,16 +47,17 @@ def has_create_error(job: JobView) -> bool:
     return ready.get("reason") in _CREATE_ERRORS
 
 
-def _kueue_hint(job: JobView, message: str) -> str:
+def _kueue_hint(job: JobView, message: str, local_queues: str) -> str:
     """Return how to fix a rejection of an autoscaler by Kueue; empty for other rejections.
 
     Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
     is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
     """
-    if "kueue" not in message or "autoscaling" not in message:
+    if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
         return ""
     if not (job.spec.get("cluster") or {}).get("queueName"):
-        return ". Kueue manages jobs without a queue: set spec.cluster.queueName to a LocalQueue"
+        fix = "set spec.cluster.queueName to a LocalQueue"
+        return f". Kueue manages jobs without a queue: {fix}{local_queues}"
     return (
         ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
         "spec.cluster.workers.min and max to the same number"

@@ -15,6 +15,7 @@ from batchinference.spec.job import CONTROLLER_NAME, KIND, OPERATOR_FIELDS
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.limits import Limits, lower_limits
 from batchinference.spec.phases import Phase
+from batchinference.spec.platform_defaults import Lifecycle, PlatformDefaults
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
@@ -112,15 +113,17 @@ class MutableSpec:
     limits: Limits
 
     @classmethod
-    def of(cls, spec: dict[str, Any], platform: Limits) -> MutableSpec:
+    def of(cls, spec: dict[str, Any], platform: PlatformDefaults) -> MutableSpec:
+        own = Lifecycle(
+            _parse_section(Retry, spec.get("retry")),
+            _parse_section(Deadlines, spec.get("deadlines")),
+            _parse_section(Ttl, spec.get("ttl")),
+        )
+        limits = _parse_section(Limits, (spec.get("cluster") or {}).get("limits"))
         return cls(
-            suspend=spec.get("suspend") is True,
-            retry=_parse_section(Retry, spec.get("retry")),
-            deadlines=_parse_section(Deadlines, spec.get("deadlines")),
-            ttl=_parse_section(Ttl, spec.get("ttl")),
-            limits=lower_limits(
-                _parse_section(Limits, (spec.get("cluster") or {}).get("limits")), platform
-            ),
+            spec.get("suspend") is True,
+            *platform.complete(own),
+            lower_limits(limits, platform.limits),
         )
 
 

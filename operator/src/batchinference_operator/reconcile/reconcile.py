@@ -32,7 +32,7 @@ from batchinference_operator.status.attempts import is_running
 def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     """Return the actions for a job."""
     job = observed.job
-    spec = MutableSpec.of(job.spec, config.defaults.limits)
+    spec = MutableSpec.of(job.spec, config.defaults)
     if job.deleting or not job.managed:
         return Actions()  # objects created for a job that is being deleted would be deleted too
     if job.finished:

@@ -20,19 +20,23 @@ from batchinference_operator.status.timestamps import unix_seconds
 
 
 def is_head(pod: Object) -> bool:
+    """Return whether a pod is the head of a RayCluster."""
     return bool(pod["metadata"]["labels"].get(NODE_TYPE_LABEL) == "head")
 
 
 def containers_of(status: Object) -> list[Object]:
+    """Return the statuses of all containers of a pod."""
     return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
 
 
 def is_gate(condition: Object) -> bool:
+    """Return whether a condition says that a scheduling gate holds the pod."""
     gated = condition.get("reason") == "SchedulingGated" and condition["status"] == "False"
     return gated and condition["type"] == "PodScheduled"
 
 
 def pod_ended_at(status: Object) -> float | None:
+    """Return when the last container ended; None while the pod runs."""
     if status.get("phase") not in ("Succeeded", "Failed"):
         return None
     ends = [

@@ -62,7 +62,14 @@ _POD_REASON_CAUSES = {
     "Preempting": Cause.PREEMPTED,
 }
 """Causes by `status.reason` of a pod."""
-_MEMORY_PRESSURE = "low on resource: memory"
+_SHORT_OF = {
+    Cause.OUT_OF_MEMORY: re.compile("low on resource: memory"),
+    Cause.OUT_OF_DISK: re.compile(
+        "low on resource: (ephemeral-storage|inodes)|ephemeral (local )?storage|EmptyDir volume"
+        "|DiskPressure"
+    ),
+}
+"""Messages of the kubelet about an evicted pod."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,7 @@ def problem_of(pod: Object) -> PodProblem | None:
 def disruption_of(pod: Object) -> Disruption | None:
     """Return the disruption of a pod or of one of its containers; None if there was none."""
     status = pod.get("status") or {}
-    found = _out_of_memory(status) or _evicted_or_preempted(status)
+    found = _out_of_resource(status) or _evicted_or_preempted(status)
     if found is None:
         return None
     cause, reason, at = found
@@ -177,9 +184,11 @@ def disruption_of(pod: Object) -> Disruption | None:
 _CauseMessageTime = tuple[Cause, str, float | None]
 
 
-def _out_of_memory(status: Object) -> _CauseMessageTime | None:
-    if _MEMORY_PRESSURE in status.get("message", ""):
-        return Cause.OUT_OF_MEMORY, status["message"], pod_ended_at(status) or None
+def _out_of_resource(status: Object) -> _CauseMessageTime | None:
+    message = status.get("message", "") if status.get("reason") == "Evicted" else ""
+    for cause, pattern in _SHORT_OF.items():
+        if pattern.search(message):
+            return cause, message, pod_ended_at(status) or None
     ray = [one for one in status.get("containerStatuses", []) if one["name"] in RAY_CONTAINERS]
     found = map(_oom_kill, ray)
     return next(((Cause.OUT_OF_MEMORY, message, at) for at, message in filter(None, found)), None)

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeGuard
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import (
     DEVICES_LABEL,
+    EVICTABLE,
     GENERATION,
     QUEUE_LABEL,
     RAY_CONTAINER,
@@ -80,6 +81,12 @@ def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
         memory = str(limits.get("memory", ""))
         if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):  # users may write any value
             yield bounded(group.get("groupName"), MAX_GROUP_NAME), memory
+
+
+def _is_head_protected(spec: Object) -> bool:
+    head = (spec.get("rayClusterSpec") or {}).get("headGroupSpec") or {}
+    metadata = (head.get("template") or {}).get("metadata") or {}
+    return (metadata.get("annotations") or {}).get(EVICTABLE) == "false"
 
 
 def _name_or_empty(value: object) -> str:
@@ -160,6 +167,8 @@ class RayJobView:
     yet."""
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
+    multikueue: bool
+    """Whether Kueue has given it to another cluster, which KubeRay here respects."""
     released_at: str
     """When Kueue was last asked to look at its gated pods; empty if it was not."""
     backstop: KubeRayDeadlines
@@ -172,6 +181,8 @@ class RayJobView:
     """Maximum GPUs of all its pods; None if its spec has no worker groups."""
     max_gpus_per_pod: int
     """GPUs of the largest pod."""
+    head_protected: bool
+    """Whether its head must not be evicted."""
     pod_creation_error: str
     """The API server's message if KubeRay cannot create pods, such as of a quota or a policy."""
 
@@ -201,6 +212,7 @@ class RayJobView:
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
+            multikueue=spec.get("managedBy") == "kueue.x-k8s.io/multikueue",
             released_at=_valid_time(body["metadata"].get("annotations") or {}, RELEASED),
             backstop=KubeRayDeadlines.in_spec(spec),
             suspend=bool(spec.get("suspend")) or _is_suspended(status),
@@ -208,6 +220,7 @@ class RayJobView:
             memory=tuple(_group_memory(spec)) if owner_uid(body, "BatchInference") else (),
             max_gpus=max_gpus,
             max_gpus_per_pod=max_gpus_per_pod,
+            head_protected=_is_head_protected(spec),
             pod_creation_error=truncate_message(_pod_creation_error(cluster)),
         )
 

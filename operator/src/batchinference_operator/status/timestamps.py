@@ -9,6 +9,7 @@ from batchinference.spec.times import time_of
 
 
 def to_rfc3339(now: datetime) -> str:
+    """Return a time in UTC as Kubernetes writes it."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -128,6 +128,7 @@ def read_lease(layout: Layout) -> Lease | None:
 
 
 def lease_in(place: Location) -> Lease | None:
+    """Return the lease in a file; None if the file does not exist."""
     return _parse_lease(place, place.read_if_exists())  # one request: each commit reads the lease
 
 
@@ -153,6 +154,7 @@ def check_unchanged(layout: Layout, lease: Lease | None) -> None:
 
 
 def another_run_has_begun(layout: Layout) -> BadOutput:
+    """Return the failure of a run that did not get the lease."""
     return BadOutput(
         f"another run has begun in write.path '{layout.output.uri}' while this one was being "
         "prepared: choose another path, or wait until that has ended"

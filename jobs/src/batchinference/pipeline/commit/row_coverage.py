@@ -66,7 +66,7 @@ def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
 
 def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the row ranges of all entries: first ids, ids after the last, and indexes of the
-    entries."""
+    entries (int64)."""
     counts = [len(entry.row_ranges) for entry in entries]
     flat = np.array(
         [edge for entry in entries for edges in entry.row_ranges for edge in edges], dtype=np.int64
@@ -88,7 +88,7 @@ def _keep_complete_rows(entries: list[ManifestEntry], held: RowSet) -> list[Mani
 
 def summed_shares(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of the rows of which the entries hold shares, and the sum of the shares of
-    each row."""
+    each row (int64)."""
     sums: dict[int, int] = defaultdict(int)
     for entry in entries:
         for file, row, share in entry.shares:

@@ -7,14 +7,14 @@ a block one after the other. So a call gets a whole block, and cuts it into batc
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from threading import Event, Lock
 from typing import Any
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.task_notes import retry_notes
 from batchinference.pipeline.row_batch import RowBatch
@@ -23,6 +23,11 @@ from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
 Run = Callable[[pa.Table], Iterator[pa.Table]]
 """The steps of a stage. It keeps measurements and batch sizes, so that each thread needs one."""
+_Batch = Future[list[pa.Table]]
+"""The results of a batch. Raises _Failed."""
+PART_SECONDS = 4.0
+"""A call that takes longer passes on what is done. When a job stops, its last part takes up to
+twice as long, which leaves time to commit it."""
 
 
 def concurrency_of_actors(stage: Stage) -> dict[str, Any]:
@@ -54,36 +59,66 @@ class ConcurrentBatches:
         self._threads = ThreadPoolExecutor(stage.concurrent_batches)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        """Yield the block after the steps, in the order of its rows."""
+        """Yield the block after the steps, in parts whose rows are in their order in the block."""
         if notes := retry_notes(self._name):  # the threads are in no task of Ray
             yield encode(RowBatch(notes=notes))
         starts = range(0, block.num_rows, self._rows)
         batches = (block.slice(start, self._rows) for start in starts)
-        running = deque(self._threads.submit(self._run, batch) for batch in batches)
+        running = [self._threads.submit(self._run, batch) for batch in batches]
         try:
-            while running:
-                done, error = running.popleft().result()
-                yield from done
+            for part in self._parts(running):
+                tables, error = _results(part)
+                if tables:
+                    yield concat(tables)
                 if error is not None:
                     raise error
         finally:
             for batch in running:
                 batch.cancel()
 
-    def _run(self, batch: pa.Table) -> tuple[list[pa.Table], Exception | None]:
-        """Return the results of a batch, up to an error, and the error."""
+    def _parts(self, running: list[_Batch]) -> Iterator[list[_Batch]]:
+        """Yield the batches that are done each PART_SECONDS, or after an error. Once `stopping` is
+        set, that is the last part."""
+        stops = False
+        while running and not stops:
+            stops = self._stopping.is_set()
+            done = wait(running, PART_SECONDS, FIRST_EXCEPTION).done
+            yield [batch for batch in running if batch in done]
+            running = [batch for batch in running if batch not in done]
+
+    def _run(self, batch: pa.Table) -> list[pa.Table]:
+        """Return the results of a batch. Raises _Failed."""
         if self._stopping.is_set():
-            return [], None
+            return []
         with self._lock:
             run = self._idle.pop() if self._idle else None
         run = run or self._make()
         done: list[pa.Table] = []
         try:
             done.extend(run(batch))
-        except Exception as error:  # noqa: BLE001 - raised after the results
-            return done, error
-        else:
-            return done, None
+        except Exception as error:
+            raise _Failed(done, error) from error
         finally:
             with self._lock:
                 self._idle.append(run)
+        return done
+
+
+class _Failed(Exception):
+    """A batch that has failed: its results up to the error."""
+
+    def __init__(self, done: list[pa.Table], error: Exception) -> None:
+        super().__init__(str(error))
+        self.done, self.error = done, error
+
+
+def _results(batches: list[_Batch]) -> tuple[list[pa.Table], Exception | None]:
+    """Return the results of batches that are done, and the first error."""
+    tables, first = list[pa.Table](), None
+    for batch in batches:
+        try:
+            tables += batch.result()
+        except _Failed as failed:
+            tables += failed.done
+            first = first or failed.error
+    return tables, first

@@ -25,7 +25,7 @@ from batchinference.pipeline.ray_compat import (
     bundle_in_time,
     bundle_whole_calls,
     has_dead_actors,
-    keep_read_blocks,
+    keep_blocks,
     start_late_bundle,
 )
 
@@ -161,9 +161,8 @@ class ControlCallback(ExecutionCallback):
     def before_execution_starts(self, executor: StreamingExecutor) -> None:
         operators, observed = [*(executor._topology or {})], self._execution
         for operator in operators:
+            keep_blocks(operator, of_reads=observed.sized_reads)
             bundle_whole_calls(operator)
-            if observed.sized_reads:
-                keep_read_blocks(operator)
         *_, last = operators
         bundle_in_time(last, observed.rows, observed.seconds)
 
@@ -174,7 +173,7 @@ class ControlCallback(ExecutionCallback):
         if observed.control.draining or any(has_dead_actors(state.op) for state in states):
             _drop_waiting(states)  # the next pass has new actors
         for state in states[-1:]:
-            start_late_bundle(state.op)
+            start_late_bundle(state.op, at_once=observed.control.draining)
 
 
 def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:

@@ -63,8 +63,8 @@ def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
 
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
-    """Return the number of tokens of each row, or the total length of its texts if these were not
-    prepared. Return None if none of the columns has texts."""
+    """Return the number of tokens of each row (int64), or the total length of its texts if these
+    were not prepared. Return None if none of the columns has texts."""
     texts = text_columns(table, columns)
     if not texts:
         return None

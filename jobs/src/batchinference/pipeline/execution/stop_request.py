@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from random import uniform
 from threading import Event, Thread
 
 from batchinference.pipeline.execution.crash_notes import forget_notes
 from batchinference.pipeline.ray_compat import has_flag, set_flag
+from batchinference.plan.groups import END_VARIABLE
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = (1.5, 2.5)
@@ -37,6 +39,11 @@ class StopRequest:
 
     def is_sent(self) -> bool:
         return has_flag(self._name)
+
+    def _stops(self) -> bool:
+        """Return whether this process must stop: by the request, or because its pod ends."""
+        file = os.environ.get(END_VARIABLE, "")
+        return (file != "" and Path(file).exists()) or self.is_sent()
 
     @contextmanager
     def watched(self) -> Iterator[Event]:
@@ -66,6 +73,6 @@ class StopRequest:
 
     def _poll(self, requested: Event, ended: Event) -> None:
         while not ended.wait(uniform(*POLL_SECONDS)):  # noqa: S311
-            if self.is_sent():
+            if self._stops():
                 requested.set()
                 return

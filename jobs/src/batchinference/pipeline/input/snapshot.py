@@ -186,6 +186,7 @@ def _serialized(schema: pa.Schema | None) -> bytes | None:
 
 
 def as_parquet(table: pa.Table) -> bytes:
+    """Return a table as the content of a Parquet file."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     return buffer.getvalue()

@@ -198,8 +198,8 @@ class ImagePages:
         self.first = current if current in self.numbers else self.numbers[0]
 
     def pixels(self, number: int, *, reduced: bool = False) -> np.ndarray:
-        """Return the pixels of a page. With `reduced`, a JPEG decoder may skip details that a
-        smaller size does not show."""
+        """Return the pixels of a page: height x width x channels. With `reduced`, a JPEG decoder
+        may skip details that a smaller size does not show."""
         is_cut = self._is_cut
         try:
             page = self._decoded(self._image, number, reduced=reduced)

@@ -80,7 +80,7 @@ class FileLayout:
                 yield directory, rows.slice(start, size)
 
     def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
-        """Yield the indexes, in the table, of the rows of each file."""
+        """Yield the indexes, in the table, of the rows of each file (int64)."""
         numbered = table.append_column(_INDEX, pa.array(np.arange(table.num_rows)))
         for _, rows in replace(self, columns=(_INDEX,)).split(numbered):
             yield rows.column(_INDEX).to_numpy()

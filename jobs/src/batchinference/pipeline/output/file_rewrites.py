@@ -276,10 +276,12 @@ def _may_fail_in_part(entry: ManifestEntry) -> bool:
 
 
 def size_of(entry: ManifestEntry) -> int:
+    """Return the bytes of the data files of an entry."""
     return sum(file.bytes for file in entry.files)
 
 
 def rows_of(entry: ManifestEntry) -> int:
+    """Return the number of rows that an entry has written."""
     return entry.counts.written
 
 

@@ -33,6 +33,7 @@ def unpacked(part: Location) -> bytes:
 
 
 def unreadable(part: Location, problem: object) -> BadOutput:
+    """Return the failure for a data file that cannot be read."""
     return BadOutput(
         f"write.path: '{part.uri}' cannot be read ({problem}). Read the file with another library"
     )

@@ -71,7 +71,7 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 
 
 def in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, rows: int | None) -> np.ndarray:
-    """Run a model on a batch in parts of `rows` rows and return the results for all rows.
+    """Run a model on a batch in parts of `rows` rows and return the results: rows x any shape.
 
     `rows` is the fixed batch size of the model; None if it accepts any batch size. The last part
     is padded to `rows` with copies of the last row.

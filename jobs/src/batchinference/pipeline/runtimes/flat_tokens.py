@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -17,8 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
-from transformers.utils.hub import cached_file
+from tokenizers import Tokenizer
 
 from batchinference.pipeline.runtimes.model_files import files_without_weights
 from batchinference.spec.models import SentenceTransformersModel, TransformersModel
@@ -27,6 +27,8 @@ FEATURES = IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
 _OPTIONS = {"add_special_tokens", "return_attention_mask", "return_token_type_ids"}
 """The options of a call of a tokenizer that this module implements."""
 _SAMPLE = "a"
+_FINGERPRINT = 16
+_REFUSED = "tokens that replicas cannot use: "
 _PROMPTS = "config_sentence_transformers.json"
 _NOT_FOR_TOKENS = ("backend", "max_length", "padding", "use_fast")
 """The options of a model that do not change the tokens of its texts before they are cut."""
@@ -112,6 +114,24 @@ class FlatTokens:
         return arrays
 
 
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A fast tokenizer as its file says, without the library, whose import takes longer than the
+    conversion of many texts. The library may load another tokenizer: then replicas `refuse` it."""
+
+    backend_tokenizer: Tokenizer
+    split_special_tokens: bool
+    model_input_names: Sequence[str] = FEATURES
+
+    @classmethod
+    def of(cls, folder: str) -> TokenizerFile | None:
+        """Return the tokenizer in a model's folder; None if it has no such file."""
+        file, settings = _file(folder, "tokenizer.json"), _settings(folder, "tokenizer_config.json")
+        if file is None:
+            return None
+        return cls(Tokenizer.from_file(file), bool(settings.get("split_special_tokens")))
+
+
 class FlatTokenizer:
     """Tokenizes texts, or pairs of texts, into flat arrays. Nothing is cut or padded. A `prefix`
     precedes each text."""
@@ -128,7 +148,8 @@ class FlatTokenizer:
     ) -> FlatTokenizer | None:
         """Return the tokenizer for a tokenizer of the library and the options of its calls; None if
         it is not a fast one, or if an option is not implemented here."""
-        if not is_plain(tokenizer) or set(options or ()) - _OPTIONS:
+        plain = isinstance(tokenizer, TokenizerFile) or is_plain(tokenizer)
+        if not plain or set(options or ()) - _OPTIONS:
             return None
         return cls(tokenizer, options, prefix)
 
@@ -147,23 +168,25 @@ class FlatTokenizer:
         ids = [encoding.ids for encoding in encodings]
         offsets = _offsets(ids)
         features = {IDS: _flat(ids, offsets)}
-        if self._wants(TYPES) and (len(texts) > 1 or any(self._sample(special=added).type_ids)):
+        if len(texts) > 1 or any(self._sample(special=added).type_ids):
             features[TYPES] = _flat((encoding.type_ids for encoding in encodings), offsets)
         return FlatTokens(features, offsets)
 
     def tokens(self, prepared: Prepared, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts with all features. They are those in `prepared`, unless these
-        are of another tokenizer, or some are absent."""
+        """Return the tokens of texts with the features of the tokenizer. They are those in
+        `prepared`, unless these are of another tokenizer, or some are absent."""
+        own = {name for name in prepared if name.startswith(self.fingerprint)}
+        refuse(prepared.keys() - own)
         known = {
-            name.removeprefix(self.fingerprint): column
-            for name, column in prepared.items()
-            if name.startswith(self.fingerprint) and not column.null_count
+            name.removeprefix(self.fingerprint): prepared[name]
+            for name in own
+            if not prepared[name].null_count
         }
         tokens = FlatTokens.of_columns(known) if IDS in known else self(*texts)
-        if not self._wants(TYPES) or TYPES in tokens.features:
-            return tokens
-        zeros = np.zeros_like(tokens.features[IDS])
-        return replace(tokens, features={**tokens.features, TYPES: zeros})
+        features = {IDS: tokens.features[IDS]}
+        if self._wants(TYPES):
+            features[TYPES] = tokens.features.get(TYPES, np.zeros_like(features[IDS]))
+        return replace(tokens, features=features)
 
     def prepare(self, *texts: Sequence[str]) -> dict[str, pa.ListArray]:
         """Return the tokens of texts as columns for `tokens`."""
@@ -190,10 +213,16 @@ class FlatTokenizer:
     def fingerprint(self) -> str:
         """A short text that differs if another tokenizer may give other tokens."""
         self._reset()
-        types, special = self._wants(TYPES), self._adds_special
-        settings = self.tokenizer.split_special_tokens, types, special, self._prefix
+        settings = self.tokenizer.split_special_tokens, self._adds_special, self._prefix
         content = f"{settings!r} {self._backend.to_str()}"
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        return hashlib.sha256(content.encode()).hexdigest()[:_FINGERPRINT]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a replica has other tokens than those of `prepare`."""
+        from batchinference.pipeline.ray_compat import has_flag
+
+        return has_flag(_REFUSED + self.fingerprint)
 
     @property
     def _adds_special(self) -> bool:
@@ -219,7 +248,7 @@ class FlatTokenizer:
 def pad(
     tokenizer: Any, tokens: FlatTokens, rows: np.ndarray, width: int, *, has_mask: bool
 ) -> dict[str, np.ndarray]:
-    """Return the features of some texts, padded to `width` tokens as by the tokenizer."""
+    """Return the features of some texts, rows x `width` (int64), padded as by the tokenizer."""
     fill = {
         IDS: tokenizer.pad_token_id,
         TYPES: tokenizer.pad_token_type_id,
@@ -231,6 +260,8 @@ def pad(
 
 def is_plain(tokenizer: Any) -> bool:
     """Return whether a tokenizer is a fast one whose calls its class has not changed."""
+    from transformers import PreTrainedTokenizerFast
+
     base, kind = PreTrainedTokenizerFast, type(tokenizer)
     return (
         issubclass(kind, base)
@@ -259,27 +290,67 @@ def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
     return np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1]))
 
 
-def load_preparation(model: TransformersModel | SentenceTransformersModel) -> FlatTokenizer | None:
-    """Return the tokenizer of a model. None if it cannot be loaded here, or does not give flat
-    tokens: then the replicas tokenize. They say what is wrong with a model, and do not use tokens
-    that differ from theirs."""
-    try:
-        folder = files_without_weights(model)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        if isinstance(model, SentenceTransformersModel):
-            return FlatTokenizer.of(tokenizer, prefix=_prompt(model, folder))
-    except Exception:  # noqa: BLE001 - libraries raise any error
-        return None
-    options = {name: x for name, x in model.options.items() if name not in _NOT_FOR_TOKENS}
-    return FlatTokenizer.of(tokenizer, options)
+def refuse(prepared: Iterable[str]) -> None:
+    """Make tasks prepare no more tokens like those in these columns, which a replica cannot use."""
+    for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
+        from batchinference.pipeline.ray_compat import put_note  # without a pool, nobody needs Ray
+
+        put_note(_REFUSED + fingerprint, "")
+
+
+def preparations(model: TransformersModel | SentenceTransformersModel) -> Iterator[FlatTokenizer]:
+    """Yield the tokenizers that may give the tokens of a model's texts. The first one is loaded the
+    fastest, and the others are needed if it is refused. There are none if the replicas must
+    tokenize, which also say what is wrong with a model."""
+    for load in (TokenizerFile.of, _of_library):
+        with suppress(Exception):  # libraries raise any error
+            folder = files_without_weights(model)
+            tokenizer = FlatTokenizer.of(load(folder), *_arguments(model, folder))
+            yield from [tokenizer] if tokenizer else []
+
+
+def _of_library(folder: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def _arguments(
+    model: TransformersModel | SentenceTransformersModel, folder: str
+) -> tuple[dict[str, Any], str]:
+    """Return the options of the calls of a model's tokenizer, and what precedes each text."""
+    if isinstance(model, SentenceTransformersModel):
+        return {}, _prompt(model, folder)
+    return {name: x for name, x in model.options.items() if name not in _NOT_FOR_TOKENS}, ""
 
 
 def _prompt(model: SentenceTransformersModel, folder: str) -> str:
     """Return the text that the library adds before each text."""
     if model.prompt is not None:
         return model.prompt
-    file = cached_file(folder, _PROMPTS, _raise_exceptions_for_missing_entries=False)
-    settings = json.loads(Path(file).read_text()) if file else {}
+    settings = _settings(folder, _PROMPTS)
     name = model.prompt_name or settings.get("default_prompt_name")
     prompt: str | None = (settings.get("prompts") or {}).get(name)
     return prompt or ""
+
+
+def _settings(folder: str, name: str) -> dict[str, Any]:
+    """Return the content of a JSON file of a model; nothing if it does not exist."""
+    file = _file(folder, name)
+    settings: dict[str, Any] = json.loads(Path(file).read_text()) if file else {}
+    return settings
+
+
+def _file(folder: str, name: str) -> str | None:
+    """Return the path of a file in a model's folder, or of a model of the Hub; None if it does not
+    exist."""
+    if Path(folder).is_dir():
+        path = Path(folder, name)
+        return str(path) if path.exists() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return str(hf_hub_download(folder, name))
+    except EntryNotFoundError:
+        return None

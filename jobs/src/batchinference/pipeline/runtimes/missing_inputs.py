@@ -37,7 +37,7 @@ class MissingInputs:
     failed: dict[int, Exception] = field(default_factory=dict)
 
     def computed(self, rows: int) -> np.ndarray:
-        """Return the indexes of the rows of a batch that the model computes."""
+        """Return the indexes of the rows of a batch that the model computes (int64)."""
         mask = np.ones(rows, dtype=bool)
         mask[[*self.skipped, *self.failed]] = False
         return np.flatnonzero(mask)

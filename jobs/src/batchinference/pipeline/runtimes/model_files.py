@@ -65,8 +65,8 @@ def resolve_place(
 ) -> str:
     """Return a local path for a path or s3:// source. Raises ModelLoad if nothing exists there.
 
-    Files on S3 are downloaded once per machine and shared by its replicas. Files whose names match
-    a pattern in `without` are not downloaded.
+    Files on S3 are downloaded once, and shared by the replicas with the same cache directory. Files
+    whose names match a pattern in `without` are not downloaded.
     """
     if not is_local(source):
         return str(_fetch(Location(source, storage), without))

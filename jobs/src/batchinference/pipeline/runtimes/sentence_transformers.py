@@ -22,6 +22,7 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     FlatTokens,
     Prepared,
     pad,
+    refuse,
 )
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.pipeline.runtimes.text_limits import (
@@ -80,6 +81,7 @@ class SentenceTransformersRuntime:
         if self._flat is not None and self._limit is not None:
             tokens = self._flat.tokens(prepared or {}, rows)
             return self._computed(self._flat, self._cut(self._flat, tokens, self._limit))
+        refuse(prepared or {})
         with computing():  # the library tokenizes, too: threads cannot share a tokenizer
             return self._embeddings(values, rows)
 

@@ -105,6 +105,7 @@ class Operand:
 
 
 def constant(value: Any) -> Operand:
+    """Return the operand for a constant of an expression."""
     scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value)
     return Operand(pc.scalar(scalar), scalar.type, value)
 
@@ -113,6 +114,7 @@ NULL = constant(None)
 
 
 def compute(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Return the values of an expression for the rows of a table."""
     return pads.dataset(table).to_table(columns={"result": expression}).column("result")
 
 

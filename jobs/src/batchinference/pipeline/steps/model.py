@@ -89,7 +89,7 @@ class ModelTransform(Transform):
             part = part.take(rows)
             prepared = {name: column.take(rows) for name, column in prepared.items()}
         run: Any = self._runtime
-        run = partial(run, prepared=prepared) if prepared else run
+        run = partial(run, prepared=prepared) if self._model.tokenized_inputs else run
         # an engine, or a server, takes the rows of several threads
         use = TURNS.preparing() if self._model.IN_PROCESS else OCCUPANCY.computing()
         with collect_warnings() as warnings, use:

@@ -175,6 +175,7 @@ def _with_columns(batch: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedAr
 
 
 def check_reserved(step: str, column: object) -> None:
+    """Raise JobFailure if a step returned a column with a reserved name."""
     if str(column).startswith(OWN_PREFIX):
         raise JobFailure(
             f"step '{step}' returned a column '{column}': names that begin with {OWN_PREFIX} are "

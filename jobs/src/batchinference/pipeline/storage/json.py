@@ -53,6 +53,7 @@ def verify_checksum(content: bytes) -> None:
 
 
 def damaged_state(place: Location) -> BadOutput:
+    """Return the failure for a state file that cannot be used."""
     return BadOutput(
         f"'{place.uri}' is missing, damaged or of another output, so the committed rows are "
         f"unknown. Restore it, or {START_OVER}"

@@ -313,6 +313,7 @@ class _GzipStream(io.RawIOBase):
 
 
 def delete_all(files: Iterable[Location]) -> None:
+    """Delete files in parallel. Raises the first error."""
     with ThreadPoolExecutor(DELETE_THREADS) as pool:
         list(pool.map(Location.delete, files))
 
@@ -333,6 +334,7 @@ def is_inside(relative: str) -> bool:
 
 
 def base_name(path: str) -> str:
+    """Return the last part of a path."""
     return PurePosixPath(path).name
 
 

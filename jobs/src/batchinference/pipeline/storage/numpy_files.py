@@ -110,7 +110,7 @@ def _is_readable(dtype: np.dtype[Any]) -> bool:
 
 
 def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by column name. Their headers have been checked."""
+    """Return the arrays of a file by column name, rows x any shape. Their headers were checked."""
     source.seek(0)
     loaded = np.load(source, allow_pickle=False)
     if isinstance(loaded, np.ndarray):

@@ -71,6 +71,7 @@ def _s3_region(storage: Storage) -> str | None:
 def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
     endpoint, region = _s3_endpoint(storage), _s3_region(storage)
     options: dict[str, Any] = {"anonymous": storage.anonymous, "allow_delayed_open": True}
+    options["proxy_options"] = _s3_proxy(endpoint)
     if endpoint:
         parts = urlsplit(endpoint)
         options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
@@ -79,6 +80,17 @@ def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
     if not storage.anonymous:
         options |= _s3_keys()
     return pafs.S3FileSystem(region=region or "us-east-1", **options)
+
+
+def _s3_proxy(endpoint: str | None) -> str | None:
+    """Return the proxy of the environment for an endpoint, by default that of AWS, if there is one.
+
+    Unlike the libraries of other stores, that of S3 does not read HTTPS_PROXY and NO_PROXY."""
+    from requests import utils
+
+    address = endpoint or "https://s3.amazonaws.com"
+    proxy = utils.get_environ_proxies(address).get(urlsplit(address).scheme)
+    return utils.prepend_scheme_if_needed(proxy, "http") if proxy else None
 
 
 def _s3_keys() -> dict[str, str | None]:
@@ -273,4 +285,5 @@ def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:
             options = {}
         case _:
             options = {"s3.endpoint": _s3_endpoint(storage), "s3.region": _s3_region(storage)}
+            options["s3.proxy-uri"] = _s3_proxy(options["s3.endpoint"])
     return {name: value for name, value in options.items() if value is not None}

@@ -207,8 +207,8 @@ class HttpModel(TextModel):
 
     @property
     def default_batch_size(self) -> int:
-        """Return few rows, because all batches in flight are computed to their end when a job is
-        stopped."""
+        """Return few rows, because a stopped job loses batches in flight that do not end
+        soon."""
         return 16
 
     @property

@@ -101,6 +101,7 @@ _GROUPS = {EMBEDDING: "the feature-extraction tasks", CLASSIFICATION: "the class
 
 
 def describe_tasks(tasks: tuple[str, ...]) -> str:
+    """Return the names of tasks, or of their group, for a message."""
     if tasks in _GROUPS:
         return _GROUPS[tasks]
     *others, last = tasks

@@ -251,6 +251,7 @@ def plain(options: Found) -> Found:
 
 
 def size_of(chunk: Chunk) -> int:
+    """Return the number of rows of a chunk."""
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 
 

@@ -78,6 +78,7 @@ class ImageReader(WholeFileReader):
         self._options = options
 
     def decode(self, content: bytes) -> np.ndarray:
+        """Return the pixels of an image file: height x width x channels."""
         return images.decode(content, self._options)
 
     def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:

@@ -83,11 +83,13 @@ def _json_texts(lines: list[bytes]) -> pa.Table:
 
 
 def text_rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:
+    """Yield the rows of a table of texts, as tuples."""
     for batch in table.to_batches(max_chunksize=ROWS):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def opened(content: bytes, compression: str) -> BinaryIO:
+    """Return the content of a file as a stream, decompressed."""
     file = io.BytesIO(content)
     return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if compression == "gzip" else file
 

@@ -41,7 +41,7 @@ _SIGLIP_TOKENS = {"padding": "max_length", "max_length": 64}
 """SigLIP was trained on texts padded to this length, and has no attention mask."""
 _WINDOWS_AT_ONCE = 1024
 """Windows of long texts whose tokens are in memory together."""
-Prepare = Callable[..., Iterator[tuple[np.ndarray, Any]]]
+Prepare = Callable[[Batch, Prepared | None], Iterator[tuple[np.ndarray, Any]]]
 
 
 class EncoderRuntime:
@@ -92,8 +92,7 @@ class EncoderRuntime:
     def _results_of(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray:
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
-        known = {"prepared": prepared} if prepared else {}
-        for rows, tensors in self._prepare(inputs, **known):
+        for rows, tensors in self._prepare(inputs, prepared):
             part = self._computed(to_model(tensors, self._model))
             if results is None:
                 results = np.empty((count, part.shape[1]), np.float32)

@@ -24,6 +24,7 @@ from PIL.Image import Resampling
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
 from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
+from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import to_device
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
@@ -85,7 +86,7 @@ def videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
 
 
 def evenly_spaced(total: int, count: int) -> np.ndarray:
-    """Return the indexes of `count` frames, evenly spaced over `total` frames."""
+    """Return the indexes of `count` frames, evenly spaced over `total` frames (int64)."""
     return np.linspace(0, total - 1, num=count).round().astype(np.int64)
 
 
@@ -217,7 +218,7 @@ class ImageInput:
         self._processor = image_processor(source, self._options)
         self._device = preparing_device(self._processor, self._options, source.device)
 
-    def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
+    def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
         values = images(inputs["image"])
         prepared = self._prepared_on_device(inputs["image"])
         if prepared is None:
@@ -272,7 +273,7 @@ class AudioInput:
         masks = getattr(self._extractor, "return_attention_mask", False)
         self._hears_padding = pads and not self._options.get("return_attention_mask", masks)
 
-    def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
+    def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
         rate = self._extractor.sampling_rate
         values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
         warn_of_cut_audio(values, self._extractor, self._options)
@@ -304,7 +305,7 @@ class VideoInput:
         self._count = int(count)
         self._processor = image_processor(source, self._options)
 
-    def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
+    def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
         values = [self._frames(video) for video in videos(inputs["video"])]
         yield (
             np.arange(len(values)),

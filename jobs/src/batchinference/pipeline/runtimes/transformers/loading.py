@@ -174,15 +174,18 @@ def check_options(options: Mapping[str, Any], known: set[str] | None) -> None:
 
 
 def tokenizer_options(tokenizer: Any) -> set[str] | None:
+    """Return the options that a tokenizer takes; None if it is not a plain one."""
     return _names(PreTrainedTokenizerFast.__call__) if is_plain(tokenizer) else None
 
 
 def image_processor_options(processor: Any) -> set[str]:
+    """Return the options that an image processor takes."""
     kind = type(processor)
     return set(kind.valid_kwargs.__annotations__) | _names(kind.__call__, kind.preprocess)
 
 
 def feature_extractor_options(extractor: Any) -> set[str]:
+    """Return the options that a feature extractor takes."""
     kind = type(extractor)
     return _names(kind.__call__, kind.pad) if hasattr(kind, "pad") else _names(kind.__call__)
 

@@ -76,19 +76,23 @@ class Batch:
 
 
 def text_rows(batch: Batch) -> list[Any]:
+    """Return the texts of a batch."""
     return texts(batch.inputs["text"])
 
 
 def image_rows(batch: Batch) -> list[Any]:
+    """Return the images of a batch as Pillow images."""
     return list(pillow_images(batch.inputs["image"]))
 
 
 def labeled_image_rows(batch: Batch) -> list[Any]:
+    """Return the images of a batch, each with the candidate labels."""
     labels = batch.model.candidate_labels
     return [{"image": image, "candidate_labels": labels} for image in image_rows(batch)]
 
 
 def audio_rows(batch: Batch) -> list[Any]:
+    """Return the samples of a batch at the rate of the model."""
     extractor = batch.pipeline.feature_extractor
     rates = batch.inputs.get("sampling_rate")
     samples = audio_samples(batch.inputs["audio"], rates, extractor.sampling_rate)
@@ -98,6 +102,7 @@ def audio_rows(batch: Batch) -> list[Any]:
 
 
 def unchanged(result: Any) -> Any:
+    """Return a result as the pipeline gave it."""
     return result
 
 
@@ -137,6 +142,7 @@ def _png(image: Image.Image) -> bytes:
 
 
 def transcript(result: Any) -> Any:
+    """Return the text of a result of speech recognition."""
     return result["text"]
 
 

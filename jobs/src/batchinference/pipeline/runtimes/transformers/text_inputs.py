@@ -23,6 +23,7 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     FlatTokens,
     Prepared,
     pad,
+    refuse,
 )
 from batchinference.pipeline.runtimes.text_limits import (
     check_length,
@@ -47,7 +48,7 @@ of the model has nearly all of them."""
 
 
 def buckets(lengths: Sequence[int] | np.ndarray, most_tokens: int | None) -> list[np.ndarray]:
-    """Return groups of row numbers, sorted by length.
+    """Return groups of row numbers (int64), sorted by length.
 
     The number of rows in a group times its longest length is at most `most_tokens`. A row that
     exceeds this limit is alone in its group. Without `most_tokens`, one group holds all rows in
@@ -149,6 +150,7 @@ class Tokens:
         if flat is not None:
             tokens, has_mask = flat.tokens(prepared or {}, *texts), flat.has_mask
         else:
+            refuse(prepared or {})
             tokens = self._of_library(texts, truncation=False, verbose=False, **options)
             has_mask = MASK in tokens.features
         if long := self.limit.check(tokens.lengths.tolist()):
@@ -199,6 +201,7 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> BatchEncoding:
 
 
 def texts(values: Iterable[Any]) -> list[str]:
+    """Return the values as a list. Raises TypeError if one is not a text."""
     for value in values:
         if not isinstance(value, str):
             raise TypeError(f"expected text, got {type(value).__name__}")
@@ -234,7 +237,7 @@ class TextInput:
         return token
 
     def __call__(
-        self, inputs: Batch, prepared: Prepared | None = None
+        self, inputs: Batch, prepared: Prepared | None
     ) -> Iterator[tuple[np.ndarray, Any]]:
         columns = (texts(inputs[name]) for name in self._names)
         yield from self._tokens.batches(*columns, prepared=prepared)

@@ -23,25 +23,19 @@ _MAX_TOKENS = 16
 """The number of tokens that vLLM generates by default."""
 
 
-def fitted(model: VllmModel, row: Row) -> tuple[Row, int]:
-    """Return the row with a text that fits the model, and the number of tokens that were cut.
+def fitted(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
+    """Return the inputs of a row's prompt with a text that fits the model, and the number of tokens
+    that were cut.
 
     Raises TextTooLong if the template alone is too long."""
     if model.too_long not in ("truncate", "truncateLeft"):
-        return row, 0
+        return texts, 0
     limit = _limit_of_row(model, row)
-    given = texts_of_row(model, row)
-    given = with_messages(model, given) if model.is_chat else given
+    given = with_messages(model, texts) if model.is_chat else texts
     values, _, cut = limit.fitted(
         given, lambda part: _prompt(model, limit.tokenizer, part), special=not model.is_chat
     )
-    return ({**row, **values}, cut) if cut else (row, 0)
-
-
-def texts_of_row(model: VllmModel, row: Mapping[str, Any]) -> Row:
-    """Return the inputs of a row that belong to its prompt."""
-    others = model.parameter_inputs
-    return {name: value for name, value in row.items() if name not in others}
+    return ({**texts, **values}, cut) if cut else (texts, 0)
 
 
 def _limit_of_row(model: VllmModel, row: Row) -> PromptLimit:

@@ -56,7 +56,7 @@ def _logprob_of(found: Any) -> dict[str, Any]:
 
 
 def vector_of(output: Any) -> np.ndarray:
-    """Return the numbers of a row: its embedding, or what a classifier computes for each label."""
+    """Return the numbers of a row (float32): its embedding, or the result for each label."""
     return np.asarray(output.outputs.data.float().cpu().numpy())
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import EngineDied
@@ -14,12 +14,13 @@ from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of
 from batchinference.pipeline.runtimes.vllm.checks import apply_template, parameters_of_row
 from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
-from batchinference.pipeline.runtimes.vllm.prompts import fitted, texts_of_row
+from batchinference.pipeline.runtimes.vllm.prompts import fitted
 from batchinference.pipeline.runtimes.vllm.results import labels_of, texts_of, vector_of
 from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
 
 Row = Mapping[str, Any]
+_Made = TypeVar("_Made")
 _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens")
 
 
@@ -42,6 +43,8 @@ class VllmRuntime:
         document = model.model_dump_json(by_alias=True)
         self._engine = engine_of(document, has_devices=device.kind != "cpu")
         self._inlined = ImageInliner(model)
+        self._in_prompt = [name for name in model.inputs if name not in model.parameter_inputs]
+        self._has_row_parameters = bool(model.row_parameters)
 
     def __call__(self, inputs: dict[str, Any]) -> list[Any]:
         """Return one result per row, with an exception in place of the result of a failed row.
@@ -54,34 +57,36 @@ class VllmRuntime:
         asked = [request[:3] for request in requests if isinstance(request, Request)]
         answers = iter(self._engine.submit(asked).result())
         return [
-            self._result(next(answers)) if isinstance(request, Request) else request
+            self._or_error(self._result, next(answers)) if isinstance(request, Request) else request
             for request in requests
         ]
 
     def _requests(self, inputs: dict[str, Any]) -> list[Request | Exception]:
         """Return the request of each row, or the row's error."""
         if self._model.images:
-            return list(self._engine.threads.map(self._request, rows_of(inputs)))
+            return list(self._engine.threads.map(self._request_or_error, rows_of(inputs)))
         with self._engine.turn:
-            return [self._request(row) for row in rows_of(inputs)]
+            return [self._request_or_error(row) for row in rows_of(inputs)]
 
-    def _request(self, row: dict[str, Any]) -> Request | Exception:
-        """Return the request of a row, or the row's error."""
+    def _request_or_error(self, row: dict[str, Any]) -> Request | Exception:
+        return self._or_error(self._request, row)
+
+    def _request(self, row: dict[str, Any]) -> Request:
+        if self._model.task == "score":
+            return Request(*self._engine.prompt_of_pair(*_pair(row)), None, 0)
+        own = self._has_row_parameters
+        parameters = parameters_of_row(self._model, row) if own else self._engine.parameters
+        name = self._model.adapter
+        adapter = self._engine.adapter(plain(row[name])) if name else None
+        texts, cut = fitted(self._model, row, {name: row[name] for name in self._in_prompt})
+        return Request(self._prompt(texts), parameters, adapter, cut)
+
+    def _or_error(self, function: Callable[[Any], _Made], given: Any) -> _Made | Exception:
+        """Return what a function makes of something of a row, or the row's error."""
         try:
-            if self._model.task == "score":
-                return Request(*self._engine.prompt_of_pair(*_pair(row)), None, 0)
-            parameters = self._parameters(row)
-            name = self._model.adapter
-            adapter = self._engine.adapter(plain(row[name])) if name else None
-            row, cut = fitted(self._model, row)
-            return Request(self._prompt(texts_of_row(self._model, row)), parameters, adapter, cut)
+            return function(given)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types
             return self._explained(_row_error(error))
-
-    def _parameters(self, row: Row) -> Any:
-        if not self._model.row_parameters:
-            return self._engine.parameters
-        return parameters_of_row(self._model, row)
 
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
@@ -94,18 +99,12 @@ class VllmRuntime:
         return {"prompt": apply_template(model, self._engine.processor, messages), **images}
 
     def _result(self, answer: Any) -> Any:
-        """Return the result of a row from the engine's answer or exception, or the row's error."""
-        try:
-            if isinstance(answer, BaseException):
-                raise answer
-            return self._value(answer)
-        except Exception as error:  # noqa: BLE001 - the engine raises many types
-            return self._explained(_row_error(error))
-
-    def _value(self, output: Any) -> Any:
+        """Return the result of a row from the engine's answer. Raises it if it is an exception."""
+        if isinstance(answer, BaseException):
+            raise answer
         if self._model.task == "generate":
-            return texts_of(self._model, output)
-        numbers = vector_of(output)
+            return texts_of(self._model, answer)
+        numbers = vector_of(answer)
         if self._model.task == "classify":
             return labels_of(self._model, numbers, self._engine.labels)
         return numbers if self._model.task == "embed" else numbers.reshape(())[()]

@@ -42,7 +42,7 @@ def restarted(job: BatchInference) -> BatchInference:
             "--restart: write.mode append keeps the rows of earlier runs (append). Set write.mode "
             "to overwrite to replace all of them, or resume to false to repeat an unfinished run"
         )
-    errors = job.spec.errors.model_copy(update={"retry": False})
+    errors = job.spec.errors.model_copy(update={"retry_failed_rows": False})
     return changed(
         job, resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
     )

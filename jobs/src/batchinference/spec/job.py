@@ -32,7 +32,7 @@ MAX_NAME = 40
 
 OPERATOR_FIELDS = ("suspend", "priority", "retry", "deadlines", "ttl", "managedBy")
 """Fields that only the operator reads. The job file of the driver does not contain them."""
-MUTABLE = ("resume", "cluster", "suspend", "priority", "retry", "deadlines", "ttl")
+MUTABLE = ("cluster", "suspend", "priority", "retry", "deadlines", "ttl")
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
@@ -103,8 +103,9 @@ class BatchInferenceSpec(SpecModel):
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
     """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
     resume: bool = True
-    """Whether a run resumes an earlier run with the same output: committed rows are not read again.
-    If false, an unfinished output starts over."""
+    """Whether committed rows of an unfinished output are kept. If false, the output starts over:
+    once for a BatchInference, whose later attempts resume its own rows, and in each run of a job
+    file."""
     cluster: Cluster = Cluster()
     """Settings that only a cluster uses."""
     suspend: bool = False

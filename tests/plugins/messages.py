@@ -106,7 +106,7 @@ def _read(file: Path) -> Golden:
 
 
 def _write(file: Path, tests: Golden) -> None:
-    """Replace all cases of each test that ran, and drop the tests that were deleted."""
+    """Replace all cases of each test that ran."""
     golden = {
         module: {**_read(file).get(module, {}), **tests.get(module, {})}
         for module in sorted({*_read(file), *tests})

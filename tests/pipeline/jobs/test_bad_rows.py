@@ -20,7 +20,6 @@ from batchinference.pipeline.execution.isolation import CrashNote
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.pipeline.row_batch import pack_id
 from batchinference.spec.report import JobState
-from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
 from support.outputs.rows import rows_of
@@ -212,19 +211,19 @@ def test_storage_error_is_not_attributed_to_a_row(
     )
 
 
-@pytest.mark.parametrize(("name", "source"), [("own", "deaths_of"), ("read", "deaths_in_reading")])
 def test_a_process_that_dies_is_reported_with_its_step_and_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, messages: Messages
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: Any, **__: Any) -> None:
         raise WorkerCrashed("a process died")
 
-    note = CrashNote(name, ((pack_id(0, 2), pack_id(0, 5)),))
-    monkeypatch.setattr(job_module, source, lambda run: [(note,)])
+    note = CrashNote("own", ((pack_id(0, 2), pack_id(0, 5)),))
+    monkeypatch.setattr(job_module, "deaths_of", lambda run: [(note,)])
     monkeypatch.setattr(job_module, "check_errors", die)
     run = run_in_process(job(tmp_path, {"maxRows": 3}))
+    place = f"step 'own' on rows 2 to 4 of {tmp_path}/in/a.txt"
     assert run.report.reason == "WorkerCrashed"
-    messages.check(run.report.message)
+    assert run.report.message == f"a process died. The process died in {place}"
 
 
 def test_unreadable_or_unwritable_note_is_ignored(

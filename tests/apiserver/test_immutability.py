@@ -22,7 +22,7 @@ from support.tiers import examples
 
 Document = dict[str, Any]
 
-WORDS = "cannot be changed, because it defines the rows"
+WORDS = "cannot be changed. Create a new"
 FULL = full_document()
 
 
@@ -139,7 +139,6 @@ def test_metadata_can_be_changed(namespace: Namespace) -> None:
 
 
 CHANGEABLE = [
-    ("spec.resume", False),
     ("spec.suspend", True),
     ("spec.priority", 7),
     ("spec.retry", {"maxAttempts": 5, "onCause": {"Application": "Retry"}}),

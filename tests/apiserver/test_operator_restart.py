@@ -14,7 +14,7 @@ from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import stamp
 from support.servers.api_server import Namespace
 
-COUNTS = {"read": 10, "written": 10, "failed": 0, "filtered": 0}
+COUNTS = {"read": 10, "written": 10, "failed": 0, "filtered": 0, "warned": 0}
 
 
 def test_restart_after_config_map_resumes_creation_with_new_defaults(

@@ -89,7 +89,7 @@ class Job:
         kept = {n for n, _ in rows} | set(errors)
         # rows without output rows count as filtered
         return {"read": ROWS, "written": rows.total(), "failed": errors.total(),
-                "filtered": ROWS - len(kept)}  # fmt: skip
+                "filtered": ROWS - len(kept), "warned": 0}  # fmt: skip
 
     def document(self) -> Document:
         return document(

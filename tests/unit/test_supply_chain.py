@@ -65,6 +65,16 @@ def test_packages_of_the_images_have_wheels_for_both_architectures(lock: str) ->
             assert any(machine in name or "-any." in name for name in wheels), package["name"]
 
 
+def test_page_names_the_versions_and_the_driver_of_the_images() -> None:
+    """CUDA 13 needs the driver R580."""
+    versions = {one["name"]: one["version"] for one in locked(LOCKS[1])}
+    cuda = ".".join(versions["cuda-toolkit"].split(".")[:2])
+    page = (ROOT / "docs/cluster-install.md").read_text()
+    assert f"PyTorch {versions['torch']} for CUDA {cuda} | R580 or later |" in page
+    assert f"with vLLM {versions['vllm']} | R580 or later |" in page
+    assert cuda.startswith("13.")
+
+
 def needed_by(lock: str, names: set[str]) -> set[str]:
     """Return the names of the packages that these packages need on Linux, with all extras."""
     packages = tomllib.loads((ROOT / lock).read_text())["package"]

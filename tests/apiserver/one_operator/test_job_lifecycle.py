@@ -61,7 +61,7 @@ def test_succeeded_job_releases_its_cluster(running: SimulatedJob) -> None:
     }
     running.report("running", progress=progress)
     soon("new figures", lambda: running.body["status"]["progress"] == progress)
-    counts = {"read": 1000, "written": 990, "failed": 4, "filtered": 6}
+    counts = {"read": 1000, "written": 990, "failed": 4, "filtered": 6, "warned": 0}
     running.report("succeeded", counts=counts, progress={"rows": 1000, "percent": 100})
     running.write_ray_job_status("Complete", "SUCCEEDED", endTime=stamp())
     status = running.status("Succeeded", "Succeeded")

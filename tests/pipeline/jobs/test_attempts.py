@@ -82,6 +82,7 @@ class TestTooManyBadRows:
         assert refused.report.reason == "BadInput"
         messages.check(refused.report.message)
         job["spec"]["resume"] = False
+        job["metadata"]["uid"] = "uid-of-a-new-job"
         run = run_in_process(job)
         assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (41, 41, 0, 0))
         assert texts(tmp_path / "out") == sorted([*TEXTS, "good now"])

@@ -37,6 +37,7 @@ from batchinference.pipeline.ray_compat import (
     bundle_whole_calls,
     errors_of_blocks,
     keep_blocks,
+    prompt_waits,
     start_late_bundle,
     whole_call,
 )
@@ -63,6 +64,21 @@ def test_errors_of_blocks_are_recorded_whatever_is_logged() -> None:
     assert errors == [error]
     assert streaming_executor_state.logger is before
     assert context.max_errored_blocks == limit
+
+
+def test_ended_tasks_are_noticed_while_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = list[tuple[int, float]]()
+    monkeypatch.setattr(
+        "ray.wait", lambda tasks, **given: waits.append((given["num_returns"], given["timeout"]))
+    )
+    with prompt_waits():
+        module: Any = streaming_executor_state
+        assert module.ray.ObjectRef is ObjectRef
+        limit = module.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S
+        module.ray.wait(["a", "b"], num_returns=2, fetch_local=False, timeout=limit)
+    assert waits == [(1, limit), (2, ray_compat.GATHER_SECONDS)]
+    assert limit > ray_compat.GATHER_SECONDS
+    assert module.ray is ray_compat.ray
 
 
 def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,19 +228,25 @@ def test_call_of_an_actor_starts_with_a_batch_although_it_gets_all_rows(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "of_reads", "kept"),
+    ("kind", "name", "rows", "of_reads", "kept"),
     [
-        (MapOperator, "ReadRows", True, True),
-        (MapOperator, "ReadRows", False, False),
-        (MapOperator, "MapBatches(a)", True, False),
-        (ActorPoolMapOperator, "MapBatches(a)", False, True),
+        (MapOperator, "ReadRows", None, True, True),
+        (MapOperator, "ReadRows", None, False, False),
+        (MapOperator, "MapBatches(a)", None, True, False),
+        (ActorPoolMapOperator, "MapBatches(a)", None, False, True),
+        (ActorPoolMapOperator, "MapBatches(a)", whole_call(3), False, True),
+        (ActorPoolMapOperator, "MapBatches(a)", 3, False, False),
     ],
-    ids=["reads", "reads without sizes", "task", "pool"],
+    ids=["reads", "reads without sizes", "task", "pool", "whole calls", "batches"],
 )
-def test_blocks_are_passed_on_at_once(kind: type, name: str, of_reads: bool, kept: bool) -> None:
+def test_blocks_are_passed_on_at_once(
+    kind: type, name: str, rows: int | None, of_reads: bool, kept: bool
+) -> None:
     size = OutputBlockSizeOption.of(target_max_block_size=1 << 30)
     read = BlockMapTransformFn(lambda blocks, _: blocks, output_block_size_option=size)
-    operator = Mock(spec=kind, get_map_transformer=lambda: MapTransformer([read]))
+    queue = RebundleQueue(EstimateSize(rows))
+    transformer = MapTransformer([read])
+    operator = Mock(spec=kind, _block_ref_bundler=queue, get_map_transformer=lambda: transformer)
     operator.name = name
     keep_blocks(operator, of_reads=of_reads)
     blocks = [pa.table({"n": [1]}), pa.table({"n": [2, 3]})]

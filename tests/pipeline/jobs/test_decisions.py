@@ -127,6 +127,20 @@ def test_decision_for_files_without_resume(found: OutputState, mode: str, expect
     check(CONTINUE if expected == Action.RESUME else expected, found, mode, resume=False)
 
 
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        ("team/job (uid-1)", Action.RESUME),
+        ("team/job (uid-2)", CONTINUE),
+        ("job on laptop", CONTINUE),
+    ],
+)
+def test_resource_starts_over_once(job: str, expected: Action) -> None:
+    assert UNFINISHED.lease is not None
+    lease = replace(UNFINISHED.lease, job=job if "uid-2" not in job else "team/job (uid-1)")
+    check(expected, replace(UNFINISHED, lease=lease), "error", resume=False, job=job)
+
+
 @table_of(CASES)
 def test_decision_for_files_with_retry(found: OutputState, mode: str, expected: object) -> None:
     """A complete output is retried even if the mode is overwrite."""

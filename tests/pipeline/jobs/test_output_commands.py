@@ -109,7 +109,7 @@ def test_report_and_log_of_the_last_run(output: str) -> None:
     shown = invoke_without_ray("report", output)
     assert "rows    4 read, 2 written, 2 failed" in shown.stdout
     data = json.loads(invoke_without_ray("report", output, "-o", "json").stdout)
-    assert data["counts"] == {"read": 4, "written": 2, "failed": 2, "filtered": 0}
+    assert data["counts"] == {"read": 4, "written": 2, "failed": 2, "filtered": 0, "warned": 0}
     assert "demo: succeeded" in invoke_without_ray("logs", output).stdout
     (log,) = invoke_without_ray("logs", output, "--list").stdout.split()
     assert Path(log).is_file()

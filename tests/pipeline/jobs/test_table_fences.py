@@ -71,6 +71,7 @@ def test_driver_killed_after_its_commit_leaves_proof(
         "written": 2,
         "failed": 1,
         "filtered": 0,
+        "warned": 0,
     }
     assert table.proven()
     assert not (table.output / "_batchinference" / "staged").exists()

@@ -130,7 +130,10 @@ def test_a_change_takes_effect_in_the_next_attempt(change: str) -> None:
     loop = ReconcileLoop(retry={**AT_ONCE})
     loop.run()
     if change == "job":
-        loop.spec |= {"resume": False, "cluster": {"image": "new:2", "workers": {"memory": "9Gi"}}}
+        loop.spec |= {
+            "errors": {"maxRows": 3},
+            "cluster": {"image": "new:2", "workers": {"memory": "9Gi"}},
+        }
         loop.generation = 2
     else:
         defaults = loop.config.defaults.model_copy(update={"image": "new:2"})
@@ -149,7 +152,7 @@ def test_a_change_takes_effect_in_the_next_attempt(change: str) -> None:
     mounted = [one.get("configMap") for one in head["volumes"]]
     assert {"name": config_map["metadata"]["name"]} in mounted
     file = parse_one(config_map["data"]["job.yaml"]).spec
-    assert (file.resume, file.cluster.image) == (change != "job", "new:2")
+    assert (file.errors.max_rows, file.cluster.image) == (3 if change == "job" else None, "new:2")
     (container,) = workers["containers"]
     memory = "9Gi" if change == "job" else "4Gi"
     assert (container["image"], container["resources"]["limits"]["memory"]) == ("new:2", memory)

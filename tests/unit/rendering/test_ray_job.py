@@ -151,7 +151,7 @@ def test_attempts_have_their_own_ray_job_and_token() -> None:
 
 def test_each_attempt_has_its_own_immutable_config_map() -> None:
     """The spec may change after the ConfigMap was created and before the RayJob is."""
-    jobs = (job("j"), 1), (job("j"), 2), (job("j", resume=False), 2)
+    jobs = (job("j"), 1), (job("j"), 2), (job("j", errors={"maxRows": 3}), 2)
     attempts = [render(one, attempt=number) for one, number in jobs]
     names = [one.config_map["metadata"]["name"] for one in attempts]
     assert [name.rpartition("-")[0] for name in names] == [f"j-{UID[:8]}-{n}" for n in (1, 2, 2)]

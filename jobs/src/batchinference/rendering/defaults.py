@@ -35,7 +35,8 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     _check(cluster)
     if isinstance(defaults, PlatformDefaults):
         raise_for_problems(_volumes_of_patches(job.spec.cluster, defaults.patches))
-        cluster = _with_limited_storage(cluster, defaults.limits.ephemeral_storage)
+        if (most := defaults.limits.ephemeral_storage) is not None:
+            cluster = _with_limited_storage(cluster, most)
         sections = Lifecycle(job.spec.retry, job.spec.deadlines, job.spec.ttl)
         spec = job.spec.model_copy(update=defaults.complete(sections)._asdict())
         job = job.model_copy(update={"spec": spec})
@@ -60,15 +61,12 @@ def _without_images(defaults: Cluster) -> Cluster:
     return defaults.model_copy(update={"profiles": profiles})
 
 
-def _with_limited_storage(cluster: Cluster, most: str | None) -> Cluster:
-    if most is None:
-        return cluster
-    head = cluster.head
-    if head.ephemeral_storage is not None:
-        smaller = smaller_memory(head.ephemeral_storage, most)
-        head = head.model_copy(update={"ephemeral_storage": smaller})
-    smaller = smaller_memory(cluster.ephemeral_storage, most)
-    return cluster.model_copy(update={"head": head, "ephemeral_storage": smaller})
+def _with_limited_storage(cluster: Cluster, most: str) -> Cluster:
+    given, head = cluster.ephemeral_storage, cluster.head
+    of_head = smaller_memory(head.ephemeral_storage or given, most)
+    limited = head.model_copy(update={"ephemeral_storage": of_head})
+    update = {"head": limited, "ephemeral_storage": smaller_memory(given, most)}
+    return cluster.model_copy(update=update)
 
 
 def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Problem]:

@@ -188,4 +188,4 @@ def _rule(field: str, rule: str) -> Schema:
 
 
 OWNERS = ("self", "oldSelf")
-_IMMUTABLE = "cannot be changed, because it defines the rows: create a new BatchInference"
+_IMMUTABLE = "cannot be changed. Create a new BatchInference"

@@ -32,7 +32,7 @@ MAX_NAME = 40
 
 OPERATOR_FIELDS = ("suspend", "priority", "retry", "deadlines", "ttl", "managedBy")
 """Fields that only the operator reads. The job file of the driver does not contain them."""
-MUTABLE = ("resume", "cluster", "suspend", "priority", "retry", "deadlines", "ttl")
+MUTABLE = ("cluster", "suspend", "priority", "retry", "deadlines", "ttl")
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
@@ -103,8 +103,9 @@ class BatchInferenceSpec(SpecModel):
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
     """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
     resume: bool = True
-    """Whether a run resumes an earlier run with the same output: committed rows are not read again.
-    If false, an unfinished output starts over."""
+    """Whether committed rows of an unfinished output are kept. If false, the output starts over:
+    once for a BatchInference, whose later attempts resume its own rows, and in each run of a job
+    file."""
     cluster: Cluster = Cluster()
     """Settings that only a cluster uses."""
     suspend: bool = False
@@ -132,14 +133,14 @@ class BatchInferenceSpec(SpecModel):
                 message = "'{name}' is reserved as the name of a step. Choose another name"
                 raise PydanticCustomError("step_name", message, {"name": step.name})
             if step.label_from_path and self.read.path_name != "path":
-                fix = f"rows of {self.read.format} come from no file. Remove labelFromPath"
+                fix = f": rows of {self.read.format} come from no file. Remove labelFromPath"
                 if isinstance(self.read, ReadFiles):
-                    fix = "set read.options.includePaths to true"
+                    fix = ". Set read.options.includePaths to true"
                 if self.read.path_name:
                     fix = f"{fix}, and remove pathColumn"
                 raise PydanticCustomError(
                     "label_path",
-                    "step '{name}' needs the paths: {fix}",
+                    "step '{name}' needs the paths{fix}",
                     {"name": step.name, "fix": fix},
                 )
         return self

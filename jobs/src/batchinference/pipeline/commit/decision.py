@@ -78,7 +78,7 @@ class Request:
 
     write: Write
     resume: bool = True
-    """Whether commits of an unfinished run are used."""
+    """Whether commits of an unfinished run of another job are used."""
     retry: bool = False
     """Whether failed rows are processed again; not without `resume`."""
     job: str = ""
@@ -91,6 +91,15 @@ class Request:
     """Whether the run has put the complete replacement of an interrupted run in place."""
     own_only: bool = False
     """Whether the mode overwrite replaces only output of this job."""
+
+    def resumes(self, lease: Lease) -> bool:
+        """Return whether the commits of a lease are used. A resource starts over once: its later
+        attempts resume."""
+        return self.resume or self.is_resource_of(lease)
+
+    def is_resource_of(self, lease: Lease) -> bool:
+        """Return whether an earlier attempt of the same resource has this lease."""
+        return lease.job == self.job and is_resource(self.job)
 
     def owns(self, lease: Lease, key: str) -> bool:
         """Return whether a lease is of this job: of the work with this key, or of a job with the
@@ -155,10 +164,10 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     """Return what a job does about an output of the same work."""
     overwrite, table = request.write.mode == "overwrite", state.table
     if state.complete:
-        if request.retry and request.resume and table is None and lease.begun:
+        if request.retry and request.resumes(lease) and table is None and lease.begun:
             return Action.RETRY_FAILED if state.failed_rows else Action.ALREADY_COMPLETE
         continues = request.continues and request.resume and not state.changed_code
-        by_this_run = continues or (lease.job == request.job and is_resource(request.job))
+        by_this_run = continues or request.is_resource_of(lease)
         return Action.START if overwrite and not by_this_run else Action.ALREADY_COMPLETE
     if table is not None and table.committed:
         return Action.FINISH_TABLE_COMMIT
@@ -170,7 +179,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
             "attempt that committed after a later attempt had started, so its failed rows are "
             "unknown. Set write.mode to overwrite, or remove its rows and write.path"
         )
-    if lease.begun and request.resume:
+    if lease.begun and request.resumes(lease):
         return Action.RETRY_FAILED if request.retry else Action.RESUME
     return Action.START_AGAIN
 
@@ -355,10 +364,11 @@ def _load_output(
 def _changed_code(
     layout: Layout, lease: Lease | None, request: Request, *, complete: bool = False
 ) -> str:
-    begun = lease is not None and lease.key == layout.key and lease.begun
+    if lease is None or lease.key != layout.key or not lease.begun:
+        return ""
     overwrite = request.write.mode == "overwrite"
-    starts_over = not request.resume and (overwrite or not complete)
-    return changed_code(layout.code, request.code) if begun and not starts_over else ""
+    starts_over = not request.resumes(lease) and (overwrite or not complete)
+    return "" if starts_over else changed_code(layout.code, request.code)
 
 
 def _changed_spec(layout: Layout, lease: Lease | None, request: Request) -> str:

@@ -60,7 +60,7 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
     from batchinference.spec.job import MUTABLE, MUTABLE_OF_STEP, OPERATOR_FIELDS
 
     # an option added in a later version must not change the key of jobs that do not set it
-    exclude = {*MUTABLE, *OPERATOR_FIELDS}
+    exclude = {"resume", *MUTABLE, *OPERATOR_FIELDS}
     work = spec.model_dump(mode="json", by_alias=True, exclude=exclude, exclude_defaults=True)
     for step in work.get("steps", []):
         for field in MUTABLE_OF_STEP:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.jobs import GATED, PAUSED, counts
+from e2e.jobs import GATED, LONG, counts
 from support.cluster.disruptions import kueue_installed
 from support.cluster.kubectl import Kubectl, eventually
 from support.cluster.object_store import ObjectStore
@@ -209,7 +209,7 @@ def test_preempted_job_resumes_and_writes_each_row_once(
     tmp_path: Path,
 ) -> None:
     """A more important job takes the quota. After it, an administrator drains the queue."""
-    job, urgent = slow_job("preempted", PAUSED), slow_job("urgent")
+    job, urgent = slow_job("preempted", LONG), slow_job("urgent")
     for each, priority in ((job, LOW), (urgent, HIGH)):
         each["spec"]["cluster"] |= {
             "queueName": CPUS,
@@ -220,7 +220,9 @@ def test_preempted_job_resumes_and_writes_each_row_once(
     wait_for_rows(kubectl, name)
     open_gate(urgent)
     first = create(urgent)
-    eventually("the message says why", lambda: "reempted" in reason(kubectl, name), 90)
+    # Kueue's message is first about the preemption, and then about the missing quota
+    words = ("reempted", "quota")
+    eventually("it says why", lambda: any(word in reason(kubectl, name) for word in words), 90)
     kubectl.wait_complete(first, JOB_END)
     done = rows_done(kubectl.status(name))
     wait_for_rows(kubectl, name, more_than=done)
@@ -230,10 +232,10 @@ def test_preempted_job_resumes_and_writes_each_row_once(
     stop(kubectl, "None")
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)
-    assert (outcomes(status), status["counts"]) == (["Succeeded"], counts(PAUSED))
+    assert (outcomes(status), status["counts"]) == (["Succeeded"], counts(LONG))
     output = job["spec"]["write"]["path"].removeprefix(store.uri(""))
     texts = [row["text"] for row in rows_of(store.download(output, tmp_path))]
-    assert sorted(texts) == sorted(f"line {n}" for n in range(PAUSED) if n % 10)
+    assert sorted(texts) == sorted(f"line {n}" for n in range(LONG) if n % 10)
 
 
 def stop(kubectl: Kubectl, policy: str) -> None:

@@ -65,7 +65,13 @@ def divide(batch):
 
 def counts(rows: int) -> dict[str, int]:
     """Return the counts of a slow job that is complete."""
-    return {"read": rows, "written": rows * 9 // 10, "failed": 0, "filtered": rows // 10}
+    return {
+        "read": rows,
+        "written": rows * 9 // 10,
+        "failed": 0,
+        "warned": 0,
+        "filtered": rows // 10,
+    }
 
 
 @dataclass(frozen=True)

@@ -212,19 +212,25 @@ def test_call_of_an_actor_starts_with_a_batch_although_it_gets_all_rows(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "of_reads", "kept"),
+    ("kind", "name", "rows", "of_reads", "kept"),
     [
-        (MapOperator, "ReadRows", True, True),
-        (MapOperator, "ReadRows", False, False),
-        (MapOperator, "MapBatches(a)", True, False),
-        (ActorPoolMapOperator, "MapBatches(a)", False, True),
+        (MapOperator, "ReadRows", None, True, True),
+        (MapOperator, "ReadRows", None, False, False),
+        (MapOperator, "MapBatches(a)", None, True, False),
+        (ActorPoolMapOperator, "MapBatches(a)", None, False, True),
+        (ActorPoolMapOperator, "MapBatches(a)", whole_call(3), False, True),
+        (ActorPoolMapOperator, "MapBatches(a)", 3, False, False),
     ],
-    ids=["reads", "reads without sizes", "task", "pool"],
+    ids=["reads", "reads without sizes", "task", "pool", "whole calls", "batches"],
 )
-def test_blocks_are_passed_on_at_once(kind: type, name: str, of_reads: bool, kept: bool) -> None:
+def test_blocks_are_passed_on_at_once(
+    kind: type, name: str, rows: int | None, of_reads: bool, kept: bool
+) -> None:
     size = OutputBlockSizeOption.of(target_max_block_size=1 << 30)
     read = BlockMapTransformFn(lambda blocks, _: blocks, output_block_size_option=size)
-    operator = Mock(spec=kind, get_map_transformer=lambda: MapTransformer([read]))
+    queue = RebundleQueue(EstimateSize(rows))
+    transformer = MapTransformer([read])
+    operator = Mock(spec=kind, _block_ref_bundler=queue, get_map_transformer=lambda: transformer)
     operator.name = name
     keep_blocks(operator, of_reads=of_reads)
     blocks = [pa.table({"n": [1]}), pa.table({"n": [2, 3]})]

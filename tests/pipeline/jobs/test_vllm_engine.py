@@ -255,9 +255,7 @@ class TestOtherTasks:
         self, engine: EngineProcess, models: Path, messages: Messages
     ) -> None:
         queries, documents = ["ab", "abc", "a", "a"], ["cd", "xyz", "", "b " * 100]
-        inputs = {"query": "query", "document": "document"}
-        spec = model(models, "cross_encoder", task="score", inputs=inputs,
-                     engine={**EXACT, "max_model_len": 64})  # fmt: skip
+        spec = cross_encoder(models)
         found = answers(engine.rows(spec, query=queries, document=documents))
         pairs = list(zip(queries[:3], documents[:3], strict=True))
         expected = [float(scores[0]) for _, scores in scores_of(models / "cross_encoder", pairs)]
@@ -266,7 +264,7 @@ class TestOtherTasks:
 
 
 def test_engine_ends_with_a_killed_process(engine: EngineProcess, models: Path) -> None:
-    engine.rows(model(models), text=["ab"])
+    engine.rows(cross_encoder(models), query=["a"], document=["b"])  # as the test before
     engine.kill()
 
 
@@ -331,6 +329,12 @@ def test_every_row_once_after_the_engine_the_actor_and_the_driver_were_killed(
 
 
 EXACT = {**ENGINE, "dtype": "float32"}
+
+
+def cross_encoder(models: Path) -> Document:
+    inputs = {"query": "query", "document": "document"}
+    engine = {**EXACT, "max_model_len": 64}
+    return model(models, "cross_encoder", task="score", inputs=inputs, engine=engine)
 
 
 def scores_of(folder: Path, texts: list[tuple[str, ...]]) -> Iterator[tuple[Any, torch.Tensor]]:

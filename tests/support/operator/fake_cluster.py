@@ -307,7 +307,7 @@ class FakeKubeApi:
         return self.cluster.warnings.get(seen.name, "")
 
     async def local_queues(self, namespace: str) -> str:
-        return ". LocalQueues of the namespace: gpu"
+        return ". There is the LocalQueue gpu"
 
     async def release_cluster(self, namespace: str, seen: RayJobView) -> None:
         await self._remove_cluster(seen)

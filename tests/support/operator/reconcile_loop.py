@@ -8,7 +8,7 @@ from typing import Any
 
 from batchinference.rendering import KubeRayDeadlines
 from batchinference.rendering.policy import PlatformPolicy
-from batchinference.spec.limits import Limits
+from batchinference.spec.platform_defaults import PlatformLimits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
@@ -92,7 +92,7 @@ class ReconcileLoop:
 
     def limit(self, **limits: Any) -> None:
         """Set the limits of the platform."""
-        defaults = CONFIG.defaults.model_copy(update={"limits": Limits.model_construct(**limits)})
+        defaults = CONFIG.defaults.model_copy(update={"limits": PlatformLimits.model_construct(**limits)})
         self.config = replace(CONFIG, defaults=defaults)
 
     def allow(self, **policy: Any) -> None:

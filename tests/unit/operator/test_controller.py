@@ -117,10 +117,11 @@ async def test_worker_is_cancelled_during_a_reconcile(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_job_start_takes_four_calls(harness: Harness) -> None:
+async def test_job_start_takes_five_calls(harness: Harness) -> None:
     harness.cluster.apply()
     async with harness.operator():
         await until(lambda: harness.phase() == "Starting")
         await until(lambda: clock() > 1)
-    made = ["create ConfigMap", "create RayJob", "create Secret", "patch status"]
+    made = [*(f"create {kind}" for kind in ("ConfigMap", "PodDisruptionBudget", "RayJob", "Secret")),
+            "patch status"]  # fmt: skip
     assert [call for _, call in harness.calls] == made

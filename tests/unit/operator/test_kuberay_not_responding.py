@@ -11,6 +11,7 @@ from batchinference_operator.reconcile.requeue import KUBERAY_SECONDS
 from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.pods import PodView
+from plugins.messages import Messages
 from support.operator.objects import CREATED, pod_body, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop
 
@@ -20,20 +21,28 @@ ACCEPTED = {"jobDeploymentStatus": "Initializing", "rayClusterName": "job-1-clus
 
 
 @pytest.mark.parametrize(
-    "status",
-    [{}, ACCEPTED | {"startTime": CREATED}],
-    ids=["unaccepted", "without-pods"],
+    ("status", "spec"),
+    [
+        ({}, {}),
+        (ACCEPTED | {"startTime": CREATED}, {}),
+        ({}, {"managedBy": "kueue.x-k8s.io/multikueue"}),
+    ],
+    ids=["unaccepted", "without-pods", "on-another-cluster"],
 )
-def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(status: Object) -> None:
+def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(
+    status: Object, spec: Object, messages: Messages
+) -> None:
     loop = ReconcileLoop()
     loop.reconcile()
-    loop.ray_jobs["job-1"] = ray_job_body("job-1") | {"status": status}
+    body = ray_job_body("job-1") | {"status": status}
+    loop.ray_jobs["job-1"] = body | {"spec": {**body["spec"], **spec}}
     actions = loop.reconcile(1)
     assert loop.reason == "Starting"
     assert actions.requeue_after is not None
     assert actions.requeue_after <= KUBERAY_SECONDS - 1
     loop.reconcile(KUBERAY_SECONDS)
     assert (loop.phase, loop.reason) == ("Starting", "KubeRayNotResponding")
+    messages.check(loop.message)
 
 
 @pytest.mark.parametrize("had", ["pods", "crashes", "disruptions"])

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from batchinference.spec.lifecycle import Backoff, Deadlines, Retry
-from batchinference.spec.limits import Limits
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.job_view import MutableSpec
 
 
 def mutable_spec(**spec: Any) -> MutableSpec:
-    return MutableSpec.of(spec, Limits())
+    return MutableSpec.of(spec, PlatformDefaults())
 
 
 def test_valid_parts_of_the_spec_are_used() -> None:

@@ -207,10 +207,11 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     for message, spec, hint in (
         (kueue, {}, to_queue),
         (kueue, {"cluster": {"queueName": "gpu"}}, gate),
+        ("403: autoscaling is not supported for a MultiKueue-managed kueue job", {}, None),
         ("403: exceeded quota", {}, None),
         ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None),
     ):
-        queues = ". LocalQueues of the namespace: gpu"
+        queues = ". There is the LocalQueue gpu"
         status = status_after_create_error(replace(job(), spec=spec), message, None, NOW, queues)
         assert status is not None
         shown = status["conditions"][0]["message"]

@@ -9,11 +9,11 @@ import importlib
 import logging
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 from ray import get_runtime_context
@@ -292,16 +292,11 @@ class TimedBundling(RebundlingStrategy):
         self._since = None if ready else since
         return ready
 
-    def is_late(self, draining: Mapping[str, int]) -> bool:
-        """Return whether the first block that waits is old enough, or may be on a node that ends
-        soon."""
+    def is_late(self, *, at_once: bool) -> bool:
+        """Return whether a block waits that is old enough, or must not wait."""
         if self._since is None:
             return False
-        return bool(draining) or time.monotonic() - self._since >= self._seconds
-
-    def wait_no_more(self) -> None:
-        """Take each block as old enough, because the job stops."""
-        self._seconds = 0.0
+        return at_once or time.monotonic() - self._since >= self._seconds
 
     def rows_needed_from_last_pending_bundle(
         self, total_pending_rows: int, last_pending_bundle: RefBundle
@@ -318,10 +313,14 @@ def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> Non
 def bundle_whole_calls(operator: PhysicalOperator) -> None:
     """Make an operator whose batches have `whole_call(rows)` rows start a call for at least `rows`
     rows."""
-    queue: Any = getattr(operator, "_block_ref_bundler", None)
-    wanted = getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
-    if wanted > _WHOLE:
-        queue._strategy = EstimateSize(wanted - _WHOLE)
+    if (wanted := _batch_rows(operator)) > _WHOLE:
+        cast(Any, operator)._block_ref_bundler._strategy = EstimateSize(wanted - _WHOLE)
+
+
+def _batch_rows(operator: PhysicalOperator) -> int:
+    """Return the rows of a batch of an operator; 0 for all rows of a call."""
+    queue = getattr(operator, "_block_ref_bundler", None)
+    return getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
 
 
 def whole_call(rows: int) -> int:
@@ -331,24 +330,25 @@ def whole_call(rows: int) -> int:
 
 
 def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make a pool, and with `of_reads` an operator that reads, pass on each block of its tasks at
-    once. Ray would collect 128 MiB of them, or all of a call."""
-    reads = of_reads and isinstance(operator, MapOperator) and operator.name.startswith("Read")
-    if reads or isinstance(operator, ActorPoolMapOperator):
+    """Make a pool whose calls get all their rows, and with `of_reads` an operator that reads, pass
+    on each block of its tasks at once. Ray would collect 128 MiB of them, or all of a call."""
+    if not isinstance(operator, MapOperator):
+        return
+    reads = of_reads and operator.name.startswith("Read")
+    is_cut = 0 < _batch_rows(operator) <= _WHOLE  # into batches, with a block for each
+    if reads or (isinstance(operator, ActorPoolMapOperator) and not is_cut):
         for transform in operator.get_map_transformer().get_transform_fns():
             transform._output_block_size_option = _AS_THEY_ARE
 
 
 def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
-    """Start a task for the blocks that wait, if the first one is old enough, a node of the cluster
-    ends soon, or from now on `at_once`, as the operator does when its input has ended."""
+    """Start a task for the blocks that wait, as the operator does when its input has ended: if the
+    first one is old enough, or `at_once`, or if a node of the cluster ends soon."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):
         return
-    if at_once:
-        strategy.wait_no_more()
-    if not strategy.is_late(get_draining_nodes()):
+    if not strategy.is_late(at_once=at_once or bool(get_draining_nodes())):
         return
     queue.finalize()
     if queue.has_next():  # not if the input has ended: all blocks are in tasks then

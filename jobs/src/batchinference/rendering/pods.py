@@ -53,11 +53,11 @@ WORKER_GRACE = "30s"
 END_FILE = "/tmp/batchinference-pod-ends"  # noqa: S108 - of the container
 _STOP_WORKER = f"""\
 end() {{ kill -TERM -1; exit; }}
-timeout 10 ray drain-node --address "$RAY_ADDRESS" --reason DRAIN_NODE_REASON_PREEMPTION \
+timeout -k 1 8 ray drain-node --address "$RAY_ADDRESS" --reason DRAIN_NODE_REASON_PREEMPTION \
   --reason-message "the pod ends" --deadline-remaining-seconds 60 || end
 sleep 2
 touch {END_FILE}
-while : 2>/dev/null <"/dev/tcp/${{RAY_ADDRESS/://}}"; do sleep 1; done
+while timeout 2 bash -c ': 2>/dev/null <"/dev/tcp/${{RAY_ADDRESS/://}}"'; do sleep 1; done
 end
 """
 """Runs before a worker is stopped. Ray gives the node no more work, and after this, the processes

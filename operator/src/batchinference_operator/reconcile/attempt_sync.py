@@ -170,10 +170,10 @@ def _with_details(
     """Return the phase and the summary with details about KubeRay, crashed pods or a silent
     driver."""
     if phase == Phase.STARTING and (undone := _undone_by_kuberay(observed, ray_job, now)):
-        message = (
-            f"KubeRay has not {undone} RayJob {ray_job.name}: it may be down, watch other "
-            "namespaces or lack permissions. See its log"
-        )
+        why = "it may be down, watch other namespaces or lack permissions. See its log"
+        if ray_job.multikueue:
+            why = "its queue is for MultiKueue, which does not copy its files. Use another queue"
+        message = f"KubeRay has not {undone} RayJob {ray_job.name}: {why}"
         return phase, Summary("KubeRayNotResponding", message)
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value

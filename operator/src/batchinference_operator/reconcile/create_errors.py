@@ -53,7 +53,7 @@ def _kueue_hint(job: JobView, message: str, local_queues: str) -> str:
     Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
     is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
     """
-    if "kueue" not in message or "autoscaling" not in message:
+    if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
         return ""
     if not (job.spec.get("cluster") or {}).get("queueName"):
         fix = "set spec.cluster.queueName to a LocalQueue"

@@ -167,6 +167,8 @@ class RayJobView:
     yet."""
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
+    multikueue: bool
+    """Whether Kueue has given it to another cluster, which KubeRay here respects."""
     released_at: str
     """When Kueue was last asked to look at its gated pods; empty if it was not."""
     backstop: KubeRayDeadlines
@@ -210,6 +212,7 @@ class RayJobView:
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
+            multikueue=spec.get("managedBy") == "kueue.x-k8s.io/multikueue",
             released_at=_valid_time(body["metadata"].get("annotations") or {}, RELEASED),
             backstop=KubeRayDeadlines.in_spec(spec),
             suspend=bool(spec.get("suspend")) or _is_suspended(status),

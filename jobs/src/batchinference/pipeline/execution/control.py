@@ -161,8 +161,8 @@ class ControlCallback(ExecutionCallback):
     def before_execution_starts(self, executor: StreamingExecutor) -> None:
         operators, observed = [*(executor._topology or {})], self._execution
         for operator in operators:
-            bundle_whole_calls(operator)
             keep_blocks(operator, of_reads=observed.sized_reads)
+            bundle_whole_calls(operator)
         *_, last = operators
         bundle_in_time(last, observed.rows, observed.seconds)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
+from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.models import VllmModel
@@ -17,26 +19,38 @@ class NoAdapter(Exception):
 
 
 class Adapters:
-    """The LoRA adapters that rows name. Each adapter is downloaded once."""
+    """vLLM's requests for the LoRA adapters that rows name. Each adapter is downloaded once."""
 
     def __init__(self, model: VllmModel) -> None:
         self._model = model
-        self._found: dict[str, str | NoAdapter] = {}
+        self._found: dict[str, Any] = {}
+        """The request, or NoAdapter, for each name so far."""
+        self._lock = threading.Lock()
 
-    def folder(self, name: Any) -> str:
-        """Return the local folder of an adapter. Raises NoAdapter if it does not exist, and the
-        underlying error if the download fails."""
+    def named(self, name: Any) -> Any:
+        """Return the request for an adapter. Raises NoAdapter if it does not exist, and JobFailure
+        if it cannot be fetched."""
         if not isinstance(name, str):
             raise NoAdapter(f"expected the name of an adapter, got {type(name).__name__}")
-        if name not in self._found:
-            try:
-                self._found[name] = self._fetch(name)
-            except NoAdapter as error:
-                self._found[name] = error
+        with self._lock:
+            if name not in self._found:
+                self._found[name] = self._request(name)
         found = self._found[name]
         if isinstance(found, NoAdapter):
             raise found
         return found
+
+    def _request(self, name: str) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        try:
+            return LoRARequest(name, len(self._found) + 1, self._fetch(name))
+        except NoAdapter as error:
+            return error
+        except Exception as error:
+            raise JobFailure(
+                f"the adapter '{name}' cannot be fetched: {describe(error)}"
+            ) from error
 
     def _fetch(self, name: str) -> str:
         folder, allowed = self._model.lora_path, self._model.lora_adapters

@@ -64,7 +64,7 @@ class Engine:
         self.turn = threading.Lock()
         """Held by the thread that prepares the prompts of a batch: a tokenizer is not for several
         threads, and more of them would take Python's own lock from the event loop."""
-        self._adapters = _LoraRequests(model)
+        self._adapters = Adapters(model)
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model))
@@ -215,27 +215,3 @@ def _processor(model: VllmModel) -> Any:
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=False)
     check_template(model, processor)
     return processor
-
-
-class _LoraRequests:
-    """The requests for the adapters that rows have named so far."""
-
-    def __init__(self, model: VllmModel) -> None:
-        self._adapters = Adapters(model)
-        self._requests: dict[str, Any] = {}
-        self._lock = threading.Lock()
-
-    def named(self, name: Any) -> Any:
-        from vllm.lora.request import LoRARequest
-
-        with self._lock:
-            try:
-                folder = self._adapters.folder(name)
-            except NoAdapter:
-                raise
-            except Exception as error:
-                raise JobFailure(
-                    f"the adapter '{name}' cannot be fetched: {describe(error)}"
-                ) from error
-            number = len(self._requests) + 1
-            return self._requests.setdefault(folder, LoRARequest(name, number, folder))

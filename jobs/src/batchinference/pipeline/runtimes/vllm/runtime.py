@@ -68,10 +68,10 @@ class VllmRuntime:
         with self._engine.turn:
             return [self._request_or_error(row) for row in rows_of(inputs)]
 
-    def _request_or_error(self, row: Row) -> Request | Exception:
+    def _request_or_error(self, row: dict[str, Any]) -> Request | Exception:
         return self._or_error(self._request, row)
 
-    def _request(self, row: Row) -> Request:
+    def _request(self, row: dict[str, Any]) -> Request:
         if self._model.task == "score":
             return Request(*self._engine.prompt_of_pair(*_pair(row)), None, 0)
         own = self._has_row_parameters

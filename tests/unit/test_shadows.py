@@ -38,7 +38,7 @@ def test_file_that_hides_a_module_is_named_with_the_fix(
 ) -> None:
     (problem,) = shadowing([str(put(tmp_path, file))])
     entry = renamed or file
-    assert problem == f"'{tmp_path / entry}' hides {hidden}, and Ray cannot start: rename {entry}"
+    assert problem == f"'{tmp_path / entry}' hides {hidden}, and Ray cannot start. Rename {entry}"
 
 
 def test_run_refuses_a_file_next_to_the_job_file(tmp_path: Path) -> None:
@@ -73,4 +73,4 @@ def test_program_names_a_file_in_pythonpath_that_would_break_it(tmp_path: Path, 
     )
     assert done.returncode == 1
     assert done.stderr.startswith(f"PYTHONPATH: '{tmp_path / file}' hides the ")
-    assert done.stderr.endswith(f"and Ray cannot start: rename {file}\n")
+    assert done.stderr.endswith(f"and Ray cannot start. Rename {file}\n")

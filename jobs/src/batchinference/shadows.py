@@ -29,7 +29,7 @@ PACKAGES = frozenset(
 def shadowing(directories: Iterable[str]) -> list[str]:
     """Return a readable message for each file in these directories that shadows a module."""
     return [
-        f"'{os.path.join(directory, entry)}' hides {hidden}, and Ray cannot start: rename {entry}"
+        f"'{os.path.join(directory, entry)}' hides {hidden}, and Ray cannot start. Rename {entry}"
         for directory in directories
         for entry in _entries(directory)
         if (hidden := _hidden_by(directory, entry))

@@ -29,6 +29,7 @@ from batchinference.pipeline.arrow import (
 )
 from batchinference.pipeline.execution import dataset
 from batchinference.pipeline.execution.block_codec import (
+    COMPRESSED_BYTES,
     NULLS,
     ROWS_PER_EMPTY_ROW,
     SHARE,
@@ -209,6 +210,15 @@ def test_sidecar_exists_only_if_a_row_or_file_has_ended() -> None:
         assert has_data(encode(merged([rows, other]))).tolist() == [True, True, False]
         assert has_data(encode(other)).tolist() == [False]
     assert plain(decode(encode(RowBatch()))) == plain(RowBatch())
+
+
+@pytest.mark.parametrize("files", [10, 10_000])
+def test_only_large_sidecars_are_compressed(files: int) -> None:
+    batch = RowBatch(ends=tuple((file, 1) for file in range(files)))
+    (content,) = encode(batch).column(SIDECAR).drop_null().to_pylist()
+    plain = np.array(batch.ends, np.int64).nbytes
+    assert (plain > COMPRESSED_BYTES) == (len(content) < plain)
+    assert decode(encode(batch)).ends == batch.ends
 
 
 def test_filtered_and_failed_rows_count_in_ray_blocks() -> None:

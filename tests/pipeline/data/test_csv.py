@@ -104,7 +104,7 @@ def test_unreadable_line_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.Mon
 def test_space_before_a_quote_is_explained(tmp_path: Path) -> None:
     outcome = read_csv(tmp_path, 'a,b\n1, "x, y"\n2, "z"\n')
     assert outcome.good == [{"a": 2, "b": ' "z"'}]
-    assert "remove the space" in outcome.bad[0, 0]
+    assert "Remove the space" in outcome.bad[0, 0]
 
 
 def test_undecodable_bytes_fail_their_row(tmp_path: Path) -> None:

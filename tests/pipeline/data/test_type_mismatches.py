@@ -191,5 +191,5 @@ def test_type_conflict_names_column_and_types() -> None:
         (pa.array([[1]]), pa.array([["x"]]), "list<item: int64> in some rows and list<item: str"),
     ):
         tables = [pa.table({"n": [1], "v": one}), pa.table({"n": [2], "v": other})]
-        with pytest.raises(JobFailure, match=f"column 'v' is .*{kinds}.*give it one type"):
+        with pytest.raises(JobFailure, match=f"column 'v' is .*{kinds}.*Give it one type"):
             concat(tables)

@@ -37,6 +37,7 @@ from batchinference.pipeline.ray_compat import (
     bundle_whole_calls,
     errors_of_blocks,
     keep_blocks,
+    prompt_waits,
     start_late_bundle,
     whole_call,
 )
@@ -63,6 +64,21 @@ def test_errors_of_blocks_are_recorded_whatever_is_logged() -> None:
     assert errors == [error]
     assert streaming_executor_state.logger is before
     assert context.max_errored_blocks == limit
+
+
+def test_ended_tasks_are_noticed_while_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = list[tuple[int, float]]()
+    monkeypatch.setattr(
+        "ray.wait", lambda tasks, **given: waits.append((given["num_returns"], given["timeout"]))
+    )
+    with prompt_waits():
+        module: Any = streaming_executor_state
+        assert module.ray.ObjectRef is ObjectRef
+        limit = module.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S
+        module.ray.wait(["a", "b"], num_returns=2, fetch_local=False, timeout=limit)
+    assert waits == [(1, limit), (2, ray_compat.GATHER_SECONDS)]
+    assert limit > ray_compat.GATHER_SECONDS
+    assert module.ray is ray_compat.ray
 
 
 def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:

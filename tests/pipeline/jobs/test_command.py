@@ -38,7 +38,7 @@ def report_in(directory: Path) -> Report:
 
 
 def test_job_with_a_ray_of_its_own_succeeds(
-    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It succeeds although one of its processes dies, and leaves no process and no secret."""
     dies = {"callable": "own_code:die_once", "callArgs": {"file": str(tmp_path / "died")}}
@@ -65,7 +65,7 @@ def test_job_with_a_ray_of_its_own_succeeds(
     monkeypatch.chdir(tmp_path)
     again = invoke_without_ray("run", "-", stdin=(tmp_path / "job.yaml").read_text())
     assert again.exit_code == 0
-    messages.check(again.stderr)
+    assert "the output was complete already" in again.stderr
 
     for part in (tmp_path / "out").glob("part-*"):
         part.write_bytes(b"damaged\n")

@@ -44,9 +44,9 @@ def in_node(node: str, *command: str, text: str = "") -> str:
 
 @contextmanager
 def kueue_installed() -> Iterator[None]:
-    """Install Kueue while the block runs."""
-    run([*shlex.split(KUEUE), "up"], timeout=900)
+    """Install Kueue while the block runs. If that fails, nothing of it remains."""
     try:
+        run([*shlex.split(KUEUE), "up"], timeout=900)
         yield
     finally:
         run([*shlex.split(KUEUE), "down"], timeout=180)

@@ -166,7 +166,7 @@ VIOLATIONS = [
             "spec.priority: 11 is above policy.maxPriority (10). Lower it", {"priority": 11}),
     PolicyViolation("steps[].resources.gpu", "more devices than the limit",
             "spec.cluster.limits.devices: the job may grow to 8 devices (embed 8 x 1) and 4 are "
-            "allowed: lower replicas.max, or raise the limit (cluster.limits.devices of the job, "
+            "allowed. Lower replicas.max, or raise the limit (cluster.limits.devices of the job, "
             "defaults.limits.devices of the platform)",
             {"steps": [model_step(replicas={"min": 1, "max": 8}, resources={"gpu": 1})]},
             at_apply=False),

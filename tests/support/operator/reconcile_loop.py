@@ -92,7 +92,8 @@ class ReconcileLoop:
 
     def limit(self, **limits: Any) -> None:
         """Set the limits of the platform."""
-        defaults = CONFIG.defaults.model_copy(update={"limits": PlatformLimits.model_construct(**limits)})
+        own = PlatformLimits.model_construct(**limits)
+        defaults = CONFIG.defaults.model_copy(update={"limits": own})
         self.config = replace(CONFIG, defaults=defaults)
 
     def allow(self, **policy: Any) -> None:

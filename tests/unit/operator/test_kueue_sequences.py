@@ -171,4 +171,4 @@ async def test_local_queue_named_default_is_used_or_refused(
         if names_queue:
             await kueue.expect("Pending", "Queued", "in LocalQueue default")
         else:
-            await kueue.expect("Pending", "Refused", "set spec.cluster.queueName to a LocalQueue")
+            await kueue.expect("Pending", "Refused", "Set spec.cluster.queueName to a LocalQueue")

@@ -243,7 +243,7 @@ def test_job_that_kueue_holds_without_a_queue_is_told_how_to_continue(
     body["spec"]["suspend"] = True
     body["metadata"]["labels"][QUEUE_LABEL] = queue
     _, summary = verdict_of(RayJobView.of(body))
-    assert ("set spec.cluster.queueName to a LocalQueue" in summary.message) is hint
+    assert ("Set spec.cluster.queueName to a LocalQueue" in summary.message) is hint
 
 
 def test_messages_of_kueue_and_of_the_driver_are_not_mixed() -> None:

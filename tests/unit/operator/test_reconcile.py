@@ -203,7 +203,7 @@ def test_head_is_protected_from_eviction(annotations: dict[str, str], *, protect
 def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     """Kueue asks for an annotation that the user cannot set."""
     kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
-    to_queue, gate = "set spec.cluster.queueName to a LocalQueue", "ElasticJobsViaWorkloadSlices"
+    to_queue, gate = "Set spec.cluster.queueName to a LocalQueue", "ElasticJobsViaWorkloadSlices"
     for message, spec, hint in (
         (kueue, {}, to_queue),
         (kueue, {"cluster": {"queueName": "gpu"}}, gate),

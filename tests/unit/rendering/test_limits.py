@@ -55,7 +55,7 @@ def test_gpu_limit_names_the_groups(messages: Messages) -> None:
 def test_cpu_limit_includes_the_head() -> None:
     (found,) = problems([GPUS], limits={"cpu": 16.5}, head={"cpu": 1})
     assert "17 CPUs (head 1 x 1, cpu 2 x 2, embed 4 x 3) and 16.5 are allowed" in found
-    assert "lower replicas.max or cluster.workers.max" in found
+    assert "Lower replicas.max or cluster.workers.max" in found
 
 
 def test_gpu_limit_includes_all_groups() -> None:

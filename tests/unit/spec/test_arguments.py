@@ -20,7 +20,7 @@ LOOP: list[Any] = []
 LOOP.append(LOOP)
 MAPPING = ": expected a mapping, got"
 DATE = "JSON has no such value{}. Write a date in quotes"
-KEY = "a key must be a text: put it in quotes"
+KEY = "a key must be a text. Put it in quotes"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def retried(job: BatchInference) -> BatchInference:
     lease = read_lease(layout)
     if lease is None or lease.key != layout.key:
         changes = changed_spec(layout.spec, work_of(job.spec)) if lease is not None else ""
-        fix = f" as it is now ({changes}): restore it, or run it" if changes else ": run it"
+        fix = f" as it is now ({changes}). Restore it, or run it" if changes else ". Run it"
         raise BadInput(f"'{layout.output.uri}' holds no output of this job{fix} first")
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": True})
     return changed(job, errors=errors, resume=True)

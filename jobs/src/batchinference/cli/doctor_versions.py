@@ -8,8 +8,8 @@ from typing import Any
 
 from batchinference.cli.finding import Finding, Result
 
-KUBERAY = ((1, 6), (1, 7))
-"""The tested versions of KubeRay. The chart contains the first, which jobs need at least."""
+KUBERAY = ((1, 6),)
+"""The versions of KubeRay that ran jobs in tests. Jobs need at least the first."""
 SHOWN_FIELDS = 5
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
 _UPGRADE = "Upgrade the chart: docs/upgrades.md"
@@ -84,7 +84,7 @@ def check_kuberay(image: str) -> Finding:
         fix = f"Jobs need KubeRay {tested[0]}. Upgrade it: docs/upgrades.md#kuberay"
         return Finding("KubeRay", Result.NOTE, image, fix)
     unknown = "unknown version: " if found is None else ""
-    advice = f"It is not tested. The tested versions are {' and '.join(tested)}"
+    advice = f"It is not tested. Tested: {', '.join(tested)}"
     return Finding("KubeRay", Result.NOTE, f"{unknown}{image}", advice)
 
 

@@ -70,7 +70,7 @@ def _raise_if_incompatible(name: str, tables: Sequence[pa.Table], error: Excepti
         if not fits:
             raise JobFailure(
                 f"column '{name}' is {unified} in some rows and {column.type} in others, and no "
-                "type holds both: give it one type in the step that makes it, or in a step after "
+                "type holds both. Give it one type in the step that makes it, or in a step after "
                 "the read"
             ) from error
         unified = wider

@@ -294,7 +294,7 @@ def shared_types(
                     fix = "set read.options.assumeTimezone, such as to UTC"
                 raise BadInput(
                     f"column '{field.name}' is {known} in {where[field.name]} and {field.type} in "
-                    f"{file}, and no type holds both: write these files with one type, or {fix}"
+                    f"{file}, and no type holds both. Write these files with one type, or {fix}"
                 )
             if wider != known:
                 shared[field.name], where[field.name] = wider, file

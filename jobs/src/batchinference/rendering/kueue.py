@@ -71,12 +71,12 @@ def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> Iterator[Pro
             "topology": cluster.topology,
         }
         for name in (name for name, value in given.items() if value is not None):
-            message = f"{name} needs a queue: set spec.cluster.queueName"
+            message = f"{name} needs a queue. Set spec.cluster.queueName"
             yield Problem(f"spec.cluster.{name}", message)
         return
     if len(groups) > MAX_GROUPS:
         message = (
-            f"the job has {len(groups)} worker groups and Kueue takes {MAX_GROUPS}: give steps the "
+            f"the job has {len(groups)} worker groups and Kueue takes {MAX_GROUPS}. Give steps the "
             "same resources, or leave the queue"
         )
         yield Problem("spec.cluster.queueName", message)

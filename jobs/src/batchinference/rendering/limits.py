@@ -72,7 +72,7 @@ def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None
         return None
     message = (
         "the devices of a resourceClaimTemplateName cannot be counted (group "
-        f"{', '.join(claiming)}), and devices are limited: use `resource` in the profile, or "
+        f"{', '.join(claiming)}), and devices are limited. Use `resource` in the profile, or "
         "remove the limits devices and deviceHours in the job and in the platform's defaults"
     )
     return Problem("spec.cluster.profiles", message)
@@ -86,7 +86,7 @@ def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Proble
     has_cpu_group = any(name == CPU_GROUP and each for name, each, _ in shares)
     fields = "replicas.max or cluster.workers.max" if has_cpu_group else "replicas.max"
     message = (
-        f"the job may grow to {most:g} {unit} ({parts}) and {limit:g} are allowed: lower {fields}, "
+        f"the job may grow to {most:g} {unit} ({parts}) and {limit:g} are allowed. Lower {fields}, "
         f"or raise the limit (cluster.limits.{field} of the job, defaults.limits.{field} of the "
         "platform)"
     )

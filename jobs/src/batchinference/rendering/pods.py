@@ -167,7 +167,7 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
 
 def _template(cluster: Cluster, names: Names, resources: dict[str, Any]) -> dict[str, Any]:
     if cluster.image is None:
-        message = "no image: set spec.cluster.image, or a default in the operator's chart"
+        message = "no image. Set spec.cluster.image, or a default in the operator's chart"
         raise SpecError([Problem("spec.cluster.image", message)])
     ray = {
         "name": RAY_CONTAINER,

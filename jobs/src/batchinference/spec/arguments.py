@@ -30,9 +30,9 @@ def _check_nested(value: Any, depth: int, numbers: Iterator[int]) -> None:
     if depth > MAX_DEPTH:
         raise _error(f"nested more than {MAX_DEPTH} levels deep")
     if next(numbers) > MAX_BYTES:  # each value has at least a byte
-        raise _error(f"at most {MAX_BYTES} bytes as JSON: put them into a file")
+        raise _error(f"at most {MAX_BYTES} bytes as JSON. Put them into a file")
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise _error("a key must be a text: put it in quotes")
+        raise _error("a key must be a text. Put it in quotes")
     if isinstance(value, dict | list):
         for child in value.values() if isinstance(value, dict) else value:
             _check_nested(child, depth + 1, numbers)
@@ -52,7 +52,7 @@ def check_json_size(values: _Values) -> _Values:
     The operator keeps all jobs in memory, and a CRD cannot limit the size of arbitrary values.
     """
     if (size := len(json.dumps(values))) > MAX_BYTES:
-        raise _error(f"at most {MAX_BYTES} bytes as JSON, here are {size}: put them into a file")
+        raise _error(f"at most {MAX_BYTES} bytes as JSON, here are {size}. Put them into a file")
     return values
 
 

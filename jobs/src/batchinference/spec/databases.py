@@ -50,7 +50,7 @@ def _check_no_password(url: str) -> str:
     ):
         raise PydanticCustomError(
             HIDDEN,
-            "a password does not belong in the file: store the whole address in a Secret, pass it "
+            "a password does not belong in the file. Store the whole address in a Secret, pass it "
             "in cluster.env and name the variable in urlEnv",
             {},
         )

@@ -17,13 +17,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _MERGE = "tag:yaml.org,2002:merge"
 _YAML_HINTS = {
-    "unhashable key": "; put a text that begins with '{{' in quotes",
-    r"'\t'": "; indent with spaces instead of tabs",
+    "unhashable key": ". Put a text that begins with '{{' in quotes",
+    r"'\t'": ". Indent with spaces instead of tabs",
     **dict.fromkeys(
         ("expected ',' or '}', but got '<scalar>'", "expected ',' or '}', but got '['"),
-        "; add the ',' that is missing before it, or put a text that contains ',' or '[' in quotes",
+        ". Add the ',' that is missing before it, or put a text that contains ',' or '[' in quotes",
     ),
-    "mapping values are not allowed": "; add the ':' that is missing before it, indent the line "
+    "mapping values are not allowed": ". Add the ':' that is missing before it, indent the line "
     "like those around it, or put a text that contains ': ' in quotes",
 }
 """Parts of PyYAML error messages, and the fixes that are added to these messages."""
@@ -72,7 +72,7 @@ class _Loader(yaml.SafeLoader):
         except (ValueError, LookupError, AttributeError, ArithmeticError):
             # PyYAML does not catch the errors of Python, for example for the date 2020-13-45
             kind = node.tag.rsplit(":", 1)[-1]
-            problem = f"cannot be read as {kind}; put it in quotes if it is text"
+            problem = f"cannot be read as {kind}. Put it in quotes if it is text"
             raise MarkedYAMLError(None, None, problem, node.start_mark) from None
 
 

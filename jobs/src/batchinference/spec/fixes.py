@@ -156,4 +156,4 @@ def module_fix(value: object) -> str:
     """Return how to write a callable whose module has a name with '-'."""
     if not isinstance(value, str) or not _MODULE_WITH_DASH.fullmatch(value):
         return ""
-    return f". A module cannot have '-' in its name: rename it, and write {value.replace('-', '_')}"
+    return f". A module cannot have '-' in its name. Rename it, and write {value.replace('-', '_')}"

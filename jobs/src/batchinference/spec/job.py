@@ -132,14 +132,14 @@ class BatchInferenceSpec(SpecModel):
                 message = "'{name}' is reserved as the name of a step. Choose another name"
                 raise PydanticCustomError("step_name", message, {"name": step.name})
             if step.label_from_path and self.read.path_name != "path":
-                fix = f"rows of {self.read.format} come from no file. Remove labelFromPath"
+                fix = f": rows of {self.read.format} come from no file. Remove labelFromPath"
                 if isinstance(self.read, ReadFiles):
-                    fix = "set read.options.includePaths to true"
+                    fix = ". Set read.options.includePaths to true"
                 if self.read.path_name:
                     fix = f"{fix}, and remove pathColumn"
                 raise PydanticCustomError(
                     "label_path",
-                    "step '{name}' needs the paths: {fix}",
+                    "step '{name}' needs the paths{fix}",
                     {"name": step.name, "fix": fix},
                 )
         return self

@@ -72,7 +72,7 @@ RESERVED_NAMES = (
 )
 """Environment variables that KubeRay, the operator or a device plugin sets, or that would disable
 the authentication of the Ray cluster or Ray Data's protection against pickled input."""
-_RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator: remove it"
+_RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator. Remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
 _ONE_OBJECT = "give exactly one of secretRef and configMapRef"
 _RESERVED_PREFIXES = ("RAY_", "KUBERAY_", "BATCHINFERENCE_JOB_")

@@ -130,7 +130,9 @@ _TYPE_NAMES = {
     int | float: "a number",
     type(None): "null",
 }
-_FIX = re.compile(r"\. (?:Use|Compare|Write|Set|Rename|Choose|Remove) ")
+_FIX = re.compile(
+    r"\. (?:Add|Choose|Compare|Give|Leave|Mount|Put|Remove|Rename|Request|Set|Store|Use|Write) "
+)
 """The fix begins at the last match in a message."""
 _KEY_MARK = "[key]"
 """pydantic appends it to the location if the key of a mapping is invalid, not the value."""
@@ -233,7 +235,7 @@ class SpecError(Exception):
         """Store at most MAX_PROBLEMS problems."""
         self.problems = list(islice(problems, MAX_PROBLEMS + 1))
         if len(self.problems) > MAX_PROBLEMS:
-            self.problems[-1] = Problem("", "there are more problems: correct these first")
+            self.problems[-1] = Problem("", "there are more problems. Correct these first")
         super().__init__("\n".join(map(str, self.problems)))
 
 

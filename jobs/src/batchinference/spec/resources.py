@@ -13,8 +13,8 @@ from batchinference.spec.quantities import Cpus, Memory
 
 _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": "memory"}
 """Built-in resources of Ray, and the fields that request them."""
-_NOT_CUSTOM = "'{}' is not a custom resource: use the field '{}'"
-_NO_DEVICE = "'acceleratorType' is the type of the devices: request devices with gpu or custom"
+_NOT_CUSTOM = "'{}' is not a custom resource. Use the field '{}'"
+_NO_DEVICE = "'acceleratorType' is the type of the devices. Request devices with gpu or custom"
 
 
 class Resources(SpecModel):

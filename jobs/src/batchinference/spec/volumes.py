@@ -180,7 +180,7 @@ class Volume(SpecModel):
         if len(self.model_dump(exclude_none=True, exclude={"name"})) != 1:
             raise PydanticCustomError("volume_source", _ONE_SOURCE, {})
         if re.match(RESERVED_VOLUMES, self.name):
-            message = f"the name '{{name}}' {_RESERVED}: choose another"
+            message = f"the name '{{name}}' {_RESERVED}. Choose another"
             raise PydanticCustomError("volume_name", message, {"name": self.name})
         return self
 
@@ -200,7 +200,7 @@ class VolumeMount(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> VolumeMount:
         if re.match(RESERVED_PATHS, self.mount_path):
-            message = f"the mountPath '{{path}}' {_RESERVED}: mount the volume elsewhere"
+            message = f"the mountPath '{{path}}' {_RESERVED}. Mount the volume elsewhere"
             raise PydanticCustomError("volume_path", message, {"path": self.mount_path})
         return self
 

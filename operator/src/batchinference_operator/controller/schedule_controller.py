@@ -31,7 +31,7 @@ from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
 
 _TOO_MANY = (
-    f"{MAX_RUNS} or more BatchInferences have the label {SCHEDULE_LABEL}={{name}}: delete those "
+    f"{MAX_RUNS} or more BatchInferences have the label {SCHEDULE_LABEL}={{name}}. Delete those "
     "that are not needed"
 )
 logger = logging.getLogger("batchinference.operator")

@@ -62,7 +62,7 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     if ray_job.owner_uid is not None:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
-        message = f"a RayJob named {ray_job.name} exists and is not this job's: delete it"
+        message = f"a RayJob named {ray_job.name} exists and is not this job's. Delete it"
     status = _pending_status(job, Summary("NameTaken", message), now)
     return Actions(status=status, requeue_after=POLL_SECONDS)
 

@@ -56,8 +56,8 @@ def _kueue_hint(job: JobView, message: str, local_queues: str) -> str:
     if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
         return ""
     if not (job.spec.get("cluster") or {}).get("queueName"):
-        fix = "set spec.cluster.queueName to a LocalQueue"
-        return f". Kueue manages jobs without a queue: {fix}{local_queues}"
+        fix = "Set spec.cluster.queueName to a LocalQueue"
+        return f". Kueue manages jobs without a queue. {fix}{local_queues}"
     return (
         ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
         "spec.cluster.workers.min and max to the same number"

@@ -16,7 +16,7 @@ from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 
 _NO_QUEUE = (
-    "Kueue manages jobs without a queue: set spec.cluster.queueName to a LocalQueue, and set "
+    "Kueue manages jobs without a queue. Set spec.cluster.queueName to a LocalQueue, and set "
     "spec.suspend to true and then to false"
 )
 DRIVER = "/driver"

@@ -189,10 +189,9 @@ class RayJobView:
     @classmethod
     def of(cls, body: Object) -> Self:
         status, spec = body.get("status") or {}, body.get("spec") or {}
-        cluster = status.get("rayClusterStatus") or {}
+        cluster, ray = status.get("rayClusterStatus") or {}, status.get("rayJobInfo") or {}
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
         max_gpus_per_pod, max_gpus = _planned_gpus(spec)
-        head, ray = cluster.get("head") or {}, status.get("rayJobInfo") or {}
         return cls(
             name=body["metadata"]["name"],
             uid=body["metadata"].get("uid", ""),
@@ -207,8 +206,8 @@ class RayJobView:
             message=truncate_message(reported[1]),
             cause=bounded(reported[0]),
             cluster=_name_or_empty(status.get("rayClusterName")),
-            head_ip=bounded(head.get("podIP")),
-            head_service=bounded(head.get("serviceName")),
+            head_ip=bounded((cluster.get("head") or {}).get("podIP")),
+            head_service=bounded((cluster.get("head") or {}).get("serviceName")),
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),

@@ -157,7 +157,7 @@ def another_run_has_begun(layout: Layout) -> BadOutput:
     """Return the failure of a run that did not get the lease."""
     return BadOutput(
         f"another run has begun in write.path '{layout.output.uri}' while this one was being "
-        "prepared: choose another path, or wait until that has ended"
+        "prepared. Choose another path, or wait until that has ended"
     )
 
 

@@ -64,6 +64,7 @@ from batchinference.pipeline.model_use import OCCUPANCY
 from batchinference.pipeline.ray_compat import (
     errors_of_blocks,
     outputs_within,
+    prompt_waits,
     retries_of_this_task,
     whole_call,
 )
@@ -71,7 +72,7 @@ from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
-from batchinference.plan.stages import TASK_CPUS, with_preparations
+from batchinference.plan.stages import PREPARED_ROWS, TASK_CPUS, with_preparations
 from batchinference.plan.writing import writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
@@ -117,7 +118,7 @@ class DatasetExecution:
             rows=self.write.rows,
             seconds=self.write.rules.small_commit_seconds,
         )
-        with errors_of_blocks(context, self.control.record_later):
+        with errors_of_blocks(context, self.control.record_later), prompt_waits():
             dataset = self._read(first)
             for stage in between:
                 dataset = self._add_stage(dataset, stage)
@@ -181,7 +182,8 @@ class DatasetExecution:
             task = _task(stage.name, self._segment([stage]))
             # Ray fuses tasks with equal arguments: the few tasks that read would run the step
             retries = {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
-            return dataset.map_batches(task, batch_size=None, **common, **retries)
+            rows = whole_call(PREPARED_ROWS) if stage.prepares else None
+            return dataset.map_batches(task, batch_size=rows, **common, **retries)
         least, most = pool_size(stage, plan)
         arguments = {
             **common,

@@ -62,6 +62,7 @@ from batchinference.pipeline.output.tables import Table, schema_of_all, schema_w
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
+from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
@@ -269,7 +270,10 @@ class Executor:
         """Call functions and return their results, in order."""
         if not in_tasks:
             return [function() for function in work]
-        task: Any = ray.remote(**write_task_arguments(self._plan))(_run)
+        arguments = write_task_arguments(self._plan)
+        if not self._plan.groups:  # more tasks than CPUs would only start more processes
+            arguments["num_cpus"] = TASK_CPUS
+        task: Any = ray.remote(**arguments)(_run)
         results: list[Result] = ray.get([task.remote(function) for function in work])
         return results
 

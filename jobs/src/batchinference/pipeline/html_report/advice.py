@@ -77,7 +77,7 @@ def _about_machines(report: Report) -> Iterator[str]:
     if report.retries:
         yield (
             f"{report.retries:,} tasks ran again because their process died. A lack of memory is "
-            "the most frequent cause: increase resources.memory or decrease batchSize."
+            "the most frequent cause. Increase resources.memory or decrease batchSize."
         )
     if report.memory and report.memory.spilled_bytes:
         yield (

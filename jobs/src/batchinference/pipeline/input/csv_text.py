@@ -490,5 +490,5 @@ def _ragged(row: pac.InvalidRow, dialect: Dialect, *, latin: bool) -> Damage:
     fields = f"line has {counted(row.actual_columns, 'field')} instead of {row.expected_columns}"
     problem = f"{fields}: {text[:SHOWN_CHARACTERS]}"
     if quote and f"{delimiter} {quote}" in text:
-        problem += ". A quote after a space is a part of the text: remove the space"
+        problem += ". A quote after a space is a part of the text. Remove the space"
     return Damage(problem)

@@ -156,7 +156,7 @@ def _check_simulated() -> None:
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
         raise ModelLoad(
             f"this replica was given a GPU, and PyTorch {torch.__version__}, built for {built}, "
-            "finds none: use an image that fits the nodes' driver. Where GPUs are only counted, as "
+            "finds none. Use an image that fits the nodes' driver. Where GPUs are only counted, as "
             f"on a cluster for tests, set {SIMULATED}=1 in cluster.env"
         ) from _cuda_error()
 

@@ -292,7 +292,7 @@ def _construct(name: str, step: PythonStep, device: str) -> Any:
 
 def _callable(name: str, target: Any) -> Callable[..., Any]:
     if not callable(target):
-        hint = ": set predictBatch" if hasattr(target, "predict_batch") else ""
+        hint = ". Set predictBatch" if hasattr(target, "predict_batch") else ""
         kind = with_article(type(target).__name__)
         raise ModelLoad(f"step '{name}': {kind} cannot be called with a batch{hint}")
     function: Callable[..., Any] = target

@@ -146,7 +146,7 @@ def _account_of_azure(storage: Storage) -> tuple[str, dict[str, str]]:
         services = _azure_services(parts, in_host)
     if account is None:
         raise OSError(
-            "az:// needs the name of the storage account: set storage.endpoint to "
+            "az:// needs the name of the storage account. Set storage.endpoint to "
             "https://ACCOUNT.blob.core.windows.net, or AZURE_STORAGE_ACCOUNT"
         )
     return account, services

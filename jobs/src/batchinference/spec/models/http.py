@@ -49,7 +49,7 @@ _FIELDS = {
     "max_input_tokens": ("embeddings",),
 }
 """The APIs of each field that some APIs do not have."""
-_NO_BASE = "'url' is the base of the API: leave out what comes behind /v1"
+_NO_BASE = "'url' is the base of the API. Leave out what comes behind /v1"
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
 _CUT_BY_ENDPOINT = "tooLong: the endpoint cuts the text or not. Use truncate to count it, or fail"
 _NULL_IS_JSON = "nullInput compute is for api json only"
@@ -74,7 +74,7 @@ def _check_no_key(url: str) -> str:
 def _key_error() -> PydanticCustomError:
     return PydanticCustomError(
         "http_key",
-        "a key does not belong in the file: store it in a Secret, pass it in cluster.env and "
+        "a key does not belong in the file. Store it in a Secret, pass it in cluster.env and "
         "name the variable in apiKeyEnv or headersFrom",
         {},
     )
@@ -220,7 +220,7 @@ class HttpModel(TextModel):
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise PydanticCustomError if the step requests devices."""
         if resources.gpu or resources.custom:
-            raise _error("the endpoint computes elsewhere: leave out resources.gpu and custom")
+            raise _error("the endpoint computes elsewhere. Leave out resources.gpu and custom")
 
     @model_validator(mode="after")
     def _check(self) -> HttpModel:

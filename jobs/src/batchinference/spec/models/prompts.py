@@ -32,7 +32,7 @@ def check_template(text: str) -> str:
     try:
         placeholders(text)
     except ValueError as error:
-        raise _error(f"{error}: write {{name}} for an input, and double a literal brace") from None
+        raise _error(f"{error}. Write {{name}} for an input, and double a literal brace") from None
     return text
 
 

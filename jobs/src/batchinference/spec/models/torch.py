@@ -21,7 +21,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _NO_SOURCE = "give a 'factory' or a 'source' (or both)"
 _NO_FACTORY = "'factoryArgs' needs a 'factory'"
 _TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
-_OWN_TYPES = "an exported program keeps its own types: leave out 'dtype'"
+_OWN_TYPES = "an exported program keeps its own types. Leave out 'dtype'"
 
 
 class TorchModel(RuntimeModel):

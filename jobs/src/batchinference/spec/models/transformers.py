@@ -45,7 +45,7 @@ from batchinference.spec.models.transformers_tasks import (
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 _NO_FLASH = (
-    "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of them"
+    "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
 )
 _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
@@ -192,7 +192,7 @@ class TransformersModel(WindowedModel):
             )
         if "seed" in self.sampling and self.sampling.get("num_beams", 1) != 1:
             raise _error(
-                "model_sampling", "sampling: 'seed' cannot be used with 'num_beams': remove one"
+                "model_sampling", "sampling: 'seed' cannot be used with 'num_beams'. Remove one"
             )
 
 

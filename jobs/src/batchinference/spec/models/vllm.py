@@ -58,7 +58,7 @@ class Parallelism(SpecModel):
 
 _PAIR = ("query", "document")
 _PAIR_INPUTS = "task score takes inputs: {query: COLUMN, document: COLUMN}"
-_NO_PROMPT = "task score takes a query and a document: remove 'prompt' and 'chat'"
+_NO_PROMPT = "task score takes a query and a document. Remove 'prompt' and 'chat'"
 _PAIR_FIXED = "tooLong: the pairs of task score are not cut. Use fail"
 _TOP_K = "topK is for task classify only"
 _DETAILS = "details is for task generate only"
@@ -223,13 +223,13 @@ class VllmModel(TextModel):
         on_cpus = "gpu" in resources.model_fields_set and self.parallelism.pipeline == 1
         if resources.gpu != needed and (resources.gpu or not on_cpus):
             message = (
-                f"vllm takes parallelism.tensor x parallelism.pipeline GPUs, here {needed}: set "
+                f"vllm takes parallelism.tensor x parallelism.pipeline GPUs, here {needed}. Set "
                 f"resources.gpu to {needed}, not {resources.gpu}"
             )
             build = ", or write gpu: 0 for vLLM's build for CPUs"
             raise _error(message + (build if self.parallelism.pipeline == 1 else ""))
         if resources.custom:
-            raise _error("the runtime vllm supports only GPUs: remove resources.custom")
+            raise _error("the runtime vllm supports only GPUs. Remove resources.custom")
         if batch_size == "auto":
             raise _error("vllm makes its batches itself: batchSize is a number")
 
@@ -300,7 +300,7 @@ class VllmModel(TextModel):
         for name in ("system", "messages", "images", "chat_template", "chat_template_args"):
             if getattr(self, name):
                 alias = type(self).model_fields[name].alias
-                raise _error(f"'{alias}' is for a chat: set 'chat' to true")
+                raise _error(f"'{alias}' is for a chat. Set 'chat' to true")
 
 
 def _error(message: str) -> PydanticCustomError:

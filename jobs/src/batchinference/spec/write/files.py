@@ -24,7 +24,7 @@ class WriteDirectories(WritePartitioned):
                 raise PydanticCustomError(
                     "partitions",
                     "partitionBy: readers leave out directories whose names begin with "
-                    "'{begin}', as those of column '{column}' would: rename it first, with a "
+                    "'{begin}', as those of column '{column}' would. Rename it first, with a "
                     "step renameColumns",
                     {"begin": column[0], "column": column},
                 )
@@ -44,7 +44,7 @@ class WriteNumbered(WriteRows, WriteDirectories):
             if self.row_number in columns:
                 raise PydanticCustomError(
                     "row_number",
-                    "rowNumber: it adds column '{column}', which {field} names: choose another "
+                    "rowNumber: it adds column '{column}', which {field} names. Choose another "
                     "name",
                     {"column": self.row_number, "field": field},
                 )

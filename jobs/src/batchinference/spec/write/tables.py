@@ -18,9 +18,9 @@ from batchinference.spec.databases import (
 )
 from batchinference.spec.write.base import WriteColumns, WriteRows, WriteSized
 
-_NO_NAMESPACE = "table: Iceberg has namespaces: write namespace.table"
+_NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
 _WAREHOUSE = (
-    "catalog.properties.warehouse: Iceberg does not know az://: write "
+    "catalog.properties.warehouse: Iceberg does not know az://. Write "
     "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
 )
 _LOCAL_PREFIXES = ("/", ".", "~", "file:")

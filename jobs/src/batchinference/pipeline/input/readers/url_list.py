@@ -102,7 +102,7 @@ class ManifestReader(DivisibleReader):
         if self._options.decode in columns:
             raise BadInput(
                 f"the manifest has a column '{self._options.decode}' of its own, and the fetched "
-                "content would replace it: rename it"
+                "content would replace it. Rename it"
             )
 
     def read(self, file: Location) -> Iterator[Chunk]:

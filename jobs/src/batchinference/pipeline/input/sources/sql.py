@@ -164,7 +164,7 @@ def _check_shards(
     shard = f"MOD(ABS({options.shard_hash_fn}({source.shard_keys})), {shards})"
     if not source.supports_sharding(shards):
         raise BadInput(
-            f"read.options.shardHashFn: the database cannot compute {shard}: name another "
+            f"read.options.shardHashFn: the database cannot compute {shard}. Name another "
             "function, or remove shardKeys and overrideNumBlocks"
         )
     unassigned = database.first_value(
@@ -173,5 +173,5 @@ def _check_shards(
     if unassigned:
         raise BadInput(
             f"read.options.shardKeys: {unassigned} row(s) have no value there and would be in no "
-            "shard: name other columns, or leave those rows out of the query"
+            "shard. Name other columns, or leave those rows out of the query"
         )

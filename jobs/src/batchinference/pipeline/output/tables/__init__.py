@@ -214,7 +214,7 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
     if requested and list(requested) != list(existing):
         raise BadOutput(
             f"write.partitionBy: the table {table} is partitioned by "
-            f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
+            f"{', '.join(existing) or 'nothing'}. Name the same columns, or leave it out"
         )
     return tuple(existing)
 

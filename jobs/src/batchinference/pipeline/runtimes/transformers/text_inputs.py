@@ -124,7 +124,7 @@ class Tokens:
         take_loading(self._options)  # unused: tokenizers have one implementation
         check_options(self._options, tokenizer_options(tokenizer))
         if "truncation" in self._options:
-            raise ModelLoad("options.truncation: use the model's field tooLong")
+            raise ModelLoad("options.truncation: it is no option. Use the model's field tooLong")
         padding = self._options.pop("padding", True)
         self._pad_to_max = padding == "max_length" and not unpadded
         chosen = self._options.pop("max_length", None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from batchinference.cli.printing import echo
-from batchinference.pipeline.report.builder import sum_warnings
 from batchinference.pipeline.verify.findings import (
     Finding,
     JobReport,
@@ -13,7 +12,7 @@ from batchinference.pipeline.verify.findings import (
     Spot,
     VerificationReport,
 )
-from batchinference.spec.warnings import WarningCount, summarize
+from batchinference.spec.warnings import WarningCount, sum_warnings, summarize
 from batchinference.text import counted, named_lines
 
 SHOWN_SPOTS = 5

@@ -27,6 +27,11 @@ ReadNote: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """Returns a context in which the rows from the one with this id are read."""
 
 
+def no_note(_: int) -> AbstractContextManager[None]:
+    """Return a context in which rows are read without a note."""
+    return nullcontext()
+
+
 @dataclass(frozen=True)
 class RowCount:
     """The number of rows of the input, and whether it is an estimate."""
@@ -84,7 +89,7 @@ class JobInput(Protocol):
         """Return whether the rows have the same ids as in the input with the digest `before`."""
 
     def read_tasks(
-        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = no_note
     ) -> list[ReadRows]:
         """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
         are the rows to read, for a repeatable input only; None means all rows."""

@@ -6,7 +6,6 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Collection, Container, Mapping, Set
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +16,7 @@ from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount
+from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount, no_note
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
 from batchinference.pipeline.input.listing import list_existing, list_input
 from batchinference.pipeline.input.path_columns import PathColumns
@@ -230,7 +229,7 @@ class FileInput:
         return str(inside[0]) if len(inside) else None
 
     def read_tasks(
-        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = no_note
     ) -> list[ReadRows]:
         """Return the read tasks. Each reads files that are adjacent in the reading order."""
         files = [file for file in self.frozen.files() if gaps is None or file.number in gaps]

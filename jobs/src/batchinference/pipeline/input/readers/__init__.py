@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS = arrow_files.CHUNK_ROWS
 """Rows per table that a reader yields, if it can choose the number."""
 Found = TypeVar("Found")
+SomeChunk = TypeVar("SomeChunk", bound="Chunk")
 
 
 MAX_ABSENT = 200
@@ -255,7 +256,7 @@ def size_of(chunk: Chunk) -> int:
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 
 
-def noted(chunks: Iterable[Chunk], first: int, note: ReadNote) -> Iterator[Chunk]:
+def noted(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:
     """Yield the chunks, and read each in the context of `note`. `first` is the id of the first
     row."""
     iterator, row = iter(chunks), first

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -25,7 +24,7 @@ from batchinference.pipeline.errors import (
     describe,
     require_package,
 )
-from batchinference.pipeline.input import NOTHING, ReadNote, ReadRows, RowCount, batch_of
+from batchinference.pipeline.input import NOTHING, ReadNote, ReadRows, RowCount, batch_of, no_note
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import check_end, noted, size_of, within
 from batchinference.pipeline.input.snapshot import as_parquet
@@ -101,7 +100,7 @@ class TableInput:
         return self.place.path if inside else None
 
     def read_tasks(
-        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = no_note
     ) -> list[ReadRows]:
         return [
             ReadPart(number, label, task, self.explain, tuple(gaps[number]) if gaps else (), note)
@@ -120,7 +119,7 @@ class ReadPart:
     task: ReadBlocks
     explain: Explain
     gaps: tuple[RowRange, ...] = ()
-    note: ReadNote = nullcontext
+    note: ReadNote = no_note
 
     def __call__(self) -> Iterator[RowBatch]:
         """Yield the rows, and the end of the part after the last one."""

@@ -19,7 +19,6 @@ from support.jobs.table_writes import run_job
 from support.jobs.text_table import COMPUTED, TextTable
 from support.jobs.without_ray import InProcessExecution
 from support.outputs.tables import write_fields
-from support.outputs.verify_command import verified
 
 FORMATS = ["delta", "iceberg", "lance", "sql"]
 ALL = ["a1", "a3", "b1"]
@@ -44,26 +43,6 @@ def die_at_commit(number: int, dying: pytest.MonkeyPatch) -> None:
         real(self, *arguments)
 
     dying.setattr(Committer, "put", put)
-
-
-@pytest.mark.parametrize("table", FORMATS, indirect=True)
-@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
-def test_interrupted_job_computes_only_the_missing_rows(
-    table: TextTable, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in (1, 2):
-        with monkeypatch.context() as dying:
-            die_at_commit(1, dying)
-            assert table.run(mode).state == JobState.FAILED
-        assert table.texts() == []
-        done = verified(table.output, "--trust-output")
-        assert (done.result, done.found, done.job["accountedRows"]) == ("unfinished", {}, number)
-    COMPUTED.clear()
-    report = table.run(mode)
-    assert (report.state, table.texts()) == (JobState.SUCCEEDED, ALL)
-    assert len(COMPUTED) == len(EACH) - 2
-    assert report.counts is not None
-    assert (report.counts.written, report.counts.failed, table.proven()) == (3, 1, True)
 
 
 @pytest.mark.parametrize("table", ["delta"], indirect=True)

@@ -11,7 +11,6 @@ import yaml
 
 from batchinference.cli import exits
 from batchinference.pipeline.commit import output_plan
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.code_hashes import parse_code
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import segment
@@ -120,19 +119,6 @@ def test_code_is_refused_after_the_first_commit(job: Job) -> None:
     assert "not yet" in job.run().stderr
     job.change("2")
     assert CHANGED in job.run().stderr
-
-
-def test_an_earlier_run_is_fenced_before_new_code_is_accepted(
-    job: Job, monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
-    earlier = begin_job(job.document()).attempt
-    job.change("2")
-    begun = begin_job(job.document())
-    with messages.raises(BadOutput):
-        commit_rows(earlier, good(0, 0, [1]))
-    monkeypatch.setattr(Attempt, "check_open", lambda self: None)
-    commit_rows(earlier, good(0, 0, [1]))
-    assert begun.attempt.load_committed().entries == []
 
 
 def test_new_code_is_refused_if_an_earlier_run_commits_before_it_ends(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
@@ -31,30 +29,6 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> TextTable:
     table.lines("b", ["b1"])
     COMPUTED.clear()
     return table
-
-
-def die_at_commit(number: int, dying: pytest.MonkeyPatch) -> None:
-    """Let the process of the next job lose its storage at a commit."""
-    real, commits = Committer.put, count()
-
-    def put(self: Committer, *arguments: Any) -> None:
-        if next(commits) >= number:
-            raise OSError("killed")
-        real(self, *arguments)
-
-    dying.setattr(Committer, "put", put)
-
-
-@pytest.mark.parametrize("table", ["delta"], indirect=True)
-def test_unfinished_job_starts_over_without_resume(
-    table: TextTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as dying:
-        die_at_commit(1, dying)
-        assert table.run().state == JobState.FAILED
-    COMPUTED.clear()
-    assert table.run(resume=False).state == JobState.SUCCEEDED
-    assert (sorted(COMPUTED), table.texts(), table.proven()) == (EACH, ALL, True)
 
 
 @pytest.mark.parametrize("table", ["delta"], indirect=True)

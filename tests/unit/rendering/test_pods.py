@@ -14,7 +14,6 @@ from batchinference.rendering.pods import object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.quantities import MIN_HEAD_MEMORY
-from batchinference.spec.reserved import END_VARIABLE, NODE_VARIABLE
 from support.documents.minimal import model_step
 from support.documents.parsed import job
 from support.documents.vllm_models import vllm_step

@@ -11,6 +11,9 @@ from support.cluster.chart import NAMESPACE, Chart, one
 
 Object = dict[str, Any]
 
+DNS = {53, 5353}
+"""The ports of the pods of DNS: policies hold after the translation of a Service's address."""
+
 
 def ports(rule: Object) -> set[Any]:
     return {port["port"] for port in rule["ports"]}
@@ -24,7 +27,7 @@ def test_network_policy_allows_what_the_operator_needs(chart: Chart) -> None:
     (metrics,) = spec["ingress"]
     assert (ports(metrics), len(metrics["from"])) == ({"http"}, 1)
     dns, api_server, heads = spec["egress"]
-    assert [ports(rule) for rule in (dns, api_server, heads)] == [{53}, {443, 6443}, {8265}]
+    assert [ports(rule) for rule in (dns, api_server, heads)] == [DNS, {443, 6443}, {8265}]
     (peer,) = heads["to"]
     assert peer["podSelector"]["matchLabels"] == {"ray.io/node-type": "head"}
 
@@ -66,7 +69,7 @@ def test_pods_of_jobs_connect_to_each_other_dns_and_the_listed_peers(chart: Char
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     within, dns, listed = spec["egress"]
     assert within == {"to": [{"podSelector": spec["podSelector"]}]}
-    assert (ports(dns), listed) == ({53}, storage)
+    assert (ports(dns), listed) == (DNS, storage)
 
 
 def test_network_policy_of_jobs_needs_their_namespaces(chart: Chart) -> None:

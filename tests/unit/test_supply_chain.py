@@ -125,6 +125,21 @@ def test_images_have_one_base_pinned_by_digest() -> None:
     assert PINNED_IMAGE.match(named[0])
 
 
+@pytest.mark.parametrize("variant", ["cpu", "cuda", "vllm"])
+def test_only_the_image_for_cpus_has_a_cpu_build_of_pytorch(tmp_path: Path, variant: str) -> None:
+    """The arguments of a Dockerfile are environment variables of its commands."""
+    text = (ROOT / "images/pipeline/Dockerfile").read_text()
+    (command,) = re.findall(r"^RUN ((?:.*\\\n)*.*images/install(?:.*\\\n)*.*)", text, re.M)
+    install = tmp_path / "images/install"
+    install.parent.mkdir()
+    install.write_text('#!/bin/sh\necho "[$TORCH_INDEX$WHEELS]"\n')
+    install.chmod(0o755)
+    arguments = {"VARIANT": variant, "TORCH_INDEX": "cpu", "WHEELS": "/wheels", "EXTRAS": "formats"}
+    done = subprocess.run(["sh", "-euc", command], cwd=tmp_path, env={**os.environ, **arguments},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout == ("[cpu/wheels]\n" if variant == "cpu" else "[]\n")
+
+
 def workflow(name: str) -> dict[str, Any]:
     # YAML reads the key `on` as true
     found: dict[str, Any] = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text())

@@ -97,6 +97,15 @@ affinity:
 {{- if .Values.watchNamespaces }}{{ include "bi.fullname" . }}{{ else }}batch-inference-operator{{ end }}
 {{- end -}}
 
+{{/* Egress to DNS. Policies hold for the ports of pods, which for DNS on OpenShift is 5353. */}}
+{{- define "bi.dns" -}}
+- ports:
+  {{- range list 53 5353 }}
+  - {port: {{ . }}, protocol: UDP}
+  - {port: {{ . }}, protocol: TCP}
+  {{- end }}
+{{- end -}}
+
 {{/* The defaults of jobs. Without an image, heads and CPU workers do not pull CUDA. */}}
 {{- define "bi.defaults" -}}
 {{- $given := deepCopy (.Values.defaults | default dict) -}}

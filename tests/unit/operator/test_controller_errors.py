@@ -205,6 +205,18 @@ async def test_deadline_applies_while_the_token_is_refused(harness: Harness) -> 
         await until(lambda: harness.cluster.get("RayJob", "job-1") is None)
 
 
+@in_virtual_time
+async def test_job_runs_without_a_refused_budget(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.fail_call("create PodDisruptionBudget", Refused("403: is forbidden"))
+    async with harness.operator():
+        await harness.finish_job()
+    assert (harness.phase(), "Refused" in reasons(harness)) == ("Succeeded", False)
+    (warning,) = warnings(caplog)
+    assert warning.message == "the head is not protected from drains: 403: is forbidden"
+
+
 FAULTS = [Refused("403: events is forbidden"), Conflict("try again"), Unreachable("no answer")]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from support.operator.objects import RUNNING
+from batchinference_operator.status.pods import PodView
+from support.operator.objects import RUNNING, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -69,6 +70,29 @@ def test_affinity_of_the_job_still_holds() -> None:
     (term,) = affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert term["matchExpressions"][:-1] == OWN["matchExpressions"]
     assert affinity["podAntiAffinity"] == AFFINITY["podAntiAffinity"]
+
+
+def test_message_of_an_unschedulable_pod_names_the_excluded_nodes() -> None:
+    """Without deadlines, such an attempt waits forever if no other node has the devices."""
+    loop = ReconcileLoop()
+    no_node = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+               "message": "0/1 nodes are available"}  # fmt: skip
+    start_attempt(loop)
+    loop.run()
+    loop.pods = (PodView.of(pod_body("job-1-head", conditions=[no_node])),)
+    loop.set_report(JobState.RUNNING, rows=10, faultyNodes=["gpu-1"])
+    loop.reconcile()
+    assert "gpu-1" not in loop.message
+    loop.set_kuberay_status(**RUNNING)
+    loop.fail("DeviceFailed")
+    start_attempt(loop)
+    loop.start()
+    loop.pods = (PodView.of(pod_body("job-2-head", attempt=2, conditions=[no_node])),)
+    loop.reconcile()
+    assert loop.reason == "Unschedulable"
+    assert (
+        "0/1 nodes are available. Nodes with faulty devices are excluded: gpu-1. To" in loop.message
+    )
 
 
 def test_nodes_are_used_again_after_a_suspension() -> None:

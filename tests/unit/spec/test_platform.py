@@ -76,7 +76,7 @@ limits:
          {"pending": "30m", "stall": "2h", "active": "500h", "total": "72h"}),
         ("ttl", {}, {"cluster": "0s", "rayJob": "168h", "afterFinished": "720h"}),
         ("ttl", {"cluster": "999999h", "rayJob": "999h"},
-         {"cluster": "1h", "rayJob": "999h", "afterFinished": "720h"}),
+         {"cluster": "1h", "rayJob": "720h", "afterFinished": "720h"}),
         ("ttl", {"cluster": "59m", "afterFinished": "1h"},
          {"cluster": "59m", "rayJob": "168h", "afterFinished": "1h"}),
         ("retry", {}, {"maxAttempts": 5, "onCause": {"NodeLost": "Fail"}}),

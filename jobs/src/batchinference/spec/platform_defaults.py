@@ -71,10 +71,13 @@ class PlatformDefaults(Cluster):
         """Return the sections of a job with the defaults and the limits of the platform."""
         retry, limits = _with_defaults(own.retry, self.retry), self.limits
         attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
+        ttl = limits.ttl
+        if (longest := ttl.after_finished) is not None:  # a job is kept as long as its objects
+            ttl = _with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
         return Lifecycle(
             retry.model_copy(update={"max_attempts": attempts}),
             _limited(_with_defaults(own.deadlines, self.deadlines), limits.deadlines),
-            _limited(_with_defaults(own.ttl, self.ttl), limits.ttl),
+            _limited(_with_defaults(own.ttl, self.ttl), ttl),
         )
 
 

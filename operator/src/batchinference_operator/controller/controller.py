@@ -12,6 +12,7 @@ from functools import partial
 from math import inf
 
 from batchinference.rendering import (
+    HEAD_BUDGET,
     RAY_JOB,
     KubeRayDeadlines,
 )
@@ -254,11 +255,18 @@ class Controller:
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
 
-        An object that already exists was created by an interrupted reconcile.
+        An object that already exists was created by an interrupted reconcile. A job also runs
+        without a PodDisruptionBudget, such as with a role of an earlier version.
         """
         ray_job_created = False
         for body in bodies:
-            created = await self.api.create(body)
+            try:
+                created = await self.api.create(body)
+            except Refused as error:
+                if body["kind"] != HEAD_BUDGET or isinstance(error, Unreachable):
+                    raise
+                logger.warning("the head is not protected from drains: %s", error)
+                continue
             if created is not None and body["kind"] == RAY_JOB:
                 logger.info("created RayJob %s", body["metadata"]["name"])
                 self.cache.add_ray_job(created)

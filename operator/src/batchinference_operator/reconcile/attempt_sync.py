@@ -50,6 +50,7 @@ from batchinference_operator.reconcile.requeue import (
 )
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import (
+    faulty_nodes,
     is_running,
     last_attempt,
     own_progress,
@@ -178,7 +179,17 @@ def _with_details(
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value
         return Phase.PENDING, Summary(crashed, describe_crashes(observed.crashes))
-    return phase, with_cause_of_silence(observed, summary)
+    return phase, _with_excluded_nodes(observed.job, with_cause_of_silence(observed, summary))
+
+
+def _with_excluded_nodes(job: JobView, summary: Summary) -> Summary:
+    """Return the summary, which names the nodes that an unschedulable attempt does not use."""
+    earlier = {"attempts": job.status["attempts"][:-1]}
+    if summary.reason != Cause.UNSCHEDULABLE or not (nodes := faulty_nodes(earlier)):
+        return summary
+    excluded = f"Nodes with faulty devices are excluded: {', '.join(nodes)}"
+    fix = "To use them again, suspend the job and resume it"
+    return replace(summary, message=f"{summary.message}. {excluded}. {fix}")
 
 
 def _undone_by_kuberay(observed: Observed, ray_job: RayJobView, now: datetime) -> str:

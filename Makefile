@@ -112,7 +112,6 @@ lint: $(VENV)/.test ## Check style, types and layers
 .PHONY: generate
 generate: $(VENV)/.test ## Generate the CRDs, field reference, JSON schema, admission rules and chart README
 	PYTHONPATH=tools $(BIN)/python -m generators .
-	$(BIN)/python -m batchinference.rendering.policy_cel > $(CHART)/files/admission-rules.yaml
 	$(BIN)/python tools/chart_readme.py $(CHART)
 
 $(VENV)/.docs: $(LOCKED)

@@ -31,11 +31,8 @@ from support.cluster.waits import (
 )
 from support.outputs.rows import rows_of
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.long("kueue"),
-    pytest.mark.usefixtures("queue"),
-]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("queue")]
+queueing, preemption = pytest.mark.long("kueue"), pytest.mark.long("kueue-preemption")
 Job = dict[str, Any]
 CPUS, GPUS = "cpus", "gpus"
 """The LocalQueues. The first has room for one job, and the second has two GPUs on one node."""
@@ -114,6 +111,7 @@ def ready_workers(kubectl: Kubectl, name: str) -> set[str]:
     return {pod["metadata"]["name"] for pod in ready_pods(kubectl, name, "worker")}
 
 
+@queueing
 @pytest.mark.parametrize("size", [FIXED, {}], ids=["fixed", "elastic"])
 def test_lost_worker_of_a_queued_job_is_replaced(
     kubectl: Kubectl,
@@ -144,6 +142,7 @@ def reason(kubectl: Kubectl, name: str) -> str:
     return str(wait_for_reason(kubectl, name, "Queued")["message"])
 
 
+@queueing
 def test_second_job_waits_until_both_its_gpus_are_free(
     kubectl: Kubectl,
     slow_job: Callable[..., Job],
@@ -200,6 +199,7 @@ def admitted(kubectl: Kubectl, name: str) -> dict[str, Job]:
     return {each["name"]: each for each in found["podSetAssignments"]}
 
 
+@preemption
 def test_preempted_job_resumes_and_writes_each_row_once(
     kubectl: Kubectl,
     store: ObjectStore,
@@ -244,6 +244,7 @@ def stop(kubectl: Kubectl, policy: str) -> None:
     kubectl("patch", "clusterqueue", f"tests-{CPUS}", "--type=merge", "--patch", change)
 
 
+@queueing
 def test_job_that_names_no_queue_is_told_which_there_are(
     kubectl: Kubectl,
     slow_job: Callable[..., Job],

@@ -21,7 +21,7 @@ from support.cluster.policy_enforcer import policies_enforced
 from support.cluster.state import REPLICAS
 from support.cluster.waits import JOB_END, is_ready, outcomes, ready_pods, wait_for_rows
 
-pytestmark = [pytest.mark.long("network-policies"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long("lifecycle"), pytest.mark.timeout(600)]
 Job = dict[str, Any]
 Reached = dict[str, set[str]]
 """The targets that each source reaches."""

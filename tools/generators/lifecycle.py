@@ -3,8 +3,89 @@
 from __future__ import annotations
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import MEANINGS, TRANSITIONS, Phase, diagram
+from batchinference.spec.phases import Phase
 
+MEANINGS = {
+    Phase.PENDING: "the job waits for admission, for the name of its RayJob, or for resources",
+    Phase.PLANNING: "the operator is creating the objects of the attempt",
+    Phase.STARTING: "the RayJob exists; the cluster and the driver are starting",
+    Phase.RUNNING: "rows are being processed",
+    Phase.FINALIZING: "all rows are written; the output is being checked",
+    Phase.SUCCEEDED: "the output is complete",
+    Phase.FAILED: "the job failed and is not retried",
+    Phase.SUSPENDING: "the RayJob and its cluster are being deleted",
+    Phase.SUSPENDED: "the job holds no resources; it continues when `suspend` is false",
+    Phase.RETRYING: "an attempt failed; the next one starts after the backoff",
+}
+
+_SUSPEND = {Phase.SUSPENDING: "`suspend` is set"}
+_END = {
+    Phase.FAILED: "the cause is not retried, or `retry.maxAttempts` is reached",
+    Phase.RETRYING: "the cause is retried",
+}
+_WORK = {
+    Phase.FINALIZING: "all rows are written",
+    Phase.SUCCEEDED: "the driver reported success",
+    **_END,
+    **_SUSPEND,
+}
+_BEGIN = {
+    Phase.PLANNING: "the job is admitted",
+    Phase.STARTING: "the RayJob was created",
+    Phase.PENDING: "the job cannot start yet",
+    Phase.FAILED: "the spec is invalid, or a deadline or limit of the job is exceeded",
+}
+TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
+    None: {
+        **_BEGIN,
+        Phase.SUSPENDED: "`suspend` was set at creation",
+        Phase.SUSPENDING: "suspended before the status named its RayJob",
+    },
+    Phase.PENDING: {
+        Phase.PLANNING: "the job is admitted",
+        Phase.STARTING: "the pods were scheduled",
+        Phase.RUNNING: "the driver processes rows",
+        **_WORK,
+        Phase.SUSPENDED: "`suspend` is set and nothing was created",
+    },
+    Phase.PLANNING: {
+        Phase.PENDING: "a pod cannot start, or the API server rejects an object",
+        Phase.STARTING: "the RayJob exists",
+        Phase.RUNNING: "the driver processes rows",
+        **_WORK,
+    },
+    Phase.STARTING: {
+        Phase.PENDING: "a pod cannot start",
+        Phase.RUNNING: "the driver processes rows",
+        **_WORK,
+    },
+    Phase.RUNNING: {
+        Phase.PENDING: "no row is finished yet, and a pod cannot start",
+        Phase.STARTING: "KubeRay submitted the job to a new head",
+        **_WORK,
+    },
+    Phase.FINALIZING: {
+        Phase.STARTING: "KubeRay submitted the job to a new head",
+        Phase.RUNNING: "KubeRay submitted the job to a new head",
+        Phase.PENDING: "Kueue evicted the job, or a new head cannot start",
+        Phase.SUCCEEDED: "the driver reported success",
+        **_END,
+        **_SUSPEND,
+    },
+    Phase.RETRYING: {
+        **_BEGIN,
+        Phase.SUSPENDING: "`suspend` is set",
+        Phase.SUSPENDED: "`suspend` is set and all resources are deleted",
+    },
+    Phase.SUSPENDING: {**_BEGIN, Phase.SUSPENDED: "all resources are deleted"},
+    Phase.SUSPENDED: {
+        **_BEGIN,
+        Phase.SUSPENDING: "a RayJob or pod of the job was found",
+    },
+    Phase.SUCCEEDED: {},
+    Phase.FAILED: {Phase.PENDING: "the job failed as `InvalidSpec`, and its spec has changed"},
+}
+"""The possible next phases of each phase, and when they follow. None is a job without a phase."""
 _INTRODUCTION = """# The life of a job
 
 This page is generated from the code by `make generate`. `status.phase` of a BatchInference is a
@@ -38,6 +119,14 @@ If the operator is unavailable when a deadline passes, KubeRay ends the attempt 
 then `DeadlineExceeded` as well
 ([operations.md](operations.md#when-the-operator-is-unavailable)).
 """
+
+
+def diagram() -> str:
+    """Return the transitions as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    for before, following in TRANSITIONS.items():
+        lines += [f"  {before or '[*]'} --> {after}" for after in following]
+    return "\n".join(lines)
 
 
 def lifecycle_page() -> str:

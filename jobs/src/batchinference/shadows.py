@@ -36,13 +36,6 @@ def shadowing(directories: Iterable[str]) -> list[str]:
     ]
 
 
-def modules_in(directory: str) -> list[tuple[str, str]]:
-    """Return the files and packages in a directory that can be imported, with their module names;
-    empty if libraries are installed there."""
-    named = ((entry, _module_of(directory, entry)) for entry in _entries(directory))
-    return [(entry, name) for entry, name in named if name]
-
-
 def check_start() -> None:
     """Exit this process if a file in a PYTHONPATH directory would break it."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)

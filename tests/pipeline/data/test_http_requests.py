@@ -331,12 +331,14 @@ async def test_cookies_are_not_kept() -> None:
     assert ["Cookie" in request.headers for request in server.requests] == [False, False]
 
 
+@pytest.mark.parametrize("scheme", ["http://", ""])
 @pytest.mark.parametrize(("without", "asked"), [("", True), ("endpoint.invalid", False)])
 async def test_proxy_of_the_environment_is_asked(
-    monkeypatch: pytest.MonkeyPatch, without: str, asked: bool
+    monkeypatch: pytest.MonkeyPatch, scheme: str, without: str, asked: bool
 ) -> None:
     async with served(saying("by proxy")) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.url)
+        address = proxy.url.removeprefix("http://")
+        monkeypatch.setenv("http_proxy", f"{scheme}user:password@{address}")
         monkeypatch.setenv("no_proxy", without)
         model = chat(url="http://endpoint.invalid/v1", prompt="{question}", retries=0)
         if asked:

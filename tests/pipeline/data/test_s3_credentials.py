@@ -109,6 +109,7 @@ def test_objects_are_read_through_the_proxy_of_the_environment(
         ({}, None, None),
         ({"HTTPS_PROXY": "http://p:1"}, None, "http://p:1"),
         ({"https_proxy": "p.example:1"}, "https://s3.example", "http://p.example:1"),
+        ({"HTTPS_PROXY": "user:pass@p:1"}, None, "http://user:pass@p:1"),
         ({"HTTPS_PROXY": "http://p:1"}, "http://minio.storage.svc:9000", None),
         ({"HTTP_PROXY": "http://p:1", "NO_PROXY": ".svc"}, "http://minio.storage.svc:9000", None),
         ({"HTTP_PROXY": "http://p:1", "NO_PROXY": "10.0.0.0/8"}, "http://10.1.2.3:9000", None),

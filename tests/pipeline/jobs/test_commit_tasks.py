@@ -39,7 +39,8 @@ from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
 from batchinference.plan import plan_for_cluster, plan_for_machine, ray_cpus
-from batchinference.plan.groups import END_VARIABLE, GROUP_LABEL
+from batchinference.plan.groups import GROUP_LABEL
+from batchinference.spec.reserved import END_VARIABLE
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.parsed import spec_of

@@ -26,6 +26,7 @@ from batchinference.pipeline.errors import (
     JobFailure,
     ModelLoad,
     StorageUnavailable,
+    TooManyErrors,
 )
 from batchinference.spec.causes import Cause
 
@@ -83,6 +84,12 @@ def test_unreachable_storage_is_not_the_jobs_fault(error: BaseException) -> None
 def test_denied_storage_is_bad_input() -> None:
     refused = "spec.read.paths[0]: cannot be listed: AWS Error ACCESS_DENIED during HeadObject"
     assert isinstance(root_cause(BadInput(refused)), BadInput)
+
+
+@pytest.mark.parametrize("quoted", [AWAY, "OSError: [Errno 28] No space left on device"])
+def test_error_of_a_row_is_not_the_cause_of_too_many(quoted: str) -> None:
+    failure = TooManyErrors(f"9 of 10 rows failed. Example: {quoted}")
+    assert root_cause(caused(RuntimeError("outer"), failure)) is failure
 
 
 @pytest.mark.parametrize(

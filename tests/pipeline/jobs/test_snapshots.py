@@ -18,6 +18,7 @@ from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.storage.json import CHECKSUM_FIELD, dump_checksummed
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.progress import Counts
+from batchinference.spec.warnings import WarningCount, WarningName
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.outputs.builders import OURS, THEIRS, entry
@@ -117,6 +118,7 @@ WRONG_ENTRIES = [
     *({"row_ranges": [wrong]} for wrong in ([0, 5, 5], [-1, 0, 1], [0, 1], ["0", 0, 1])),
     {"shares": [[0, 0, FULL_SHARE + 1]]}, {"shares": 3},
     *({"columns": wrong} for wrong in ([["a"]], [[1, "a"]], -1, 2, "0", True, None)),
+    *({"warnings": [{"rows": 1} | more]} for more in ({}, {"name": "X", "example": [0, 1]})),
     {"counts": {"read": -1}}, {"counts": {"rows": 1}}, {"errors": "part-aaaaaaaaaaaaaaaa-1"},
     {"more": 1},
 ]  # fmt: skip
@@ -189,6 +191,17 @@ def test_entries_share_their_schemas(place: Location) -> None:
     found = Snapshot.read(place, OURS)
     assert found == many
     assert len({id(one.columns) for one in found.entries}) == 1
+
+
+def test_warnings_of_commits_before_8e6be9de_are_read(place: Location) -> None:
+    old = {"step": "embed", "name": "TextCut", "rows": 2, "amount": 7, "example": [0, 1]}
+    stored = state_in(place)
+    stored["entries"][0]["warnings"] = [old]
+    place.write(dump_checksummed(stored))
+    expected = [WarningCount.of_rows(WarningName.TEXT_CUT, "embed", 2, 7, "0:1")]
+    assert Snapshot.read(place, OURS).entries[0].warnings == expected
+    in_manifest = FULL.entries[0].as_json() | {"warnings": [old]}
+    assert Manifest.parse(manifest_of(in_manifest)).entries[0].warnings == expected
 
 
 @pytest.mark.parametrize("format_", [FORMAT - 1, FORMAT + 1], ids=["earlier", "later"])

@@ -28,7 +28,7 @@ from landing.suite import SuiteResult
 from landing.verdict import failures
 
 ROOT = Path(__file__).parents[3]
-MOST_MINUTES = 20
+MOST_MINUTES = 22
 """A landing has 45 minutes and takes 22 without the long tier."""
 DAYS = [f"2026-03-{day:02}" for day in range(1, 13)]
 

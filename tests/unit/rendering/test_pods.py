@@ -9,13 +9,13 @@ import kubernetes_validate
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.groups import END_VARIABLE, NODE_VARIABLE
 from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.rendering.config_map import DIGEST_VARIABLES
 from batchinference.rendering.pods import END_FILE, STOP_WAIT, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.quantities import MIN_HEAD_MEMORY
+from batchinference.spec.reserved import END_VARIABLE, NODE_VARIABLE
 from batchinference.spec.volumes import RESERVED_PATHS
 from support.documents.minimal import model_step
 from support.documents.parsed import job

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from batchinference.rendering.policy import PlatformPolicy, parse_policy
-from batchinference.rendering.policy_cel import admission_rules
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from support.cluster.deployment import CHART
@@ -77,8 +76,3 @@ def test_variables_of_devices_cannot_be_set_by_an_object(prefix: str, allowed: b
 def test_invalid_policy_is_refused(policy: str) -> None:
     with pytest.raises(SpecError):
         parse_policy(policy)
-
-
-def test_rules_of_the_chart_are_generated() -> None:
-    file = CHART / "files" / "admission-rules.yaml"
-    assert file.read_text() == admission_rules(), "run `make generate`"

@@ -10,7 +10,7 @@ import yaml
 
 from batchinference.spec.crd import custom_resource_definition, schedule_definition
 from generators import __main__ as generate
-from generators.__main__ import CRD_FILE, SCHEDULE_CRD_FILE, generated_files
+from generators.__main__ import CRD_FILE, RULES_FILE, SCHEDULE_CRD_FILE, generated_files
 
 ROOT = Path(__file__).parents[3]
 DEFINITIONS = {CRD_FILE: custom_resource_definition(), SCHEDULE_CRD_FILE: schedule_definition()}
@@ -22,7 +22,7 @@ PAGES = (
     "warnings.md",
     "batchinference.schema.json",
 )
-NAMES = {*DEFINITIONS, *(f"docs/{name}" for name in PAGES)}
+NAMES = {*DEFINITIONS, RULES_FILE, *(f"docs/{name}" for name in PAGES)}
 
 
 @pytest.fixture(scope="module")

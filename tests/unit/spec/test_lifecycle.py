@@ -12,7 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration, DurationOrZero, seconds_of
 from batchinference.spec.lifecycle import Backoff, Deadlines, Retry, Ttl
-from batchinference.spec.phases import ENDED_PHASES, MEANINGS, TRANSITIONS, Phase, diagram
+from batchinference.spec.phases import ENDED_PHASES, Phase
+from generators.lifecycle import MEANINGS, TRANSITIONS, diagram
 from plugins.messages import Messages
 
 # --- durations --------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from batchinference.pipeline.errors import (
     OutOfDisk,
     OutOfMemory,
     StorageUnavailable,
+    TooManyErrors,
     WorkerCrashed,
 )
 
@@ -178,9 +179,12 @@ def root_cause(error: BaseException) -> JobFailure:
     """Return the failure behind an exception. Unknown errors become an Application failure.
 
     Transient storage errors and full disks are recognized by their message in every exception,
-    because errors from another process have lost their cause."""
+    because errors from another process have lost their cause. TooManyErrors quotes those of rows.
+    """
     chain = _chain(error)
     failure = _failure_in(chain)
+    if isinstance(failure, TooManyErrors):
+        return failure
     if _DISK_FULL.search(failure.message):
         return OutOfDisk(failure.message)
     transient = is_transient(OSError(failure.message)) or is_transient(chain[-1])

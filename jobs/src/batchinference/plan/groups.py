@@ -21,10 +21,6 @@ HEAD_GROUP = "head"
 """Group label of the head in clusters that start their other nodes on demand."""
 GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
-NODE_VARIABLE = "BATCHINFERENCE_NODE"
-"""Environment variable of worker pods with the name of their Kubernetes node."""
-END_VARIABLE = "BATCHINFERENCE_END_FILE"
-"""Environment variable of worker pods with the path of a file that exists once the pod ends."""
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
 """Minimum workers of the group `cpu`. Every job needs one, so it starts together with the head. A

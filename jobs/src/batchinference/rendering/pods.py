@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.plan import WorkerGroup
-from batchinference.plan.groups import END_VARIABLE, NODE_VARIABLE
 from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_DIRECTORY,
@@ -30,6 +29,7 @@ from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.profiles import OTHER_IMAGES
 from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.reserved import END_VARIABLE, NODE_VARIABLE
 
 HEAD_CPUS = 1.0
 HEAD_MEMORY = "4Gi"

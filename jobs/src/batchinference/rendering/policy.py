@@ -1,6 +1,7 @@
 """Checks the settings of a job against the policy of the platform.
 
-The platform's own defaults are not checked. `policy_cel` has the same rules for the API server.
+The platform's own defaults are not checked. The API server checks the same rules,
+which `make generate` translates.
 """
 
 from __future__ import annotations

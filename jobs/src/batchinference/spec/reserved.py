@@ -6,3 +6,7 @@ PREPARED_PREFIX = OWN_PREFIX + "prepared_"
 """Prefix of the columns that tasks add for the pool of a model."""
 RESERVED_STEPS = ("read", "write")
 """Reserved step names: reading and writing in reports and error records."""
+NODE_VARIABLE = "BATCHINFERENCE_NODE"
+"""Environment variable of worker pods with the name of their Kubernetes node."""
+END_VARIABLE = "BATCHINFERENCE_END_FILE"
+"""Environment variable of worker pods with the path of a file that exists once the pod ends."""

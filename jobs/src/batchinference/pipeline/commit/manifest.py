@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from batchinference.pipeline.commit.layout import part_prefix
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK, unpack_ids
@@ -28,7 +28,7 @@ from batchinference.pipeline.storage.json import (
 )
 from batchinference.pipeline.storage.location import base_name, is_inside
 from batchinference.spec.progress import Counts
-from batchinference.spec.warnings import WarningCount, sum_warnings
+from batchinference.spec.warnings import WarningCount, WarningName, sum_warnings
 
 STRICT = ConfigDict(extra="forbid")
 Natural = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
@@ -93,6 +93,14 @@ class DataFile:
         return cls(name, len(content), zlib.crc32(content))
 
 
+def _of_any_commit(stored: Any) -> Any:
+    """Return a stored warning with the fields of now: commits before 8e6be9de had others."""
+    if not isinstance(stored, dict) or "rows" not in stored:
+        return stored
+    name, example = WarningName.named(stored["name"]), "{}:{}".format(*stored["example"])
+    return WarningCount.of_rows(name, stored["step"], stored["rows"], stored["amount"], example)
+
+
 @dataclass(frozen=True)
 class ManifestEntry:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -106,8 +114,10 @@ class ManifestEntry:
     columns: list[tuple[str, str]]
     """Names and types of the columns of the data."""
     errors: DataFile | None
-    warnings: list[WarningCount] = field(default_factory=list)
-    """The examples are the ids of rows, as in error records. There are no messages."""
+    warnings: list[Annotated[WarningCount, BeforeValidator(_of_any_commit)]] = field(
+        default_factory=list
+    )
+    """The examples are the ids of rows, as in error records."""
 
     @property
     def files(self) -> list[DataFile]:
@@ -203,9 +213,9 @@ class Manifest:
             raw = load_json(content)
             verify_checksum(content)
             raw.pop(CHECKSUM_FIELD)
+            return _MANIFEST.validate_python(raw)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no manifest: {error}") from error
-        return _MANIFEST.validate_python(raw)
 
 
 _MANIFEST = TypeAdapter(Manifest)

@@ -63,7 +63,7 @@ from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
-from batchinference.plan.groups import NODE_VARIABLE
+from batchinference.spec.reserved import NODE_VARIABLE
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12

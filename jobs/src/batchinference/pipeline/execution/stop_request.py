@@ -13,8 +13,8 @@ from threading import Event, Thread
 
 from batchinference.pipeline.execution.crash_notes import forget_notes
 from batchinference.pipeline.ray_compat import has_flag, set_flag
-from batchinference.plan.groups import END_VARIABLE
 from batchinference.spec.lifecycle import DRAIN_SECONDS
+from batchinference.spec.reserved import END_VARIABLE
 
 POLL_SECONDS = (1.5, 2.5)
 """Seconds after which a process looks for a request to stop. All processes of a large cluster ask

@@ -11,8 +11,6 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import numpy as np
@@ -36,6 +34,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.json import load_json
+from batchinference.pipeline.storage.proxies import proxy_for
 from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
     retry_after,
@@ -66,7 +65,7 @@ class Endpoint:
             timeout=aiohttp.ClientTimeout(total=seconds_of(model.timeout)),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
-            proxy=_proxy(model.endpoint),  # `trust_env` would read the environment in each request
+            proxy=proxy_for(model.endpoint),  # `trust_env` would read it for each request
         )
 
     async def close(self) -> None:
@@ -139,12 +138,6 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - any unreadable response fails only this row
             problem = self._credentials.hide(f"{type(error).__name__}: {error}")
             raise RequestFailed(f"the answer cannot be read: {problem}") from None
-
-
-def _proxy(url: str) -> str | None:
-    """Return the address of the proxy that the environment sets for an address."""
-    target = urlsplit(url)
-    return None if proxy_bypass(target.hostname or "") else getproxies().get(target.scheme)
 
 
 class Credentials:

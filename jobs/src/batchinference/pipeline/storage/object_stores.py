@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 import pyarrow.fs as pafs
 
+from batchinference.pipeline.storage.proxies import proxy_for
 from batchinference.spec.storage import Storage
 
 if TYPE_CHECKING:
@@ -86,11 +87,7 @@ def _s3_proxy(endpoint: str | None) -> str | None:
     """Return the proxy of the environment for an endpoint, by default that of AWS, if there is one.
 
     Unlike the libraries of other stores, that of S3 does not read HTTPS_PROXY and NO_PROXY."""
-    from requests import utils
-
-    address = endpoint or "https://s3.amazonaws.com"
-    proxy = utils.get_environ_proxies(address).get(urlsplit(address).scheme)
-    return utils.prepend_scheme_if_needed(proxy, "http") if proxy else None
+    return proxy_for(endpoint or "https://s3.amazonaws.com")
 
 
 def _s3_keys() -> dict[str, str | None]:

@@ -1,6 +1,6 @@
-"""Translates the policy rules to CEL, for the ValidatingAdmissionPolicy of the chart.
+"""Generates the policy rules in CEL, for the ValidatingAdmissionPolicy of the chart.
 
-`python -m batchinference.rendering.policy_cel` prints them. The chart defines these variables:
+The chart defines these variables:
 
 - `allowed_NAME`: the list of a part of the policy
 - `refused_NAME`: the end of its messages
@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,7 +129,3 @@ def _is_allowed(rule: Rule, value: str, names: str) -> str:
         separated = " || ".join(f"{value}.startsWith(name + '{end}')" for end in "/:@")
         has_prefix = f"(name.endsWith('/') ? {value}.startsWith(name) : {separated})"
     return f"{names}.exists(name, {value} == name || ({has_prefix}))"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(admission_rules())

@@ -10,10 +10,11 @@ import pytest
 
 from batchinference.plan import plan_for_cluster
 from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
-from batchinference.rendering.pods import object_store_bytes
+from batchinference.rendering.pods import END_FILE, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.quantities import MIN_HEAD_MEMORY
+from batchinference.spec.volumes import RESERVED_PATHS
 from support.documents.minimal import model_step
 from support.documents.parsed import job
 from support.documents.vllm_models import vllm_step
@@ -220,3 +221,9 @@ def test_vllm_pods_have_the_gpus_of_the_tensor_parallelism(
     assert (group["groupName"], group["minReplicas"], group["maxReplicas"]) == ("ask", 0, most)
     limits = container(group["template"])["resources"]["limits"]
     assert limits == {"cpu": "8", "memory": "64Gi", GPU: str(pod_gpus)}
+
+
+def test_pods_share_no_file_that_says_that_one_of_them_ends() -> None:
+    """A volume of many pods may be mounted elsewhere, also at /tmp, and keeps its files."""
+    assert re.match(RESERVED_PATHS, END_FILE)
+    assert not re.match(RESERVED_PATHS, "/tmp")

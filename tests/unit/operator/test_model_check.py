@@ -25,7 +25,7 @@ from batchinference.rendering.config_map import DIGEST_VARIABLES, digest_of
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Retry
-from batchinference.spec.phases import ENDED_PHASES, TRANSITIONS, Phase
+from batchinference.spec.phases import ENDED_PHASES, Phase
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
@@ -33,6 +33,7 @@ from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
+from generators.lifecycle import TRANSITIONS
 from support.documents.minimal import document, model_step
 from support.operator.fake_cluster import WATCHED, FakeCluster, Object
 from support.operator.fake_kuberay import FakeKubeRay

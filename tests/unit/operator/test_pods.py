@@ -168,7 +168,10 @@ def test_loss_has_the_group_of_the_pod() -> None:
         assert loss.group == group
 
 
-OUT_OF_MEMORY = "The node was low on resource: memory. Threshold quantity: 100Mi"
+OUT_OF_MEMORY = (
+    "The node was low on resource: memory. Threshold quantity: 100Mi",
+    'Usage of EmptyDir volume "shared-mem" exceeds the limit "1Gi".',
+)
 OUT_OF_DISK = (
     "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 9Mi.",
     "The node had condition: [DiskPressure].",
@@ -187,7 +190,7 @@ OUT_OF_DISK = (
         ("NodeShutdown", None, Cause.NODE_LOST),
         ("Terminated", None, Cause.NODE_LOST),
         ("Preempting", None, Cause.PREEMPTED),
-        ("Evicted", OUT_OF_MEMORY, Cause.OUT_OF_MEMORY),
+        *(("Evicted", message, Cause.OUT_OF_MEMORY) for message in OUT_OF_MEMORY),
         *(("Evicted", message, Cause.OUT_OF_DISK) for message in OUT_OF_DISK),
     ],
 )

@@ -50,7 +50,8 @@ GRACE = "5s"
 SIGTERM to Ray."""
 WORKER_GRACE = "30s"
 """Enough for the last batch of a replica, and for the commit of its results."""
-END_FILE = "/tmp/batchinference-pod-ends"  # noqa: S108 - of the container
+END_FILE = "/dev/shm/batchinference-pod-ends"  # noqa: S108 - of the container
+"""Pods may share a volume at /tmp, but no volume of a job may be here."""
 _STOP_WORKER = f"""\
 end() {{ kill -TERM -1; exit; }}
 timeout -k 1 8 ray drain-node --address "$RAY_ADDRESS" --reason DRAIN_NODE_REASON_PREEMPTION \

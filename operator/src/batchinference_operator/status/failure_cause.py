@@ -63,13 +63,13 @@ _POD_REASON_CAUSES = {
 }
 """Causes by `status.reason` of a pod."""
 _SHORT_OF = {
-    Cause.OUT_OF_MEMORY: re.compile("low on resource: memory"),
+    Cause.OUT_OF_MEMORY: re.compile('low on resource: memory|EmptyDir volume "shared-mem"'),
     Cause.OUT_OF_DISK: re.compile(
         "low on resource: (ephemeral-storage|inodes)|ephemeral (local )?storage|EmptyDir volume"
         "|DiskPressure"
     ),
 }
-"""Messages of the kubelet about an evicted pod."""
+"""Messages of the kubelet about an evicted pod. `shared-mem` is the object store of Ray."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def test_result_has_the_columns_of_all_jobs(format_: str) -> None:
     assert found.count(None) == 3
 
 
-def test_values_of_several_jobs_without_a_common_type(messages: Messages) -> None:
+def test_values_of_several_jobs_without_a_common_type() -> None:
     mixed = {"name": "mixed", "addColumns": {"value": "text"}}
     sizes = {"name": "sizes", "addColumns": {"value": "len(text)"}}
     for format_ in ("csv", "json"):
@@ -94,7 +94,7 @@ def test_values_of_several_jobs_without_a_common_type(messages: Messages) -> Non
     values = csv.to_arrow().column("value").to_pylist()
     assert sorted(values) == sorted([*LINES, "1", "2", "3"])
     json = result_of("json", sizes, name="sizes", path="json", mode="append")
-    with messages.raises(BadOutput):
+    with pytest.raises(BadOutput, match="'value'"):  # the rest depends on the order of the files
         json.to_arrow()
 
 

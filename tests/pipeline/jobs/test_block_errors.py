@@ -189,8 +189,9 @@ def block_of(rows: int) -> RefBundle:
         ([(0, 4), (1, None), (61, 0)], []),
         ([(50, 4), (99, 0), (100, 0)], [(100, 4)]),
         ([(499, 4), (501, 0), (502, 0), (503, 2)], [(501, 4), (503, 2)]),
+        ([(50, 4), (100, 0), (165, 5), (226, 0)], [(100, 4), (226, 5)]),
     ],
-    ids=["once", "again", "the input has ended", "the job stops after 100 s", "a node ends"],
+    ids=["once", "again", "the input has ended", "the job stops", "a node ends", "and no more"],
 )
 def test_write_task_begins_in_time_although_no_block_arrives(
     monkeypatch: pytest.MonkeyPatch,

@@ -376,6 +376,7 @@ def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
     if not strategy.is_late(at_once=at_once or bool(get_draining_nodes())):
         return
     queue.finalize()
+    strategy._since = None  # the next block is the first one that waits
     if queue.has_next():  # not if the input has ended: all blocks are in tasks then
         bundle, parts = queue.get_next_with_original()
         for part in parts:

@@ -134,26 +134,6 @@ def test_status_and_watch_show_the_workers_of_the_running_attempt(
     ]
 
 
-def test_user_who_may_not_list_pods_sees_no_workers(
-    invoke: Invoke, namespace: Namespace, server: ApiServer, tmp_path: Path
-) -> None:
-    submit(invoke, document("daily"))
-    set_status(namespace, "daily", "Running", attempt=1, rayClusterName="daily-1")
-    add_worker(namespace, "a", "cpu", attempt=1, ready=True)
-    rbac, metadata = "rbac.authorization.k8s.io", {"name": "reader", "namespace": namespace.name}
-    rule = {"apiGroups": ["batchinference.dev"], "resources": ["batchinferences"], "verbs": ["get"]}
-    account = {"kind": "ServiceAccount", "name": "default", "namespace": namespace.name}
-    role = {"apiGroup": rbac, "kind": "Role", "name": "reader"}
-    about = {"apiVersion": f"{rbac}/v1", "metadata": metadata}
-    server.apply({**about, "kind": "Role", "rules": [rule]})
-    server.apply({**about, "kind": "RoleBinding", "roleRef": role, "subjects": [account]})
-    server.kubeconfig(tmp_path / "kubeconfig", server.token(namespace.name, "default"))
-    done = invoke("status", "daily")
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert "it is Running" in done.stdout
-    assert "workers" not in done.stdout
-
-
 def add_head(namespace: Namespace) -> None:
     """Create the head pod of the first attempt of the job `daily`, on no node."""
     labels = {CLUSTER_LABEL: "daily-1", NODE_TYPE_LABEL: "head"}

@@ -88,7 +88,7 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
     assert age.endswith("s")
     header, row = kubectl("get", "all", "--output", "wide").splitlines()
     assert header.split()[-3:] == ["COST", "RAYJOB", "MESSAGE"]
-    assert row.split()[10:13] == ["8", "3.25", "shown-1"]
+    assert row.split()[10:14] == ["8", "0", "3.25", "shown-1"]
     assert row.endswith("rows are being processed")
     namespace.create(document("other"))
     selected = ["get", "bi", "--output", "name", "--field-selector"]

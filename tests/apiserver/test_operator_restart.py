@@ -11,7 +11,6 @@ from batchinference.rendering import Names, Owner, attempt_objects, with_platfor
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import stamp
 from support.servers.api_server import Namespace
 
 COUNTS = {"read": 10, "written": 10, "failed": 0, "filtered": 0, "warned": 0}
@@ -30,19 +29,6 @@ def test_restart_after_config_map_resumes_creation_with_new_defaults(
     assert "before:1" not in half.config_map["data"]["job.yaml"]
     half.succeed()
     half.status("Succeeded")
-
-
-def test_end_of_job_during_downtime_is_seen(operator: OperatorProcess, job: Any) -> None:
-    running = job()
-    running.start_cluster()
-    running.start_driver()
-    running.report("running", progress={"rows": 4})
-    running.status("Running")
-    operator.kill()
-    running.report("succeeded", counts=COUNTS)
-    running.write_ray_job_status("Complete", "SUCCEEDED", endTime=stamp())
-    operator.start()
-    assert running.status("Succeeded")["counts"] == COUNTS
 
 
 def test_repeated_kills_create_one_ray_job_per_job(

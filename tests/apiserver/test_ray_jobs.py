@@ -20,7 +20,7 @@ from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from support.cluster.deployment import ROOT
 from support.documents.minimal import document, model_step, python_step
-from support.documents.variations import changed, full_document
+from support.documents.variations import REMOVED, changed, full_document
 from support.servers.api_server import ApiServer, Namespace, new_namespace
 
 Object = dict[str, Any]
@@ -41,8 +41,12 @@ def example(name: str) -> Object:
 
 JOBS = {
     "as small as it can be": document(),
-    # devices of claims cannot be counted, so they have no limits
-    "with everything": changed(full_document(), ("spec", "cluster", "limits"), {"cpu": 2000.5}),
+    # devices of claims cannot be counted, so they have no limits, and jobs that scale no topology
+    "with everything": changed(
+        changed(full_document(), ("spec", "cluster", "limits"), {"cpu": 2000.5}),
+        ("spec", "cluster", "topology"),
+        REMOVED,
+    ),
     "a name of 40": document("a" * 40),
     "one GPU": document(steps=[model_step(resources={"gpu": 1}, replicas={"min": 1, "max": 4})]),
     "several worker groups": document(

@@ -115,8 +115,8 @@ def run_task(task: commit_tasks.CommitTask) -> None:
 if __name__ == "__main__":
     import ablated  # workers import this module by its name
 
-    from batchinference.cli.main import main
+    from batchinference.cli.main import app
 
     ablated.switch_off()
     commit_tasks._run = ablated.run_task
-    main()
+    app()

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from batchinference.pipeline.verify.findings import Kind, Result
-from batchinference.spec.crd import PRINTER_COLUMNS
 from batchinference.spec.job import MUTABLE, MUTABLE_LIMITS, MUTABLE_OF_STEP
 from batchinference.spec.schedule import time_values
+from generators.crds import PRINTER_COLUMNS
 from support.documents.minimal import document
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.documents.refusals import refused

@@ -162,7 +162,7 @@ def test_second_job_waits_until_both_its_gpus_are_free(
     domains = [workload[name]["topologyAssignment"]["levels"] for name in ("slow", "again")]
     assert domains == [[HOST], [HOST]]
     waiting = create(second)
-    eventually("the message names the GPUs", lambda: "nvidia.com/gpu" in reason(kubectl, waiting),
+    eventually("GPUs are the reason", lambda: "nvidia.com/gpu" in reason(kubectl, waiting),
                90)  # fmt: skip
     wait_for_phase(kubectl, running, "Running")
     assert not pod_bodies(kubectl, waiting, "head")

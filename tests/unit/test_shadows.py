@@ -47,7 +47,7 @@ def test_run_refuses_a_file_next_to_the_job_file(tmp_path: Path) -> None:
     done = run_program("run", str(tmp_path / "job.yaml"))
     assert done.exit_code == exits.BAD_INPUT
     assert f"job.yaml: '{tmp_path / 'random.py'}' hides the module 'random'" in done.stderr
-    assert "rename random.py" in done.stderr
+    assert "Rename random.py" in done.stderr
 
 
 def test_other_files_are_accepted(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from batchinference.spec.crd import custom_resource_definition, schedule_definition
 from generators.admission_rules import admission_rules
+from generators.crds import custom_resource_definition, schedule_definition
 from generators.lifecycle import lifecycle_page
 from generators.reference import json_schema, reference
 from generators.troubleshooting import troubleshooting_page

@@ -8,9 +8,6 @@ from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import SimulatedJob, soon
 from support.servers.api_server import Namespace
 
-Object = dict[str, Any]
-AT_ONCE = {"backoff": {"initial": "0s"}}
-
 
 def running_job(job: Any, **spec: Any) -> SimulatedJob:
     """Return a job whose driver runs and has reported progress."""
@@ -20,21 +17,6 @@ def running_job(job: Any, **spec: Any) -> SimulatedJob:
     simulated.report("running", progress={"rows": 410, "total": 1000, "percent": 41})
     simulated.status("Running")
     return simulated
-
-
-def test_retryable_failure_creates_another_ray_job(
-    shared_operator: OperatorProcess, namespace: Namespace, job: Any
-) -> None:
-    simulated = running_job(job, retry=AT_ONCE)
-    simulated.report("failed", reason="Incomplete", message="2 of 4 files are missing")
-    simulated.attempt = 2
-    simulated.succeed()
-    status = simulated.status("Succeeded")
-    first, second = status["attempts"]
-    assert (first["outcome"], first["cause"]) == ("Failed", "Incomplete")
-    assert first["message"] == "2 of 4 files are missing"
-    assert (second["outcome"], second["rayJobName"]) == ("Succeeded", "job-2")
-    assert status["failedAttempts"] == 1
 
 
 def test_changed_deadline_reaches_the_ray_job(
@@ -53,24 +35,6 @@ def deadlines_of(simulated: SimulatedJob) -> tuple[int | None, int | None]:
     """Return the active and the pending deadline of the job's RayJob, in seconds."""
     spec = simulated.ray_job["spec"]
     return spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds")
-
-
-def test_resume_after_suspension_creates_a_new_ray_job(
-    shared_operator: OperatorProcess, namespace: Namespace, job: Any
-) -> None:
-    simulated = running_job(job)
-    simulated.suspend(True)
-    simulated.status("Suspending")
-    simulated.write_ray_job_status("Running", "STOPPED")
-    status = simulated.status("Suspended")
-    assert namespace.list("RayJob") == []
-    assert status["observedGeneration"] == 2
-    simulated.suspend(False)
-    simulated.attempt = 2
-    simulated.succeed()
-    status = simulated.status("Succeeded")
-    assert [attempt["outcome"] for attempt in status["attempts"]] == ["Suspended", "Succeeded"]
-    assert status["progress"]["rows"] == 410
 
 
 def test_change_of_finished_job_is_observed(

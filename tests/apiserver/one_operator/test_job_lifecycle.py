@@ -127,55 +127,6 @@ def test_repeated_event_is_counted(
     )
 
 
-def messages(status: Any) -> set[str]:
-    """Return the messages of the conditions that are about the failure."""
-    about = ("Ready", "Failed", "Stalled")
-    return {found["message"] for found in status["conditions"] if found["type"] in about}
-
-
-def test_failed_job_has_the_message_of_the_driver(running: SimulatedJob) -> None:
-    message = "12 of 1000 rows failed, which is more than the 10 that errors.maxRows allows"
-    running.report("failed", reason="TooManyErrors", message=message)
-    running.write_ray_job_status(
-        "Failed", "FAILED", reason="AppFailed", message="exit code 3", endTime=stamp()
-    )
-    status = running.status("Failed", "TooManyErrors")
-    assert conditions(status) == {
-        **{"Ready": "False", "Complete": "False", "Failed": "True", "Suspended": "False"},
-        **{"Stalled": "True"},
-    }
-    assert messages(status) == {message}
-
-
-def test_failure_without_report_has_the_message_of_kuberay(
-    shared_operator: OperatorProcess, job: Any
-) -> None:
-    message = "The RayJob has passed the activeDeadlineSeconds"
-    failed = job(retry={"maxAttempts": 1})
-    failed.end_ray_job("", "Failed", reason="DeadlineExceeded", message=message)
-    status = failed.status("Failed", "DeadlineExceeded")
-    assert messages(status) == {message}
-    assert status["completionTime"] >= status["startTime"], "an end before the start is not used"
-
-
-PULLING = {"reason": "ImagePullBackOff", "message": "Back-off pulling image pipeline"}
-STUCK = {
-    **{"name": "ray", "ready": False, "restartCount": 0, "image": "", "imageID": ""},
-    "state": {"waiting": PULLING},
-}
-
-
-def test_stuck_pod_is_shown_in_the_status(
-    shared_operator: OperatorProcess, namespace: Namespace, job: Any
-) -> None:
-    simulated = job()
-    simulated.status("Starting")
-    pod = simulated.create_pod({"containerStatuses": [STUCK]})
-    simulated.status("Pending", "ImagePull", text=f"pod {pod}: {PULLING['message']}")
-    namespace.server.call("DELETE", namespace.path("Pod", pod), gracePeriodSeconds="0")
-    simulated.status("Starting")
-
-
 def test_concurrent_jobs_are_isolated(
     shared_operator: OperatorProcess, server: ApiServer, dashboard: Dashboard, job: Any
 ) -> None:

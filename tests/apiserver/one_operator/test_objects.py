@@ -13,7 +13,6 @@ from batchinference.spec import parse
 from support.documents.minimal import python_step
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import SimulatedJob
-from support.servers.api_server import Namespace
 
 Object = dict[str, Any]
 
@@ -65,46 +64,3 @@ def test_operator_does_not_change_the_spec(created: SimulatedJob) -> None:
     body = created.body
     assert {"finalizers", "annotations", "labels"}.isdisjoint(body["metadata"])
     assert body["metadata"]["generation"] == 1
-
-
-def test_spec_refused_by_parser_fails_and_names_the_field(
-    shared_operator: OperatorProcess, job: Any
-) -> None:
-    failed = job(read={"format": "text", "paths": ["./data"]})
-    condition = failed.condition("Failed")
-    assert condition["reason"] == "InvalidSpec"
-    assert "spec.read.paths[0]" in condition["message"]
-    for kind in ("RayJob", "ConfigMap", "Secret"):
-        assert failed.namespace.list(kind) == []
-
-
-def test_foreign_ray_job_is_not_changed(
-    shared_operator: OperatorProcess, namespace: Namespace, job: Any
-) -> None:
-    ours = job("first").ray_job
-    metadata = {"name": "second-1", "labels": {"team": "vision"}}
-    theirs = namespace.create({**foreign(ours), "metadata": metadata})
-    second = job("second")
-    second.status("Pending", "NameTaken", text="a RayJob named second-1 exists")
-    assert namespace.get("RayJob", "second-1") == theirs
-    namespace.delete("RayJob", "second-1")
-    second.status("Starting")
-    assert owner(second.ray_job) == ("BatchInference", second.body["metadata"]["uid"])
-
-
-def foreign(ray_job: Object) -> Object:
-    return {key: ray_job[key] for key in ("apiVersion", "kind", "spec")}
-
-
-def test_recreated_job_waits_for_the_old_ray_job(
-    shared_operator: OperatorProcess, namespace: Namespace, job: Any
-) -> None:
-    old = job()
-    old.status("Starting")
-    before = old.ray_job["metadata"]["uid"]
-    namespace.delete("BatchInference", "job")
-    new = job()
-    new.status("Pending", "NameTaken", text="RayJob job-1 of a deleted BatchInference")
-    namespace.delete("RayJob", "job-1")  # in place of the garbage collector
-    new.status("Starting")
-    assert new.ray_job["metadata"]["uid"] != before

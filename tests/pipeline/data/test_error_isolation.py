@@ -7,6 +7,7 @@ import math
 import traceback
 import weakref
 from dataclasses import dataclass, field
+from gzip import BadGzipFile
 
 import pyarrow as pa
 import pytest
@@ -131,7 +132,8 @@ def test_errors_not_about_a_row_are_raised_at_once(error: BaseException) -> None
 @pytest.mark.parametrize(
     "error",
     [ValueError("x"), KeyError("x"), TypeError("x"), RuntimeError("x"), ZeroDivisionError(),
-     pa.ArrowInvalid("x"), UnidentifiedImageError("x"), AssertionError(), RecursionError()],
+     pa.ArrowInvalid("x"), UnidentifiedImageError("x"), AssertionError(), RecursionError(),
+     FileNotFoundError(errno.ENOENT, "x"), OSError("Truncated File Read"), BadGzipFile("x")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_errors_about_rows_fail_the_rows(error: Exception) -> None:

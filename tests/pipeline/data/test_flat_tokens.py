@@ -320,6 +320,21 @@ def test_tasks_prepare_nothing_that_replicas_cannot_use(bert: str, flags: set[st
     assert preparation(batch) is batch
 
 
+def test_rows_do_not_fail_if_the_head_of_ray_does_not_answer(
+    bert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unanswered(*_: str) -> None:
+        raise RuntimeError("the head does not answer")
+
+    monkeypatch.setattr(ray_compat, "put_note", unanswered)
+    monkeypatch.setattr(ray_compat, "has_flag", unanswered)
+    step, batch = step_of(bert), pa.table({"text": ["A b"]})
+    assert step.model is not None
+    _, prepared = split_prepared(Preparation("embed", step.model)(batch))
+    assert prepared
+    flat_tokens.refuse(prepared)
+
+
 def step_of(source: str, **fields: Any) -> Step:
     model = {**model_step()["model"], "source": source, **fields}
     (step,) = steps_of({**model_step(), "model": model, "batchSize": 4, "replicas": {}})

@@ -215,9 +215,13 @@ def test_reduced_depth_is_counted_and_fails_options_that_need_it(tmp_path: Path,
     [
         (b"", "empty"),
         (b"no image", "first bytes"),
+        (
+            saved(Image.new("RGB", (8, 8)), "PNG").replace(b"IDAT", b"IDAT\xff"),
+            "broken data stream",
+        ),
         (tiff(np.zeros((4, 4), np.float64)), "sample format"),
     ],
-    ids=["empty", "text", "TIFF of double precision"],
+    ids=["empty", "text", "wrong checksum", "TIFF of double precision"],
 )
 def test_unknown_image_is_a_failed_row_with_its_cause(
     tmp_path: Path, content: bytes, cause: str

@@ -468,8 +468,8 @@ def test_rows_do_not_depend_on_the_chunk_size(
     assert outcome.ends == {0: len(numbered)}
 
 
-@pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}")])
-@pytest.mark.parametrize(("levels", "failed"), [(90, 0), (700, 0), (5000, 1)])
+@pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}"), ('{"a":[', "]}")])
+@pytest.mark.parametrize(("levels", "failed"), [(90, 0), (350, 0), (5000, 1), (100_000, 1)])
 def test_deep_values_are_read_as_text_or_fail_their_row(
     tmp_path: Path, opening: str, closing: str, levels: int, failed: int
 ) -> None:

@@ -125,14 +125,6 @@ def test_gzip_files_are_decompressed(
     assert packed.ends == {0: 2}
 
 
-def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,a\n1,2\n")
-    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "a.parquet")
-    for format_ in ("csv", "parquet"):
-        with pytest.raises(BadInput, match=rf"a\.{format_} has two columns 'a'"):
-            read_files(format_, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("format_", "library"),
     [("audio", "soundfile"), ("video", "av")],

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.runtimes.transformers.text_inputs import buckets
-from support.documents.minimal import Document
-from support.models.run_transformers import alike, loaded, run
+from support.models.run_transformers import loaded, run
 from support.tiers import examples
 
-TEXTS = [
-    *("a", "hello", "the quick brown fox jumps over the lazy dog", "", "b" * 300, "abc"),
-    *("batch inference", "hello", "the lazy dog", "x"),
-]
 LENGTHS = st.lists(st.integers(1, 500), min_size=1, max_size=60)
 
 
@@ -45,34 +38,6 @@ def test_every_row_is_in_one_group_within_the_budget(lengths: list[int], budget:
 def test_without_a_budget_all_rows_are_one_group(lengths: list[int]) -> None:
     (group,) = buckets(lengths, None)
     assert group.tolist() == list(range(len(lengths)))
-
-
-SAMPLED = {"max_new_tokens": 4, "do_sample": True, "seed": 5}
-WITH_BUDGET: dict[str, tuple[str, str, Document]] = {
-    "embeddings": ("feature-extraction", "bert", {"normalize": True}),
-    "labels": ("text-classification", "bert", {"topK": 3}),
-    "tokens": ("token-classification", "token_classifier", {}),
-    "texts": ("text-generation", "text_model", {"sampling": SAMPLED}),
-    "padded to the full": (
-        "feature-extraction",
-        "bert",
-        {"options": {"padding": "max_length", "max_length": 20}},
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WITH_BUDGET)
-def test_groups_do_not_change_results(case: str, bert: str, tiny: Callable[[str], str]) -> None:
-    task, name, fields = WITH_BUDGET[case]
-    source = bert if name == "bert" else tiny(name)
-    columns: dict[str, list[Any]] = {"text": TEXTS}
-    alone = loaded(task, source, columns, **fields)
-    expected = [run(alone, {"text": [text]})[0] for text in TEXTS]
-    for budget in (1, 40, 100, 100000):
-        found = run(loaded(task, source, columns, **fields, maxTokensPerBatch=budget), columns)
-        assert len(found) == len(expected)
-        for result, wanted in zip(found, expected, strict=True):
-            assert alike(result, wanted), (budget, result, wanted)
 
 
 def widths(runtime: Any, texts: list[str]) -> list[tuple[int, ...]]:

@@ -97,22 +97,6 @@ def test_model_without_tokenizer_files_is_rejected(
         loaded(task, str(tmp_path), ["text"])
 
 
-def test_classifier_without_pad_token_runs_in_batches(tiny: Tiny, tmp_path: Path) -> None:
-    shutil.copytree(tiny("text_model"), tmp_path / "gpt")
-    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "gpt")
-    assert tokenizer.pad_token is None
-    config = hf.GPT2Config(
-        n_embd=32, n_layer=1, n_head=2, n_positions=64, vocab_size=len(tokenizer), eos_token_id=3,
-        initializer_range=0.5, num_labels=3,
-    )  # fmt: skip
-    hf.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "gpt")
-    runtime = loaded("text-classification", str(tmp_path / "gpt"), ["text"])
-    alone = [run(runtime, {"text": [text]})[0] for text in TEXTS]
-    for found, expected in zip(run(runtime, {"text": TEXTS}), alone, strict=True):
-        assert found["label"] == expected["label"]
-        assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
-
-
 def test_model_of_another_task_is_refused(tiny: Tiny, messages: Messages) -> None:
     with messages.raises(ModelLoad):
         loaded("text-classification", tiny("object_detector"), ["text"])

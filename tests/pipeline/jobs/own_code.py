@@ -154,11 +154,6 @@ class Scripted:
         return (self._directory / "release").exists()
 
 
-class DieOnce:
-    def __call__(self, batch: Batch, file: str) -> Batch:
-        return die_once(batch, file)
-
-
 class Die:
     def __call__(self, batch: Batch) -> Batch:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -238,12 +233,8 @@ def letters(row: dict[str, Any]) -> dict[str, Any]:
     return {"letters": list(row["word"])}
 
 
-def brightness(batch: Batch) -> Batch:
-    return {**batch, "brightness": batch["image"].mean(axis=(1, 2, 3))}
-
-
 class Brightness:
-    """Does the same as `brightness`, in an actor."""
+    """Adds the mean of the pixels of each image."""
 
     def __call__(self, batch: Batch) -> Batch:
         means = [float(np.mean(image)) for image in batch["image"]]

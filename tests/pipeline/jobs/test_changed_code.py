@@ -11,7 +11,6 @@ import yaml
 
 from batchinference.cli import exits
 from batchinference.pipeline.commit import output_plan
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.code_hashes import parse_code
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import segment
@@ -103,16 +102,6 @@ def test_output_of_other_code_is_refused_until_a_restart(job: Job, complete: boo
     assert "complete already" in job.run().stderr
 
 
-def test_corrected_code_may_retry_only_the_failed_rows(job: Job) -> None:
-    write_lines(job.directory / "in", {"a.txt": ["a", "b"]})
-    job.put_code(FAILING_LATER)
-    allowed = {"maxRows": 1}
-    assert job.run(errors=allowed).exit_code == exits.SUCCESS
-    job.change("2")
-    command = f"`batchinference retry-errors {job.directory / 'job.yaml'}`"
-    assert f"Run {command} to compute only the failed rows" in job.run(errors=allowed).stderr
-
-
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_code_may_be_corrected_until_the_first_commit(job: Job, mode: str) -> None:
     job.put_code(FAILING)
@@ -130,19 +119,6 @@ def test_code_is_refused_after_the_first_commit(job: Job) -> None:
     assert "not yet" in job.run().stderr
     job.change("2")
     assert CHANGED in job.run().stderr
-
-
-def test_an_earlier_run_is_fenced_before_new_code_is_accepted(
-    job: Job, monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
-    earlier = begin_job(job.document()).attempt
-    job.change("2")
-    begun = begin_job(job.document())
-    with messages.raises(BadOutput):
-        commit_rows(earlier, good(0, 0, [1]))
-    monkeypatch.setattr(Attempt, "check_open", lambda self: None)
-    commit_rows(earlier, good(0, 0, [1]))
-    assert begun.attempt.load_committed().entries == []
 
 
 def test_new_code_is_refused_if_an_earlier_run_commits_before_it_ends(
@@ -202,23 +178,6 @@ def test_restart_replaces_what_the_job_itself_has_appended(job: Job) -> None:
     job.change("2")
     assert job.run("--restart").exit_code == exits.SUCCESS
     assert job.texts() == ["a2", "b2"]
-
-
-@pytest.mark.parametrize("complete", [True, False])
-def test_restart_replaces_output_of_the_job_before_its_spec_changed(
-    job: Job, complete: bool
-) -> None:
-    job.run()
-    if not complete:
-        job.unfinish()
-    changed = {"path": str(job.directory / "errors")}
-    refused = job.run(errors=changed)
-    assert (
-        f'another spec: errors.path was not set, is "{changed["path"]}". Run with' in refused.stderr
-    )
-    job.change("2")
-    assert job.run("--restart", errors=changed).exit_code == exits.SUCCESS
-    assert job.texts() == ["a2"]
 
 
 @pytest.mark.parametrize("complete", [True, False])

@@ -15,33 +15,10 @@ from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
-from support.outputs.rows import rows_of
-from support.outputs.verify_command import verified
 
 pytestmark = pytest.mark.usefixtures("ray")
 
-LINES = {f"{n}.txt": [f"text {n} {m}" for m in range(5)] for n in range(6)}
-TEXTS = sorted(line for lines in LINES.values() for line in lines)
 POOL = {"replicas": {}}
-
-
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [("die_once", {}), ("DieOnce", {}), ("DieOnce", POOL)],
-    ids=["a task", "a task with a class", "an actor"],
-)
-def test_dead_process_is_replaced_and_each_row_counts_once(
-    tmp_path: Path, name: str, fields: Document
-) -> None:
-    died = tmp_path / "died"
-    step = {"callable": f"own_code:{name}", "callArgs": {"file": str(died)}}
-    source = write_lines(tmp_path / "in", LINES)
-    steps = [{"name": "own", "python": step, **fields}]
-    run = run_job(job_document("dies", source, tmp_path / "out", steps=steps))
-    assert died.exists()
-    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 30, 0, 0))
-    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == TEXTS
-    assert verified(tmp_path / "out").result == "proven"
 
 
 def test_actor_that_replaces_no_process_finds_out_without_warnings() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.error_attribution import is_about_the_row, is_storage_error
+from batchinference.pipeline.error_attribution import is_storage_error
 from support.documents.minimal import document
 from support.jobs.on_ray import errors_of, run_in_process
 from support.outputs.rows import rows_of
@@ -59,22 +59,6 @@ def test_damaged_gz_file_is_one_bad_row(
     done = run(tmp_path / "in", format_, tmp_path / "out")
     assert done.counts == (3, 2, 1, 0), done.report
     assert len(rows_of(tmp_path / "out")) == 2
-
-
-@pytest.mark.parametrize(
-    ("error", "blamed"),
-    [
-        (FileNotFoundError(2, "No such file or directory", "/nonexistent"), True),
-        (OSError("Truncated File Read"), True),
-        (gzip.BadGzipFile("not gzip"), True),
-        (ConnectionResetError(104, "reset by peer"), False),
-        (TimeoutError("slow"), False),
-        (OSError(28, "No space left on device"), False),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
-)
-def test_errors_of_steps_are_classified(error: OSError, blamed: bool) -> None:
-    assert is_about_the_row(error) is blamed
 
 
 def test_storage_errors_do_not_count_as_damage() -> None:

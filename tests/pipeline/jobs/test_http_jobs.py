@@ -17,7 +17,7 @@ from aiohttp import web
 from batchinference.spec.report import JobState
 from support.documents.http_models import chat
 from support.documents.minimal import Document
-from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
+from support.jobs.on_ray import errors_of, job_document, run_job, write_lines
 from support.outputs.rows import rows_of
 from support.servers.corrupting_proxy import Faults, Upstream, corrupting
 from support.servers.scripted_http import Answer, Server, served
@@ -77,23 +77,3 @@ def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None
     )
     assert error["error"] == 'RequestFailed: the endpoint answered 422: {"error": "no"}'
     assert faults.met.total() > 15
-
-
-def test_unreachable_endpoint_fails_the_job_and_no_row(tmp_path: Path) -> None:
-    with serving(respond_in_capitals) as server:
-        url = server.url
-    run = run_in_process(asking(tmp_path, url, retries=1))
-    assert run.report.state == JobState.FAILED
-    assert "step 'ask' cannot continue: EndpointDown: the endpoint cannot be reached" in str(
-        run.report.message
-    )
-    assert errors_of(tmp_path / "out") == []
-
-
-def test_missing_api_key_fails_the_job_before_it_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LLM_KEY", raising=False)
-    run = run_in_process(asking(tmp_path, "http://127.0.0.1:9", apiKeyEnv="LLM_KEY"))
-    assert (run.report.state, run.report.reason) == (JobState.FAILED, "ModelLoad")
-    assert "the environment variable LLM_KEY" in str(run.report.message)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from batchinference.spec.report import JobState
@@ -17,15 +15,6 @@ pytestmark = pytest.mark.usefixtures("own_code")
 LENGTH = {"name": "own", "python": {"callable": "own_code:length"}}
 
 
-def test_job_whose_filter_keeps_nothing_is_complete_and_empty(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in", {"a.txt": ["x", "y", "z"]})
-    steps = [{"name": "none", "filter": "text == 'nothing'"}, LENGTH]
-    run = run_in_process(job_document("none", source, tmp_path / "out", steps=steps))
-    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (3, 0, 0, 3))
-    assert rows_of(tmp_path / "out") == []
-    assert (tmp_path / "out" / "_SUCCESS").exists()
-
-
 @pytest.mark.parametrize("files", [1, 5])
 def test_empty_files_make_a_complete_and_empty_output(tmp_path: Path, files: int) -> None:
     source = write_lines(tmp_path / "in", {f"{n}.txt": [] for n in range(files)})
@@ -34,16 +23,6 @@ def test_empty_files_make_a_complete_and_empty_output(tmp_path: Path, files: int
     assert run.report.progress is not None
     assert (run.report.progress.total, run.report.progress.percent) == (0, 100)
     assert rows_of(tmp_path / "out") == []
-
-
-def test_empty_tables_make_a_complete_and_empty_output(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        table = pa.table({"text": pa.array([], pa.string())})
-        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
-    job = job_document("empty", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
-    run = run_in_process({**job})
-    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (0, 0, 0, 0))
 
 
 def test_empty_files_do_not_affect_other_files(tmp_path: Path) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.manifest import parse_manifest_name
 from batchinference.pipeline.execution import row_files
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState
-from support.jobs.command import wait_until
-from support.jobs.held import HOLD, TEXTS, HeldCommand, held_command
+from support.jobs.held import TEXTS
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.checks import OutputFaults
 from support.outputs.rows import rows_of
@@ -61,27 +58,3 @@ def test_write_task_killed_before_it_writes_is_retried(
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 1)
     assert run.counts == (39, 39, 0, 0)
     assert finished(tmp_path / "out") == sorted(TEXTS)
-
-
-@pytest.mark.long("crash-points")
-@pytest.mark.parametrize(
-    "kill", [HeldCommand.kill_driver, HeldCommand.kill_all], ids=["driver", "all processes"]
-)
-def test_resume_after_a_killed_driver_reads_missing_rows_only(
-    tmp_path: Path, own_code: Path, kill: Callable[[HeldCommand], None]
-) -> None:
-    with held_command(tmp_path, own_code) as held:
-        wait_until(lambda: held.committed() >= len(TEXTS), "rows to be committed")
-        kill(held)
-        assert not (held.output / "_SUCCESS").exists()
-        held.gate.open()
-        run = run_job(held.job)
-        assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
-        assert run.counts == (40, 40, 0, 0)
-        assert finished(held.output) == sorted([*TEXTS, HOLD])
-        # the blocked row may have been committed too late, so that the commit does not count
-        names = (name.split("/")[-1] for name in OutputFaults(held.output).names())
-        read = sum(found[1].read for found in map(parse_manifest_name, names) if found)
-        assert read in (40, 41)
-        wait_until(lambda: not held.command.processes(b"ray::read"), "the held task to end")
-        assert finished(held.output) == sorted([*TEXTS, HOLD])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -66,29 +65,6 @@ class HeldJob:
         self.gate.open()
         self.thread.join(60)
         return self.runs[0]
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[HeldJob]:
-    held = HeldJob(tmp_path)
-    yield held
-    held.end()
-
-
-@pytest.mark.parametrize("mode", ["error", "overwrite"])
-@pytest.mark.parametrize("work", ["the same", "other"])
-def test_later_job_is_refused_while_the_first_runs(
-    held: HeldJob, tmp_path: Path, mode: str, work: str, messages: Messages
-) -> None:
-    steps = held.document["spec"]["steps"] if work == "the same" else []
-    later = resource(tmp_path, "later", steps=steps, write={"mode": mode})
-    run = run_job(later)
-    assert run.report.reason == "BadOutput"
-    if (mode, work) != ("error", "other"):  # refused in any case
-        messages.check(run.report.message)
-    first = held.end()
-    assert first.report.state == JobState.SUCCEEDED
-    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == ["hold", "one"]
 
 
 @pytest.mark.parametrize("mode", ["error", "overwrite", "append"])

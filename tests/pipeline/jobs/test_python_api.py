@@ -82,19 +82,6 @@ SHORT = {"name": "short", "filter": "len(text) < 5"}
 JSON = {"format": "json", "path": "out"}
 
 
-def test_a_restart_keeps_the_output_of_another_job_without_a_name(messages: Messages) -> None:
-    run_here(Job(READ, JSON))
-    with messages.raises(JobFailed):
-        run_here(Job(READ, JSON, [SHORT]), restart=True)
-    assert run_here(Job(READ, JSON)).to_arrow().num_rows == 3
-
-
-def test_a_restart_of_a_job_with_a_name_may_change_its_spec() -> None:
-    run_here(Job(READ, JSON, name="lines"))
-    result = run_here(Job(READ, JSON, [SHORT], name="lines"), restart=True)
-    assert result.to_arrow().to_pylist() == [{"text": "fine"}]
-
-
 @pytest.mark.parametrize("format_", ["sql", "iceberg"])
 def test_a_restart_keeps_the_rows_of_a_table_of_others(
     tmp_path: Path, format_: str, messages: Messages

@@ -68,15 +68,6 @@ def test_tensors_are_nested_lists(format_: str) -> None:
     assert all(np.stack(matrix).shape == (2, 2) for matrix in frame["matrix"])
 
 
-@pytest.mark.parametrize("format_", FILES)
-def test_output_without_rows_is_an_empty_table(format_: str) -> None:
-    result = result_of(format_, NONE)
-    assert result.report.counts.written == 0
-    assert result.to_arrow().num_rows == 0
-    assert len(result.to_pandas()) == 0
-    assert result.errors().num_rows == 0
-
-
 @pytest.mark.parametrize("format_", ["parquet", "json", "csv"])
 def test_partition_columns_are_columns(format_: str) -> None:
     kind = {"name": "kind", "python": {"callable": "own_code:kind_of_length"}}

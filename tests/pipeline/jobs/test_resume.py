@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.inputs.formats import pictures, png
 from support.jobs.on_ray import Run, data_files, errors_of, job_document, run_job, write_lines
 from support.outputs.builders import last_attempt
 from support.outputs.rows import rows_of
@@ -48,23 +45,13 @@ class FailingJob:
         return run
 
     def missing_rows(self) -> MissingRows:
-        rows_each = 1 if self.document["spec"]["read"]["format"] == "images" else None
-        start = last_attempt(self.document).load_committed()
-        return start.missing_rows(len(self.keys), rows_each)
+        return last_attempt(self.document).load_committed().missing_rows(len(self.keys), None)
 
     def missing(self) -> list[str]:
         """Return the keys of the rows that the output lacks, completely or in part."""
         files = self.missing_rows().items()
         each = ((self.keys[file], gap) for file, gaps in files for gap in gaps)
         return [key for keys, (first, after) in each for key in keys[first:after]]
-
-    def remove_finished(self) -> int:
-        """Remove the input files that were read to their end. Return the number of files left."""
-        unfinished = self.missing_rows()
-        for number, file in enumerate(sorted((self.directory / "in").iterdir())):
-            if number not in unfinished:
-                file.unlink()
-        return len(unfinished)
 
     def resume(self) -> tuple[Run, list[str]]:
         """Repair the step and run the job again. Return the run and the rows of its step."""
@@ -91,46 +78,6 @@ def failing_job(
 def of_text(directory: Path, **fields: Any) -> FailingJob:
     write_lines(directory / "in", LINES)
     return failing_job(directory, list(LINES.values()), at="3-7", **fields)
-
-
-def of_parquet(directory: Path) -> FailingJob:
-    """Return a job that reads one large file in several tasks."""
-    (directory / "in").mkdir()
-    texts = [f"0-{row}" for row in range(600)]
-    pq.write_table(pa.table({"text": texts}), directory / "in" / "a.parquet", row_group_size=50)
-    read = {"format": "parquet", "options": {"overrideNumBlocks": 6}}
-    return failing_job(directory, [texts], at="0-417", read=read)
-
-
-def of_images(directory: Path) -> FailingJob:
-    (directory / "in").mkdir()
-    paths = [directory / "in" / f"{number:02}.png" for number in range(12)]
-    for path, pixels in zip(paths, pictures(12), strict=True):
-        path.write_bytes(png(pixels))
-    read = {"format": "images", "options": {"includePaths": True}}
-    keys = [[str(path)] for path in paths]
-    return failing_job(directory, keys, at="09.png", column="path", read=read)
-
-
-@pytest.mark.parametrize(
-    "make", [of_text, of_parquet, of_images], ids=["text", "parquet", "images"]
-)
-def test_resume_skips_committed_rows(tmp_path: Path, make: Any) -> None:
-    job: FailingJob = make(tmp_path)
-    every = [key for keys in job.keys for key in keys]
-    failed_run = job.run_until_failure()
-    missing, before = job.missing(), set(data_files(job.output))
-    assert 0 < len(missing) < len(every)
-    assert failed_run.counts[0] == len(every) - len(missing)
-    left = job.remove_finished()
-    assert left < len(job.keys) or len(job.keys) == 1
-
-    run, seen = job.resume()
-    assert run.report.message is None
-    assert (run.report.attempt, run.counts) == (2, (len(every), len(every), 0, 0))
-    assert sorted(seen) == sorted(missing)
-    assert before < set(data_files(job.output))
-    assert Counter(row[job.column] for row in rows_of(job.output)) == Counter(every)
 
 
 def test_resume_gives_the_result_of_an_uninterrupted_run(tmp_path: Path) -> None:

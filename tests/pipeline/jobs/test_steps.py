@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,15 +56,6 @@ def test_function_gets_arguments_and_batch_size(tmp_path: Path, pool: Document) 
     rows = rows_of(tmp_path / "out")
     assert sorted(row["text"] for row in rows) == sorted(text.upper() + "?" for text in TEXTS)
     assert max(row["rows"] for row in rows) <= 7
-
-
-@pytest.mark.usefixtures("ray")
-def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
-    run = run_job(job(tmp_path, own("Suffix", constructorArgs={"suffix": "+"})))
-    rows = rows_of(tmp_path / "out")
-    assert sorted(row["text"] for row in rows) == sorted(text + "+" for text in TEXTS)
-    assert os.getpid() not in {row["process"] for row in rows}
-    assert run.counts == (40, 40, 0, 0)
 
 
 @pytest.mark.usefixtures("ray")

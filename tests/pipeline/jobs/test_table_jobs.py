@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
@@ -19,7 +17,6 @@ from support.jobs.table_writes import run_job
 from support.jobs.text_table import COMPUTED, TextTable
 from support.jobs.without_ray import InProcessExecution
 from support.outputs.tables import write_fields
-from support.outputs.verify_command import verified
 
 FORMATS = ["delta", "iceberg", "lance", "sql"]
 ALL = ["a1", "a3", "b1"]
@@ -32,50 +29,6 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> TextTable:
     table.lines("b", ["b1"])
     COMPUTED.clear()
     return table
-
-
-def die_at_commit(number: int, dying: pytest.MonkeyPatch) -> None:
-    """Let the process of the next job lose its storage at a commit."""
-    real, commits = Committer.put, count()
-
-    def put(self: Committer, *arguments: Any) -> None:
-        if next(commits) >= number:
-            raise OSError("killed")
-        real(self, *arguments)
-
-    dying.setattr(Committer, "put", put)
-
-
-@pytest.mark.parametrize("table", FORMATS, indirect=True)
-@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
-def test_interrupted_job_computes_only_the_missing_rows(
-    table: TextTable, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in (1, 2):
-        with monkeypatch.context() as dying:
-            die_at_commit(1, dying)
-            assert table.run(mode).state == JobState.FAILED
-        assert table.texts() == []
-        done = verified(table.output, "--trust-output")
-        assert (done.result, done.found, done.job["accountedRows"]) == ("unfinished", {}, number)
-    COMPUTED.clear()
-    report = table.run(mode)
-    assert (report.state, table.texts()) == (JobState.SUCCEEDED, ALL)
-    assert len(COMPUTED) == len(EACH) - 2
-    assert report.counts is not None
-    assert (report.counts.written, report.counts.failed, table.proven()) == (3, 1, True)
-
-
-@pytest.mark.parametrize("table", ["delta"], indirect=True)
-def test_unfinished_job_starts_over_without_resume(
-    table: TextTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as dying:
-        die_at_commit(1, dying)
-        assert table.run().state == JobState.FAILED
-    COMPUTED.clear()
-    assert table.run(resume=False).state == JobState.SUCCEEDED
-    assert (sorted(COMPUTED), table.texts(), table.proven()) == (EACH, ALL, True)
 
 
 @pytest.mark.parametrize("table", ["delta"], indirect=True)

@@ -201,16 +201,6 @@ def test_file_that_is_listed_twice_is_verified_twice(texts: Path, tmp_path: Path
     assert "missing" not in done.found
 
 
-def test_appended_files_are_verified(texts: Path, tmp_path: Path) -> None:
-    append = job(texts, tmp_path / "out", write={"mode": "append"})
-    make_output(append, every_tenth)
-    write_lines(texts, {"new.txt": ["one", "two"]})
-    make_output(append)
-    done = verified(tmp_path / "out")
-    assert (done.exit_code, done.found) == (0, {})
-    assert [one["rows"] for one in done.proof["jobs"]] == [200, 2]
-
-
 def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: Path) -> None:
     make_output(job(texts, tmp_path / "out"), every_tenth, complete=False)
     done = verified(tmp_path / "out")

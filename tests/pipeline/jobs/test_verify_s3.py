@@ -11,7 +11,7 @@ import pytest
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
 from support.outputs.builders import every_tenth, make_output
-from support.outputs.verify_command import invoke, verified
+from support.outputs.verify_command import invoke
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 LINES = "".join(f"text {n}\n" for n in range(50)).encode()
@@ -50,23 +50,6 @@ def test_endpoint_of_an_output_is_not_reached_unless_trusted(
     stored.write_text(json.dumps(spec))
     refused = invoke(output)
     assert (refused.exit_code, "names the endpoint" in refused.stderr) == (2, True)
-
-
-def test_defects_are_found_and_named(s3: S3Server, bucket: str) -> None:
-    layout = make_output(job(bucket), every_tenth)
-    first, second, _ = s3.objects(bucket, "out/part-")
-    content = s3.objects(bucket, second)[second]
-    orphan = "out/" + layout.part_name(1, 0, "deadbeef") + ".jsonl"
-    s3.put(bucket, {orphan: content, second: content[:-2] + b"x\n", "in/0.txt": LINES + b"more\n"})
-    s3.client().delete_object(Bucket=bucket, Key=first)
-    s3.client().delete_object(Bucket=bucket, Key="in/1.txt")
-    done = verified(f"s3://{bucket}/out")
-    assert done.exit_code == 1
-    kinds = {"gone": first, "damaged": second, "orphans": orphan,
-             "inputChanged": "in/0.txt", "inputGone": "in/1.txt"}  # fmt: skip
-    assert done.found == dict.fromkeys(kinds, 1)
-    for kind, key in kinds.items():
-        assert done.where(kind) == [{"file": f"s3://{bucket}/{key}"}]
 
 
 def test_no_secret_is_printed(s3: S3Server, bucket: str) -> None:

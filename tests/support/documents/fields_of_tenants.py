@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchinference.spec.base import DNS_SUBDOMAIN
-from batchinference.spec.crd import custom_resource_definition, schedule_definition
 from batchinference.spec.quantities import NUMBER
+from generators.crds import custom_resource_definition, schedule_definition
 
 Schema = dict[str, Any]
 

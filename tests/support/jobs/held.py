@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,11 +67,6 @@ class HeldCommand:
         """Wait for the end and return the printed output."""
         _, err = self.process.communicate(timeout=60)
         return err
-
-    def kill_driver(self) -> None:
-        """Kill the driver. The processes that it has started end a moment later."""
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
 
     def kill_all(self) -> None:
         self.command.kill()

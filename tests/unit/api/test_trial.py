@@ -41,7 +41,7 @@ def test_output_is_next_to_the_output_of_the_job(path: str, output: str) -> None
 def test_error_records_are_below_the_output_of_the_trial() -> None:
     errors = {"maxRows": 5, "path": "s3://out/errors", "retryFailedRows": True}
     found = trial(job(errors=errors), 3).spec.errors
-    assert (found.max_rows, found.path, found.retry) == (5, None, False)
+    assert (found.max_rows, found.path, found.retry_failed_rows) == (5, None, False)
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(None, 3), (2, 2), (9, 3)])

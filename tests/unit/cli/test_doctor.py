@@ -26,7 +26,7 @@ from batchinference.cli.doctor_versions import (
 )
 from batchinference.cli.finding import Finding, Result
 from batchinference.packages import EXTRAS
-from batchinference.spec.crd import custom_resource_definition
+from generators.crds import custom_resource_definition
 from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.pages import ROOT

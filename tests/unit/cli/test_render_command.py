@@ -10,7 +10,6 @@ import yaml
 from click.testing import Result
 
 from batchinference import __version__
-from batchinference.spec import parse_one
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step
 from support.documents.parsed import filter_step
@@ -49,13 +48,6 @@ def test_render_prints_config_map_secret_and_ray_job(render: Render) -> None:
     assert config_map["metadata"]["name"] in repr(cluster["headGroupSpec"])
     assert secret["metadata"]["name"] == cluster["authOptions"]["secretName"]
     assert all("ownerReferences" not in one["metadata"] for one in objects)
-
-
-def test_render_stores_the_job_in_the_config_map(render: Render) -> None:
-    job = document("mine", steps=[filter_step(expression="text != 'für'")])
-    stored = parse_one(render(job=job)[0]["data"]["job.yaml"])
-    assert stored.metadata.name == "mine"
-    assert stored.spec.steps[0].filter == "text != 'für'"
 
 
 def test_render_creates_a_new_token_and_new_names_each_time(render: Render) -> None:
@@ -127,29 +119,6 @@ def test_invalid_platform_defaults_are_refused(
     assert (result.exit_code, result.stdout) == (2, "")
     messages.check(result.stderr)
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_platform_defaults_in_conflict_with_the_job_are_refused(
-    invoke: Invoke, write_job: WriteJob, directory: Path
-) -> None:
-    (directory / "defaults.yaml").write_text("workers: {max: 2}\n")
-    file = write_job(document(cluster={"workers": {"min": 5}}))
-    result = invoke("render", file, "--defaults", "defaults.yaml")
-    assert (result.exit_code, result.stderr) == (
-        2,
-        "job.yaml: spec.cluster.workers: with the platform's defaults: min (5) is above max (2). "
-        "Set max to 5 or more, or min to 2 or less\n",
-    )
-
-
-def test_render_refuses_a_job_with_local_paths(invoke: Invoke, write_job: WriteJob) -> None:
-    job = document(read={"format": "text", "paths": ["./a", "b"]})
-    result = invoke("render", write_job(job))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert [line.split(": ")[:2] for line in result.stderr.splitlines()] == [
-        ["job.yaml", "spec.read.paths[0]"],
-        ["job.yaml", "spec.read.paths[1]"],
-    ]
 
 
 def test_render_prints_readable_yaml(invoke: Invoke, write_job: WriteJob) -> None:

@@ -50,33 +50,6 @@ def test_validate_reads_all_files(invoke: Invoke, write_job: WriteJob, messages:
     messages.check(result.stderr.splitlines())
 
 
-def test_validate_prints_a_line_for_each_problem(invoke: Invoke, write_job: WriteJob) -> None:
-    wrong = document(
-        "Bad_Name", read={"format": "text"}, write={"format": "orc", "path": "s3://out/"}
-    )
-    wrong["spec"]["stpes"] = []
-    result = invoke("validate", write_job(wrong))
-    assert result.exit_code == 2
-    lines = result.stderr.splitlines()
-    assert [line.split(": ")[:2] for line in lines] == [
-        ["job.yaml", "metadata.name"],
-        ["job.yaml", "spec.read.paths"],
-        ["job.yaml", "spec.write.format"],
-        ["job.yaml", "spec.stpes"],
-    ]
-    assert all(len(line.split(": ", 2)[2]) > 10 for line in lines)
-
-
-def test_validate_refuses_a_deadlocked_job(
-    invoke: Invoke, write_job: WriteJob, messages: Messages
-) -> None:
-    crowd = model_step(replicas={"min": 8, "max": 8})
-    file = write_job(document(steps=[crowd], cluster={"workers": {"cpu": 2, "max": 1}}))
-    result = invoke("validate", file)
-    assert result.exit_code == 2
-    messages.check(result.stderr)
-
-
 def test_validate_continues_after_an_invalid_job(
     invoke: Invoke, write_job: WriteJob, messages: Messages
 ) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -63,12 +63,6 @@ def test_older_job_starts_first(queue: Queue) -> None:
     admission = queue.admission_queue.decide(("team", "b"))
     assert admission is not None
     assert admission.ahead == 1
-
-
-def test_job_of_higher_priority_starts_before_an_older_one(queue: Queue) -> None:
-    queue.wait("a")
-    queue.wait("b", priority=5)
-    assert (queue.starts("a"), queue.starts("b")) == (False, True)
 
 
 def test_priority_may_change_while_a_job_waits(queue: Queue) -> None:
@@ -264,21 +258,6 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
-
-
-@given(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 3)), min_size=1, max_size=20))
-@settings(max_examples=examples(100), deadline=None)
-def test_jobs_start_by_priority_and_then_by_age(jobs: list[tuple[int, int]]) -> None:
-    queue, order = Queue(1), []
-    places = {f"job-{i:02}": (-priority, age) for i, (priority, age) in enumerate(jobs)}
-    for name, (negated, age) in places.items():
-        queue.wait(name, priority=-negated, created_at=str(age))
-    for _ in jobs:
-        (name,) = filter(queue.starts, places)
-        order.append((places[name], name))
-        queue.admission_queue.admit(("team", name))
-        queue.end(name)
-    assert order == sorted(order)
 
 
 def test_reconcile_is_cheap_with_five_thousand_jobs() -> None:

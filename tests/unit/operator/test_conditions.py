@@ -28,26 +28,6 @@ NOON, LATER, LAST = "2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T
 
 
 @pytest.mark.parametrize(
-    ("summary", "true", "false"),
-    [
-        (ACTIVE, {"Reconciling"}, {"Ready", "Complete", "Failed", "Suspended"}),
-        (COMPLETE, {"Ready", "Complete"}, {"Failed", "Suspended"}),
-        (FAILED, {"Failed", "Stalled"}, {"Ready", "Complete", "Suspended"}),
-        (SUSPENDED, {"Ready", "Suspended"}, {"Complete", "Failed"}),
-    ],
-    ids=["active", "complete", "failed", "suspended"],
-)
-def test_abnormal_conditions_exist_only_while_true(
-    summary: Summary, true: set[str], false: set[str]
-) -> None:
-    found = {
-        condition["type"]: condition["status"]
-        for condition in build_conditions(summary, [], 1, NOON)
-    }
-    assert found == {**dict.fromkeys(true, "True"), **dict.fromkeys(false, "False")}
-
-
-@pytest.mark.parametrize(
     ("summary", "about"),
     [
         (ACTIVE, {"Ready", "Reconciling"}),

@@ -87,21 +87,6 @@ async def run_job(harness: Harness, name: str) -> None:
     await harness.ray_job(name).run()
 
 
-@pytest.mark.parametrize(("lag", "limit"), list(zip(LAGS, [1, 2, 1, 2], strict=True)), ids=str)
-@in_virtual_time
-async def test_concurrency_limit_holds_to_the_end(
-    harness: Harness, limit: int, lag: dict[str, float]
-) -> None:
-    counts = count_live_ray_jobs(harness)
-    for name in NAMES:
-        harness.cluster.apply(name)
-    async with harness.operator(lag=lag, config=at_most(limit), workers=4):
-        await asyncio.gather(*(run_job(harness, name) for name in NAMES))
-        await until(lambda: all(map(harness.is_finished, NAMES)))
-    assert {harness.phase(name) for name in NAMES} == {"Succeeded"}
-    assert max(counts) == limit
-
-
 @in_virtual_time
 async def test_job_admitted_while_it_is_reconciled_stays_admitted(harness: Harness) -> None:
     class KubeApi(FakeKubeApi):
@@ -119,17 +104,6 @@ async def test_job_admitted_while_it_is_reconciled_stays_admitted(harness: Harne
         await apply_in_order(harness, "job-c")
         await until(lambda: len(started) > 1)
     assert started[:2] == ["job-a", "job-b"]
-
-
-@in_virtual_time
-async def test_jobs_start_by_priority_and_age(harness: Harness) -> None:
-    started = watch_ray_jobs(harness)
-    for name, priority in zip(NAMES, [0, 0, 5, -1, 5, 0], strict=True):
-        harness.cluster.apply(name, priority=priority)
-        await asyncio.sleep(1)
-    async with harness.operator(config=at_most(1), workers=4):
-        await asyncio.gather(*(run_job(harness, name) for name in NAMES))
-    assert started == ["job-c", "job-e", "job-a", "job-b", "job-f", "job-d"]
 
 
 @in_virtual_time
@@ -177,17 +151,6 @@ async def test_refused_job_frees_its_slot(harness: Harness) -> None:
         await until(lambda: harness.is_finished("job-a"))
     assert harness.phase("job-a") == "Succeeded"
     assert harness.cluster.status("job-a")["attempt"] == 1
-
-
-@in_virtual_time
-async def test_refused_job_is_retried_with_backoff(harness: Harness) -> None:
-    harness.fail_call("create RayJob", Refused("403: exceeded quota"))
-    harness.cluster.apply("job-a")
-    async with harness.operator(config=at_most(1)):
-        await asyncio.sleep(600)
-        assert (harness.phase("job-a"), harness.reason("job-a")) == ("Pending", "Refused")
-    assert 8 <= harness.count("create RayJob") <= 12
-    assert harness.count("patch status") <= 40
 
 
 @in_virtual_time

@@ -16,7 +16,7 @@ from support.operator.objects import (
     owner,
     ray_job_body,
 )
-from support.operator.virtual_time import BEGINNING, clock, in_virtual_time, until
+from support.operator.virtual_time import BEGINNING, in_virtual_time
 
 
 @pytest.mark.parametrize("unseen", [False, True], ids=["seen", "unseen"])
@@ -31,19 +31,6 @@ async def test_deleted_job_is_forgotten(harness: Harness, unseen: bool) -> None:
         calls = len(harness.calls)
         await asyncio.sleep(10_000)
         assert len(harness.calls) == calls
-
-
-@in_virtual_time
-async def test_deleted_ray_job_fails_the_job(harness: Harness) -> None:
-    async with harness.operator():
-        await harness.start_job()
-        began = clock()
-        harness.cluster.delete("RayJob", "job-1")
-        await until(harness.is_finished)
-        assert clock() - began < 2
-        await asyncio.sleep(1000)
-    assert (harness.phase(), harness.reason()) == ("Failed", "RayJobDeleted")
-    assert harness.count("create RayJob") == 1
 
 
 @pytest.mark.parametrize("lag", LAGS, ids=str)

@@ -257,38 +257,6 @@ async def test_worker_survives_any_error(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_unreachable_driver_does_not_reset_progress(harness: Harness) -> None:
-    async with harness.operator():
-        ray_job = await harness.run_job()
-        await ray_job.answer(Answer(reached=True, report=report(rows=40)))
-        await until(lambda: harness.phase() == "Running")
-        await ray_job.answer(Answer(reached=False))
-        await until(lambda: harness.reason() == "DriverSilent", 200)
-        assert harness.phase() == "Running"
-        await ray_job.answer(Answer(reached=True, report=report(JobState.PREPARING)))
-        await ray_job.answer(Answer(reached=True, report=report(rows=10)))
-        await until(lambda: harness.reason() == "Running")
-        assert (harness.phase(), harness.reason()) == ("Running", "Running")
-        assert harness.cluster.status()["progress"] == {"rows": 40}
-
-
-@in_virtual_time
-async def test_job_ends_after_a_minute_without_a_report(
-    harness: Harness, messages: Messages
-) -> None:
-    async with harness.operator():
-        ray_job = await harness.run_job()
-        end = {"endTime": "2026-03-01T12:00:30Z"}
-        began = clock()
-        await ray_job.step(jobStatus="SUCCEEDED", jobDeploymentStatus="Complete", **end)
-        assert harness.phase() == "Finalizing"
-        await until(harness.is_finished)
-        assert 60 <= clock() - began <= 90
-    assert harness.phase() == "Succeeded"
-    messages.check(harness.cluster.status()["conditions"][0]["message"])
-
-
-@in_virtual_time
 async def test_report_that_breaks_a_reconcile_evades_no_deadline(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,35 +115,6 @@ async def test_pods_are_gated_until_their_slice_is_admitted(harness: Harness) ->
         await kueue.expect("Running", "Running")  # the other workers finish rows
 
 
-@in_virtual_time
-async def test_preempted_job_continues_in_the_same_attempt(harness: Harness) -> None:
-    kueue = Sequence(harness)
-    async with harness.operator():
-        harness.cluster.apply(cluster={"queueName": "gpu"})
-        await kueue.expect("Pending", "Queued")
-        await kueue.admit_and_start()
-        kueue.run_driver(4)
-        await kueue.expect("Running", "Running")
-        kueue.decide(suspend=True)
-        await kueue.expect("Pending", "Queued")
-        for _ in range(3):  # KubeRay stops the driver, which reports it, and deletes the cluster
-            kueue.kuberay.reconcile()
-            kueue.report()
-            await kueue.expect("Pending", "Queued")
-        harness.cluster.collect_garbage()
-        await kueue.expect("Pending", "Queued")
-        assert harness.cluster.list("Pod") == []
-        assert harness.cluster.status()["progress"]["rows"] > 0
-        del harness.driver.answers["job-1"]
-        kueue.decide(suspend=False)
-        kueue.kuberay.reconcile()
-        await kueue.admit_and_start()
-        kueue.run_driver(15)
-        await kueue.expect("Succeeded", "Succeeded")
-    assert [one["outcome"] for one in harness.cluster.status()["attempts"]] == ["Succeeded"]
-    assert harness.count("create RayJob") == 1
-
-
 @pytest.mark.parametrize("names_queue", [False, True], ids=["no-queue", "queue-default"])
 @in_virtual_time
 async def test_local_queue_named_default_is_used_or_refused(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 
 from batchinference_operator.controller.workqueue import (
     BUSY_SECONDS,
-    FIRST_RETRY_SECONDS,
-    MAX_RETRY_SECONDS,
     WorkQueue,
 )
 from support.operator.virtual_time import clock, in_virtual_time, run
@@ -64,17 +61,6 @@ async def test_cancelled_worker_loses_no_key(queue: WorkQueue[str]) -> None:
     assert await second == "a"
     with pytest.raises(asyncio.CancelledError):
         await first
-
-
-@in_virtual_time
-async def test_backoff_doubles_per_key_until_reset(queue: WorkQueue[str]) -> None:
-    delays = [queue.add_rate_limited("a") for _ in range(2000)]
-    assert delays[:8] == [0.5, 1, 2, 4, 8, 16, 32, 60]
-    assert set(delays[7:]) == {MAX_RETRY_SECONDS}
-    assert delays[0] == FIRST_RETRY_SECONDS
-    assert queue.add_rate_limited("b") == FIRST_RETRY_SECONDS
-    queue.forget("a")
-    assert queue.add_rate_limited("a") == FIRST_RETRY_SECONDS
 
 
 @in_virtual_time
@@ -145,43 +131,3 @@ def test_waiting_flow_is_skipped_once_at_most(steps: list[tuple[str, int] | None
                     passed[key[0]] = []
 
     run(body())
-
-
-@given(
-    added=st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0, 5)), max_size=60),
-    workers=st.integers(1, 4),
-    slowness=st.floats(0, 3),
-)
-@settings(max_examples=examples(100), deadline=None)
-def test_keys_added_during_work_are_processed_afterwards(
-    added: list[tuple[str, float]], workers: int, slowness: float
-) -> None:
-    """A key is processed after each time it is added, and only by one worker at a time."""
-    runs: list[tuple[str, float, float]] = []
-
-    async def work(queue: WorkQueue[str]) -> None:
-        while True:
-            key = await queue.get()
-            begun = clock()
-            await asyncio.sleep(slowness)
-            runs.append((key, begun, clock()))
-            queue.done(key)
-
-    async def body() -> list[tuple[str, float]]:
-        queue: WorkQueue[str] = WorkQueue()
-        tasks = [asyncio.create_task(work(queue)) for _ in range(workers)]
-        asked = []
-        for key, pause in added:
-            await asyncio.sleep(pause)
-            queue.add(key)
-            asked.append((key, clock()))
-        await asyncio.sleep(1000)
-        for task in tasks:
-            task.cancel()
-        return asked
-
-    for key, when in run(body()):
-        assert any(name == key and begun >= when for name, begun, _ in runs)
-    for key in "abcde":
-        times = sorted((begun, end) for name, begun, end in runs if name == key)
-        assert all(first[1] <= second[0] for first, second in itertools.pairwise(times))

@@ -170,14 +170,6 @@ def test_job_mounts_its_own_volumes_only(messages: Messages) -> None:
     assert [mount.read_only for mount in both.volume_mounts] == [True, False]
 
 
-def test_default_env_variable_is_replaced_by_name() -> None:
-    secret = {"secretKeyRef": {"name": "s", "key": "k"}}
-    own = [{"name": "KEY", "valueFrom": secret}]
-    default = [{"name": "KEY", "value": "plain"}, {"name": "REGION", "value": "eu"}]
-    made = {one.name: one.value for one in merged({"env": own}, {"env": default}).env}
-    assert list(made.items()) == [("REGION", "eu"), ("KEY", None)]
-
-
 @pytest.mark.parametrize(
     ("own", "defaults"),
     [

@@ -10,12 +10,10 @@ import pytest
 
 from batchinference.plan import plan_for_cluster
 from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
-from batchinference.rendering.config_map import DIGEST_VARIABLES
-from batchinference.rendering.pods import END_FILE, STOP_WAIT, object_store_bytes
+from batchinference.rendering.pods import END_FILE, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.quantities import MIN_HEAD_MEMORY
-from batchinference.spec.reserved import END_VARIABLE, NODE_VARIABLE
 from batchinference.spec.volumes import RESERVED_PATHS
 from support.documents.minimal import model_step
 from support.documents.parsed import job
@@ -143,18 +141,6 @@ def test_requests_follow_the_job(requests: Any, expected: Any) -> None:
     assert resources == {"limits": {"cpu": "2", "memory": "3Gi"}, "requests": expected}
 
 
-@pytest.mark.parametrize(
-    ("cluster", "limits"),
-    [
-        ({"head": {"cpu": 2.5, "memory": "8Gi"}}, {"cpu": "2500m", "memory": "8Gi"}),
-        ({}, {"cpu": "1", "memory": "4Gi"}),
-    ],
-    ids=["own", "default"],
-)
-def test_limits_of_the_head(cluster: Any, limits: Any) -> None:
-    assert container(with_cluster(**cluster).pods[0])["resources"]["limits"] == limits
-
-
 def test_object_store_of_the_smallest_head_is_accepted_by_ray() -> None:
     from ray._private import ray_constants
 
@@ -163,53 +149,6 @@ def test_object_store_of_the_smallest_head_is_accepted_by_ray() -> None:
         assert parameters["object-store-memory"] == str(size)
         assert size >= ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES
     assert object_store_bytes("600Mi") == ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES
-
-
-REFERENCE = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "secret"}}}
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("serviceAccountName", "reader"),
-        ("priorityClassName", "low"),
-        ("nodeSelector", {"pool": "a"}),
-        ("tolerations", [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}]),
-        ("imagePullSecrets", [{"name": "registry"}]),
-        ("schedulerName", "volcano"),
-        ("affinity", {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}]}}),
-        ("topologySpreadConstraints", [{
-            "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"a": "b"}}}]),
-    ],
-)  # fmt: skip
-def test_pod_setting_is_in_every_pod(setting: str, value: Any) -> None:
-    for pod in with_cluster(model_step(), **{setting: value}).pods:
-        assert pod["spec"][setting] == value
-    for pod in with_cluster(model_step()).pods:
-        assert setting not in pod["spec"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("image", "own:3"),
-        ("imagePullPolicy", "Always"),
-        ("env", [{"name": "A", "value": ""}]),
-        ("env", [REFERENCE]),
-        ("envFrom", [{"prefix": "A_", "secretRef": {"name": "s"}}]),
-    ],
-)
-def test_container_setting_is_in_every_container(setting: str, value: Any) -> None:
-    head, *workers = with_cluster(model_step(), **{setting: value}).containers
-    if setting == "env":  # the head has three additional variables, and workers have two
-        own = [head["env"].pop(0)["name"] for _ in range(3)]
-        assert own == [STOP_WAIT, *DIGEST_VARIABLES.values()]
-        for worker in workers:
-            assert [worker["env"].pop(0)["name"] for _ in range(2)] == [NODE_VARIABLE, END_VARIABLE]
-    for one in (head, *workers):
-        assert one[setting] == value
 
 
 SOURCES: dict[str, Any] = {
@@ -235,25 +174,6 @@ def test_volume_is_mounted_in_every_pod(kind: str) -> None:
     for pod in made.pods:
         assert volume in pod["spec"]["volumes"]
         assert container(pod)["volumeMounts"][:2] == mounts
-
-
-def test_labels_and_annotations_are_on_the_ray_job_and_its_pods() -> None:
-    own = {"labels": {"team": "a"}, "annotations": {"example.com/a": "b"}}
-    made = with_cluster(model_step(resources={"gpu": 1}), **own)
-    for one in (made.ray_job, *made.pods):
-        assert one["metadata"]["annotations"].items() >= own["annotations"].items()
-        assert one["metadata"]["labels"].items() >= own["labels"].items()
-        assert one["metadata"]["labels"][ATTEMPT_LABEL] == "1"
-
-
-def test_disk_and_group_of_the_pods() -> None:
-    made = with_cluster(fsGroup=7, ephemeralStorage="9Gi", head={"ephemeralStorage": "1Gi"})
-    for pod, size in zip(made.pods, ("1Gi", "9Gi"), strict=True):
-        resources = container(pod)["resources"]
-        sizes = [resources[kind]["ephemeral-storage"] for kind in ("limits", "requests")]
-        assert sizes == [size, size]
-        assert pod["spec"]["securityContext"]["fsGroup"] == 7
-    assert "ephemeral-storage" not in repr(with_cluster().pods)
 
 
 def test_pods_of_the_attempt_are_spread_by_default() -> None:

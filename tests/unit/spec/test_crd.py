@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft4Validator
 
 from batchinference.spec import SpecError, parse
-from batchinference.spec.crd import custom_resource_definition
 from batchinference.spec.problems import PATTERNS
 from batchinference.spec.quantities import NUMBER
+from generators.crds import custom_resource_definition
 from support.documents.minimal import Document, document, python_step
 from support.documents.refusals import READ_OPTIONS, reading, valid_documents, writing
 from support.documents.variations import changed, full_document, places

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchinference.spec.crd import custom_resource_definition, schedule_definition
 from generators import __main__ as generate
 from generators.__main__ import CRD_FILE, RULES_FILE, SCHEDULE_CRD_FILE, generated_files
+from generators.crds import custom_resource_definition, schedule_definition
 
 ROOT = Path(__file__).parents[3]
 DEFINITIONS = {CRD_FILE: custom_resource_definition(), SCHEDULE_CRD_FILE: schedule_definition()}

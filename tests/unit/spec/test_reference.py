@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
 
 from batchinference.spec.job import SCHEDULE_KIND, BatchInferenceSpec
 from batchinference.spec.report import Report
 from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
 from batchinference.spec.status import BatchInferenceStatus
-from support.documents.refusals import READ_OPTIONS
 
 TEXT = (Path(__file__).parents[3] / "docs/reference.md").read_text(encoding="utf-8")
 """test_generated_files.py checks that the file is up to date."""
@@ -64,49 +62,6 @@ def test_reference_gives_type_and_meaning_of_every_field() -> None:
 
 def test_reference_has_a_row_for_each_field_and_no_others() -> None:
     assert {re.sub(r"^\| \**`(.*?)`.*", r"\1", row) for row in ROWS} == ALL
-
-
-@pytest.mark.parametrize(
-    ("field", "cells"),
-    [
-        (
-            "spec.write.mode",
-            ["`spec.write.mode`", "one of `error`, `append`, `overwrite`", "`error`"],
-        ),
-        ("spec.read.paths", ["**`spec.read.paths`**", "list of string", ""]),
-        ("spec.read", ["**`spec.read`**", "object, by `format`", ""]),
-        ("spec.steps", ["`spec.steps`", "list of object", ""]),
-        ("spec.steps[].resources.cpu", ["`spec.steps[].resources.cpu`", "quantity", "`1.0`"]),
-        ("spec.cluster.nodeSelector", ["`spec.cluster.nodeSelector`", "map of string to string"]),
-        (
-            "spec.cluster.volumeMounts[].readOnly",
-            ["`spec.cluster.volumeMounts[].readOnly`", "boolean"],
-        ),
-        ("spec.read.options.includePaths", ["`spec.read.options.includePaths`", "boolean"]),
-        ("status.progress.percent", ["`status.progress.percent`", "integer", ""]),
-    ],
-)
-def test_reference_row_holds_type_and_default(field: str, cells: list[str]) -> None:
-    assert row_of(field)[: len(cells)] == cells
-
-
-def test_reference_has_a_table_for_each_variant() -> None:
-    headings = [
-        *("## spec", "## status"),
-        *(f"### spec.read, format: {name}" for name in READ_OPTIONS),
-        *(f"### spec.steps[].model, runtime: {name}" for name in ("transformers", "torch")),
-        *(f"### spec.write, format: {name}" for name in ("parquet", "json")),
-    ]
-    for heading in headings:
-        _, _, rest = TEXT.partition(f"\n{heading}\n")
-        table = rest.split("\n#")[0]
-        assert "| field | type | default | meaning |\n| --- | --- | --- | --- |\n" in table, heading
-
-
-def test_reference_shows_a_default_for_its_variant_only() -> None:
-    defaults = [row for row in ROWS if "`spec.write.compression`" in row]
-    assert ["`snappy` |" in row for row in defaults] == [True, False, False]
-    assert ["| `none` |" in row for row in defaults] == [False, True, True]
 
 
 def test_reference_rows_have_four_cells() -> None:

@@ -48,9 +48,14 @@ def restarted(job: BatchInference) -> BatchInference:
     )
 
 
-def overwrites(job: BatchInference) -> bool:
-    """Return whether the job may replace the output of other jobs."""
-    return job.spec.write.mode == "overwrite"
+def job_of_run(
+    job: BatchInference, *, restart: bool, retry_errors: bool
+) -> tuple[BatchInference, bool]:
+    """Return the job for one run, and whether the run may replace only its own output. Raises
+    BadInput."""
+    if restart:
+        return restarted(job), job.spec.write.mode != "overwrite"
+    return (retried(job) if retry_errors else job), False
 
 
 def changed(job: BatchInference, **fields: object) -> BatchInference:

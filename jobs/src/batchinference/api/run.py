@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.changed_jobs import overwrites, restarted, retried
+from batchinference.api.changed_jobs import job_of_run
 from batchinference.api.job import Job
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
@@ -111,9 +111,9 @@ def run(
     """
     from batchinference.api.runner import Runner
 
-    resource = job.absolute
-    own_only = restart and not overwrites(resource)
-    resource = _changed(resource, restart=restart, retry_errors=retry_errors)
+    if restart and retry_errors:
+        raise _contradiction()
+    resource, own_only = job_of_run(job.absolute, restart=restart, retry_errors=retry_errors)
     with _display(verbose=verbose) as display, _stop_signal(display.say) as stop:
         runner = Runner(
             resource,
@@ -130,17 +130,13 @@ def run(
     return Result(resource, report)
 
 
-def _changed(job: BatchInference, *, restart: bool, retry_errors: bool) -> BatchInference:
+def _contradiction() -> Exception:
     from batchinference.pipeline.errors import BadInput
 
-    if restart and retry_errors:
-        raise BadInput(
-            "retry_errors: a run that starts over has no failed rows to run again (True). Remove "
-            "restart or retry_errors"
-        )
-    if restart:
-        return restarted(job)
-    return retried(job) if retry_errors else job
+    return BadInput(
+        "retry_errors: a run that starts over has no failed rows to run again (True). Remove "
+        "restart or retry_errors"
+    )
 
 
 def _display(*, verbose: bool) -> Display:

@@ -26,7 +26,7 @@ def trial(job: BatchInference, rows: int) -> BatchInference:
         job,
         read=spec.read.limited(rows),
         write=spec.write.model_copy(update={"path": path, "mode": "overwrite"}),
-        errors=spec.errors.model_copy(update={"path": None, "retry": False}),
+        errors=spec.errors.model_copy(update={"path": None, "retry_failed_rows": False}),
         resume=False,
     )
 

@@ -19,8 +19,8 @@ from batchinference.cli.doctor_versions import (
 )
 from batchinference.cli.finding import Finding, Result
 from batchinference.rendering.rayjob import RAY_VERSION
-from batchinference.spec.crd import custom_resource_definition
-from batchinference.spec.job import API_VERSION, KIND
+from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
+from batchinference.spec.schema import structural_schema
 from batchinference.version import __version__
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
@@ -79,13 +79,9 @@ def _fields(cluster: Kubernetes) -> Finding:
     schemas = document["components"]["schemas"].items()
     found = (schema for name, schema in schemas if name.endswith(f".{KIND}"))
     served: dict[str, Any] = next(found, {})
-    (version,) = custom_resource_definition()["spec"]["versions"]
-    return check_fields(_spec_of(served), _spec_of(version["schema"]["openAPIV3Schema"]))
-
-
-def _spec_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with the field `spec` only."""
-    return {"properties": {"spec": (schema.get("properties") or {}).get("spec", {})}}
+    spec = (served.get("properties") or {}).get("spec", {})
+    schemas_of_spec = (spec, structural_schema(BatchInferenceSpec))
+    return check_fields(*({"properties": {"spec": each}} for each in schemas_of_spec))
 
 
 def _operator(cluster: Kubernetes, image: str | None) -> Iterator[Finding]:

@@ -221,12 +221,3 @@ for group in (output_commands, cluster_commands, setup_commands):
 for command in app.registered_commands:
     if command.callback:
         command.callback = with_verbosity(command.callback)
-
-
-def main() -> None:
-    """Run the command line."""
-    app()
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchinference.api.changed_jobs import overwrites, restarted, retried
+from batchinference.api.changed_jobs import job_of_run
 from batchinference.api.files import (
     directory_of,
     parameter_values,
@@ -81,9 +81,8 @@ def run_file(file: str, options: RunOptions) -> int:
     from batchinference.pipeline.errors import JobFailure
 
     try:
-        # a trial or `--restart` may only replace output of this job
-        own_only = bool(options.limit) or (options.restart and not overwrites(job))
-        job = _apply_options(job, options)
+        job, own_only = job_of_run(job, restart=options.restart, retry_errors=options.retry_errors)
+        own_only |= options.limit is not None  # a trial may only replace output of this job
         report = _run(job, plan, file, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
@@ -136,12 +135,6 @@ def _problem_of_address(options: RunOptions) -> str | None:
             "of the cluster with --address auto, or give the HOST:PORT of the cluster's GCS"
         )
     return None
-
-
-def _apply_options(job: BatchInference, options: RunOptions) -> BatchInference:
-    if options.restart:
-        return restarted(job)
-    return retried(job) if options.retry_errors else job
 
 
 def _run(

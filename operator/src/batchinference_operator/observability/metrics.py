@@ -32,14 +32,12 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.queue_depth = Gauge(
-            "batchinference_queue_depth", "Keys in the work queue of jobs.", registry=self.registry
+        self.queue_depth = self._gauge(
+            "batchinference_queue_depth", "Keys in the work queue of jobs."
         )
-        self.reconcile_seconds = Histogram(
+        self.reconcile_seconds = self._histogram(
             "batchinference_reconcile_seconds",
             "Duration of a reconcile, with its requests to the API server.",
-            buckets=_BUCKETS,
-            registry=self.registry,
         )
         self.reconcile_errors = self._counter(
             "batchinference_reconcile_errors",
@@ -55,12 +53,10 @@ class Metrics:
             "the server did not answer.",
             *("verb", "resource", "code"),
         )
-        self.api_request_seconds = Histogram(
+        self.api_request_seconds = self._histogram(
             "batchinference_api_request_seconds",
             "Response time of the API server; for a watch, the time until it starts.",
-            ["verb", "resource"],
-            buckets=_BUCKETS,
-            registry=self.registry,
+            *("verb", "resource"),
         )
         self.jobs = JobMetrics(self.registry, max_namespaces)
         self._add_result_metrics()
@@ -85,19 +81,22 @@ class Metrics:
             "dropped.",
             "result",
         )
-        self.leader = Gauge(
-            "batchinference_leader",
-            "1 for the leader, 0 for the other replicas.",
-            registry=self.registry,
+        self.leader = self._gauge(
+            "batchinference_leader", "1 for the leader, 0 for the other replicas."
         )
-        self.namespaces_unwatched = Gauge(
+        self.namespaces_unwatched = self._gauge(
             "batchinference_namespaces_unwatched",
             "Watched namespaces to which the operator has no access.",
-            registry=self.registry,
         )
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
         return Counter(name, documentation, labels, registry=self.registry)
+
+    def _gauge(self, name: str, documentation: str) -> Gauge:
+        return Gauge(name, documentation, registry=self.registry)
+
+    def _histogram(self, name: str, documentation: str, *labels: str) -> Histogram:
+        return Histogram(name, documentation, labels, buckets=_BUCKETS, registry=self.registry)
 
     def add_operator(self, queue: Sized, jobs: Callable[[], Iterable[JobSummary]]) -> None:
         """Add the metrics of the queue and the jobs, which are computed at scrape time."""

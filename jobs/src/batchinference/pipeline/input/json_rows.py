@@ -31,6 +31,7 @@ from batchinference.pipeline.column_types import (
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.storage.json import load_json
 from batchinference.spec.column_types import ColumnType
 
 _INTEGERS = {"int64": range(-(2**63), 2**63), "uint64": range(2**64)}
@@ -45,6 +46,8 @@ _SCALARS: dict[frozenset[type], ColumnType] = {
 
 MAX_LEVELS = 100
 """Lists and structs below this level are read as text, because Python limits recursion."""
+_DEEP = (b"]" * 5000, b"}" * 5000, b"]}" * 2500)
+"""What may end values with so many levels that pyarrow crashes."""
 
 
 class SeveralShapes(Exception):
@@ -226,6 +229,9 @@ class JsonRows:
         chunk.decode()  # pyarrow accepts invalid UTF-8
         if _NULL_FIRST.match(chunk):  # pyarrow crashes
             raise ValueError(NULL_ROW)
+        if any(ends in chunk for ends in _DEEP):
+            for line in filter(bytes.strip, chunk.splitlines()):
+                load_json(line)
         table = self._table(chunk)
         if all(column.null_count for column in table.columns) and _has_null(chunk):
             raise ValueError(NULL_ROW)

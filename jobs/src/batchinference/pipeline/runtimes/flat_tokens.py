@@ -222,7 +222,9 @@ class FlatTokenizer:
         """Whether a replica has other tokens than those of `prepare`."""
         from batchinference.pipeline.ray_compat import has_flag
 
-        return has_flag(_REFUSED + self.fingerprint)
+        with suppress(Exception):
+            return has_flag(_REFUSED + self.fingerprint)
+        return False
 
     @property
     def _adds_special(self) -> bool:
@@ -295,7 +297,8 @@ def refuse(prepared: Iterable[str]) -> None:
     for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
         from batchinference.pipeline.ray_compat import put_note  # without a pool, nobody needs Ray
 
-        put_note(_REFUSED + fingerprint, "")
+        with suppress(Exception):  # the head of Ray may not answer, which is not about a row
+            put_note(_REFUSED + fingerprint, "")
 
 
 def preparations(model: TransformersModel | SentenceTransformersModel) -> Iterator[FlatTokenizer]:

@@ -68,14 +68,11 @@ class FrameReader(Reader):
 class ImageReader(WholeFileReader):
     names = ("image",)
     recognizes = staticmethod(is_image)
+    _options: ImageOptions
 
     @classmethod
     def of(cls, options: ImageOptions) -> Reader:
         return cls(options) if options.pages == "first" else PageReader(options)
-
-    def __init__(self, options: ImageOptions) -> None:
-        super().__init__(options)
-        self._options = options
 
     def decode(self, content: bytes) -> np.ndarray:
         """Return the pixels of an image file: height x width x channels."""

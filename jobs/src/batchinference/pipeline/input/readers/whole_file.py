@@ -29,6 +29,7 @@ class WholeFileReader(Reader):
     """The columns of the format."""
 
     def __init__(self, options: RowOptions) -> None:
+        self._options = options
         self.max_row_bytes = options.row_bytes
 
     def decode(self, content: bytes) -> Any:
@@ -84,10 +85,7 @@ class BinaryReader(WholeFileReader):
 class AudioReader(WholeFileReader):
     names = ("amplitude", "sample_rate")
     recognizes = staticmethod(is_audio)
-
-    def __init__(self, options: AudioOptions) -> None:
-        super().__init__(options)
-        self._options = options
+    _options: AudioOptions
 
     def decode(self, content: bytes) -> tuple[np.ndarray, int]:
         """Return the samples (float32) and the sample rate in Hz, as `decode_audio` does."""

@@ -14,7 +14,7 @@ from threading import Thread
 import pyarrow.fs as pafs
 import pytest
 
-from batchinference.pipeline.storage.object_stores import _s3, _s3_proxy, object_store
+from batchinference.pipeline.storage.object_stores import _s3, object_store, proxy_of
 from batchinference.spec.storage import Storage
 
 PROGRAM = """
@@ -125,4 +125,4 @@ def test_proxy_of_an_endpoint(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert _s3_proxy(endpoint) == proxy
+    assert proxy_of(endpoint) == proxy

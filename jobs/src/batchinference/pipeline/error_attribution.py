@@ -179,8 +179,7 @@ def root_cause(error: BaseException) -> JobFailure:
     """Return the failure behind an exception. Unknown errors become an Application failure.
 
     Transient storage errors and full disks are recognized by their message in every exception,
-    because errors from another process have lost their cause. TooManyErrors quotes those of rows.
-    """
+    as errors from another process have lost their cause. TooManyErrors quotes those of rows."""
     chain = _chain(error)
     failure = _failure_in(chain)
     if isinstance(failure, TooManyErrors):

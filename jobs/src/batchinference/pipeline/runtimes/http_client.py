@@ -34,11 +34,8 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.json import load_json
-from batchinference.pipeline.storage.proxies import proxy_for
-from batchinference.pipeline.storage.retry import (
-    LONGEST_PAUSE,
-    retry_after,
-)
+from batchinference.pipeline.storage.object_stores import proxy_of
+from batchinference.pipeline.storage.retry import LONGEST_PAUSE, retry_after
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
 from batchinference.spec.warnings import WarningName
@@ -65,7 +62,7 @@ class Endpoint:
             timeout=aiohttp.ClientTimeout(total=seconds_of(model.timeout)),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
-            proxy=proxy_for(model.endpoint),  # `trust_env` would read it for each request
+            proxy=proxy_of(model.endpoint),  # `trust_env` would read it for each request
         )
 
     async def close(self) -> None:

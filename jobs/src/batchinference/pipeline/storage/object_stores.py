@@ -19,7 +19,6 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.storage.proxies import proxy_for
 from batchinference.spec.storage import Storage
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def _s3_region(storage: Storage) -> str | None:
 def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
     endpoint, region = _s3_endpoint(storage), _s3_region(storage)
     options: dict[str, Any] = {"anonymous": storage.anonymous, "allow_delayed_open": True}
-    options["proxy_options"] = _s3_proxy(endpoint)
+    options["proxy_options"] = proxy_of(endpoint)
     if endpoint:
         parts = urlsplit(endpoint)
         options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
@@ -83,11 +82,15 @@ def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
     return pafs.S3FileSystem(region=region or "us-east-1", **options)
 
 
-def _s3_proxy(endpoint: str | None) -> str | None:
-    """Return the proxy of the environment for an endpoint, by default that of AWS, if there is one.
+def proxy_of(address: str | None) -> str | None:
+    """Return the proxy of the environment for an address, by default that of AWS, if there is one.
 
     Unlike the libraries of other stores, that of S3 does not read HTTPS_PROXY and NO_PROXY."""
-    return proxy_for(endpoint or "https://s3.amazonaws.com")
+    from requests import utils
+
+    address = address or "https://s3.amazonaws.com"
+    proxy = utils.get_environ_proxies(address).get(urlsplit(address).scheme)
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 def _s3_keys() -> dict[str, str | None]:
@@ -282,5 +285,5 @@ def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:
             options = {}
         case _:
             options = {"s3.endpoint": _s3_endpoint(storage), "s3.region": _s3_region(storage)}
-            options["s3.proxy-uri"] = _s3_proxy(options["s3.endpoint"])
+            options["s3.proxy-uri"] = proxy_of(options["s3.endpoint"])
     return {name: value for name, value in options.items() if value is not None}

@@ -22,6 +22,7 @@ HEAD_IP = "10.244.0.9"
 OUTPUT = "s3://out/result/"
 PATIENCE = 60.0
 """Seconds that a change may take to appear in the status."""
+LONG_AGO = timedelta(minutes=5)
 
 
 def soon(what: str, condition: Callable[[], Found]) -> Found:

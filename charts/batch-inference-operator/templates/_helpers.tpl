@@ -97,7 +97,7 @@ affinity:
 {{- if .Values.watchNamespaces }}{{ include "bi.fullname" . }}{{ else }}batch-inference-operator{{ end }}
 {{- end -}}
 
-{{/* Egress to DNS. Policies hold for the ports of pods, which for DNS on OpenShift is 5353. */}}
+{{/* Egress to DNS. Policies apply to the ports of pods. The port of the DNS pods of OpenShift is 5353. */}}
 {{- define "bi.dns" -}}
 - ports:
   {{- range list 53 5353 }}
@@ -106,7 +106,7 @@ affinity:
   {{- end }}
 {{- end -}}
 
-{{/* The defaults of jobs. Without an image, heads and CPU workers do not pull CUDA. */}}
+{{/* The defaults of jobs. If the values set no image, heads and CPU workers get the image without CUDA. */}}
 {{- define "bi.defaults" -}}
 {{- $given := deepCopy (.Values.defaults | default dict) -}}
 {{- $image := printf "%sbatchinference/pipeline:%s" (include "bi.registry" .) .Chart.AppVersion -}}

@@ -6,7 +6,7 @@ from batchinference.shadows import check_start
 
 
 def main() -> None:
-    """Run the command line after a check of the Python that starts it."""
+    """Check the directories in PYTHONPATH, and run the command line."""
     check_start()  # before the imports that a file in PYTHONPATH could break
     from batchinference.cli.main import app
 

@@ -1,4 +1,4 @@
-"""Checks and makes unique the column names of files."""
+"""Checks the column names of files, and makes them unique."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ RENAME = "Rename one of them, or set read.options.duplicateColumns: rename"
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Return names that are unique, also if their case is ignored. The first column of a name keeps
-    it, and the others get a number: `v`, `v_1`, `V_2`."""
+    """Return names that differ even if their case is ignored. The first column with a name keeps
+    the name, and later columns get a number: `v`, `v_1`, `V_2`."""
     originals = {name.lower() for name in names}
     known: set[str] = set()
     unique: list[str] = []

@@ -179,7 +179,8 @@ def root_cause(error: BaseException) -> JobFailure:
     """Return the failure behind an exception. Unknown errors become an Application failure.
 
     Transient storage errors and full disks are recognized by their message in every exception,
-    as errors from another process have lost their cause. TooManyErrors quotes those of rows."""
+    because errors from another process have lost their cause. The message of TooManyErrors is not
+    searched, because it quotes errors of rows."""
     chain = _chain(error)
     failure = _failure_in(chain)
     if isinstance(failure, TooManyErrors):

@@ -257,8 +257,8 @@ def errors_of_blocks(
 
 
 class PromptWaits:
-    """Stands in for `ray` where Ray Data waits for tasks. It waits until all of them have results,
-    for up to 0.1 s: meanwhile, the CPUs of those that have ended are idle."""
+    """Replaces `ray` where Ray Data waits for tasks. Ray Data itself waits up to 0.1 s until all of
+    them have results, and the CPUs of tasks that have ended are idle meanwhile."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ray, name)
@@ -318,7 +318,8 @@ class TimedBundling(RebundlingStrategy):
         return ready
 
     def is_late(self, *, at_once: bool) -> bool:
-        """Return whether a block waits that is old enough, or must not wait."""
+        """Return whether the first waiting block is old enough, or with `at_once` whether any block
+        waits."""
         if self._since is None:
             return False
         return at_once or time.monotonic() - self._since >= self._seconds
@@ -355,8 +356,9 @@ def whole_call(rows: int) -> int:
 
 
 def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make a pool whose calls get all their rows, and with `of_reads` an operator that reads, pass
-    on each block of its tasks at once. Ray would collect 128 MiB of them, or all of a call."""
+    """Make an operator pass on each block of its tasks at once, if it is a pool whose calls get all
+    their rows, or with `of_reads` an operator that reads. Otherwise, Ray would first collect
+    128 MiB of blocks, or all blocks of a call."""
     if not isinstance(operator, MapOperator):
         return
     reads = of_reads and operator.name.startswith("Read")
@@ -367,8 +369,8 @@ def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
 
 
 def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
-    """Start a task for the blocks that wait, as the operator does when its input has ended: if the
-    first one is old enough, or `at_once`, or if a node of the cluster ends soon."""
+    """Start a task for the waiting blocks, as the operator does when its input has ended. It starts
+    if the first block is old enough, with `at_once`, or if a node of the cluster ends soon."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):

@@ -106,7 +106,7 @@ def job_file(job: BatchInference, uid: str) -> str:
         },
         "spec": {**spec, "cluster": cluster},
     }
-    # the default is ASCII: PyYAML loses some Unicode line breaks if they are not escaped
+    # PyYAML escapes non-ASCII characters by default, or it would lose some Unicode line breaks
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
 
 

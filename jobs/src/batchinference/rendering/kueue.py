@@ -21,10 +21,11 @@ _POD_SET = "kueue.x-k8s.io/podset"
 def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return the RayJob with the fields that Kueue requires, or unchanged if it has no queue.
 
-    In a queue, the RayJob is suspended until it is admitted. It must be elastic if its cluster has
-    Ray's autoscaler, because Kueue rejects others. A cluster of a fixed size is not: its pods need
-    no gates. Without a queue, it must not be elastic: Kueue 0.18 adds a scheduling gate to the pods
-    of every elastic RayCluster, and removes it only from clusters that it admits.
+    In a queue, the RayJob is suspended until it is admitted. With Ray's autoscaler, it must be
+    elastic, or Kueue rejects it. With a cluster of a fixed size, it is not elastic, so its pods
+    need no scheduling gates. Without a queue, it must not be elastic: Kueue 0.18 adds a scheduling
+    gate to the pods of every elastic RayCluster, and removes it only from clusters that it
+    admits.
     """
     if cluster.queue_name is None:
         return ray_job

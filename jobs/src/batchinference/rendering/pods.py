@@ -51,7 +51,7 @@ SIGTERM to Ray."""
 WORKER_GRACE = "30s"
 """Enough for the last batch of a replica, and for the commit of its results."""
 END_FILE = "/dev/shm/batchinference-pod-ends"  # noqa: S108 - of the container
-"""Pods may share a volume at /tmp, but no volume of a job may be here."""
+"""Not in /tmp, where pods may share a volume. Volumes of a job cannot be mounted here."""
 _STOP_WORKER = f"""\
 end() {{ kill -TERM -1; exit; }}
 timeout -k 1 8 ray drain-node --address "$RAY_ADDRESS" --reason DRAIN_NODE_REASON_PREEMPTION \
@@ -61,9 +61,9 @@ touch {END_FILE}
 while timeout 2 bash -c ': 2>/dev/null <"/dev/tcp/${{RAY_ADDRESS/://}}"'; do sleep 1; done
 end
 """
-"""Runs before a worker is stopped. Ray gives the node no more work, and after this, the processes
-on it end after their batch. The driver takes their results, until the grace period is over or the
-head has gone. Without a head, Ray would wait for it."""
+"""Runs before a worker is stopped. First, Ray gives the node no more work. Then END_FILE makes the
+processes on the node end after their batch. The driver takes their results, until the grace period
+is over or the head is gone. The timeouts are needed because Ray waits for a head that is gone."""
 
 
 PROTECTION = {EVICTABLE: "false", "karpenter.sh/do-not-disrupt": "true"}

@@ -38,8 +38,8 @@ class Patch(SpecModel):
 
 
 class PlatformLimits(Limits):
-    """The limits of all jobs. The lower of a value of a job and its limit applies, and the limit if
-    the job has no value."""
+    """The limits of all jobs. A value of a job that is higher than its limit is replaced with the
+    limit. A job without a value gets the limit."""
 
     deadlines: Deadlines = Deadlines()
     ttl: Ttl = Ttl()
@@ -72,7 +72,8 @@ class PlatformDefaults(Cluster):
         retry, limits = _with_defaults(own.retry, self.retry), self.limits
         attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
         ttl = limits.ttl
-        if (longest := ttl.after_finished) is not None:  # a job is kept as long as its objects
+        # also limit the TTLs of its objects, because a job is kept as long as they are
+        if (longest := ttl.after_finished) is not None:
             ttl = _with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
         return Lifecycle(
             retry.model_copy(update={"max_attempts": attempts}),

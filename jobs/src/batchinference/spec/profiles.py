@@ -16,8 +16,8 @@ GPU = "GPU"
 """Ray's name of GPUs of any type, and the name of their profile."""
 NPU = "NPU"
 OTHER_IMAGES = "BATCHINFERENCE_JOB_OTHER_IMAGES"
-"""Environment variable of the head of a job whose profiles have images: libraries that the image of
-the head does not have may be in them."""
+"""Environment variable of the head of a job whose profiles have images. These images may have
+libraries that the image of the head does not have."""
 
 
 class Profile(SpecModel):

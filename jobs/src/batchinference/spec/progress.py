@@ -150,8 +150,8 @@ class Counts(SpecModel):
 
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:
-        """Return the sum of counts. Those of files that others have written are at most
-        MAX_ROWS."""
+        """Return the sum of counts, each at most MAX_ROWS: counts in files that others have
+        written may be higher."""
         known = list(parts)
         sums = {name: sum(getattr(each, name) for each in known) for name in cls.model_fields}
         return cls(**{name: min(number, MAX_ROWS) for name, number in sums.items()})

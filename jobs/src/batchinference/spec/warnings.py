@@ -229,7 +229,8 @@ class WarningCount(SpecModel):
 
 def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
     """Return the sums by step and name with the first example, the most frequent first. Warnings
-    that count files are the first. Each addition lists them again, so their sum is the highest."""
+    that count files come before all others. Each addition of files counts all files again, so the
+    highest count is their sum."""
     sums: dict[tuple[str | None, str], WarningCount] = {}
     for warning in warnings:
         key = warning.step, warning.name

@@ -255,8 +255,9 @@ class Controller:
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
 
-        An object that already exists was created by an interrupted reconcile. A job also runs
-        without a PodDisruptionBudget, such as with a role of an earlier version.
+        An object that already exists was created by an interrupted reconcile. If the
+        API server refuses the PodDisruptionBudget, such as with a role of an earlier version, the
+        job runs without it.
         """
         ray_job_created = False
         for body in bodies:

@@ -91,8 +91,8 @@ class KubeClient:
 
     Each method raises Unreachable if the server does not respond or returns a transient error.
 
-    It sends and receives plain dicts, because the client's models are several times as
-    expensive.
+    It sends and receives plain dicts, because the models of the Kubernetes client are several
+    times as expensive.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class KubeClient:
 
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
-        # before the patch, which marks the RayJob as released: after that, nothing is retried
+        # first, because the patch marks the RayJob as released: then the deletion is not retried
         await self._delete_cluster(namespace, ray_job)
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
         path = path_of(RAY_JOB, namespace, ray_job.name)
@@ -272,7 +272,7 @@ class KubeClient:
         without_pods = [{**group, **_NO_REPLICAS} for group in groups]
         if cluster is None or groups == without_pods:
             return
-        # with the autoscaler, KubeRay would leave the choice of the pods to it
+        # otherwise KubeRay would let the autoscaler choose the pods to delete
         spec = {"enableInTreeAutoscaling": False, "workerGroupSpecs": without_pods}
         read = {name: cluster["metadata"][name] for name in ("uid", "resourceVersion")}
         path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
@@ -377,7 +377,7 @@ class KubeClient:
             raise_for(status, answer)
             return False
         path = path_of(EVENT, namespace, body["metadata"]["name"])
-        # an empty patch returns the object without the permission to read Events of this group
+        # an empty patch returns the object, and needs no permission to read Events of this group
         status, answer = await self._request("PATCH", path, {}, MERGE_PATCH)
         raise_for(status, answer)
         count = (answer.get("series") or {}).get("count", 1) + 1
@@ -393,10 +393,11 @@ def _label_parameter(selector: str) -> str:
 
 
 def path_of(kind: str, namespace: str, *name: str) -> str:
-    """Return the API path of a kind in a namespace, or of an object or subresource in `name`.
+    """Return the API path of a kind in a namespace. With `name`, the path of an object, or of its
+    subresource.
 
-    Raises ValueError for a text that is no name: names in objects of users, such as `..`, must not
-    lead to another path."""
+    Raises ValueError for a text that is no name. Users can write a text such as `..` into their
+    objects, and it must not lead to another path."""
     root, plural = _COLLECTIONS[kind]
     for part in (*([namespace] if namespace else []), *name):
         if not is_name(part):

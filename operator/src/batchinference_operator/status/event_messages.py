@@ -44,7 +44,10 @@ def last_warning(found: Iterable[EventSummary]) -> str:
 
 
 def is_relevant(event: Object, *, of_pod: bool) -> bool:
-    """Return whether an Event decides if its object has a problem: a normal one, or a warning."""
+    """Return whether an Event is a normal one or a warning that says why its object has a problem.
+
+    Other Events are ignored.
+    """
     return event.get("type") == "Normal" or _is_warning(event, of_pod=of_pod)
 
 

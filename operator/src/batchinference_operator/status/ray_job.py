@@ -168,7 +168,7 @@ class RayJobView:
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
     multikueue: bool
-    """Whether Kueue has given it to another cluster, which KubeRay here respects."""
+    """Whether Kueue runs it on another cluster. KubeRay on this cluster then ignores it."""
     released_at: str
     """When Kueue was last asked to look at its gated pods; empty if it was not."""
     backstop: KubeRayDeadlines

@@ -78,7 +78,7 @@ class Request:
 
     write: Write
     resume: bool = True
-    """Whether commits of an unfinished run of another job are used."""
+    """Whether commits of an unfinished run are used. A resource always uses its own (`resumes`)."""
     retry: bool = False
     """Whether failed rows are processed again; not without `resume`."""
     job: str = ""

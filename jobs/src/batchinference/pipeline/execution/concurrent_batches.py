@@ -26,8 +26,8 @@ Run = Callable[[pa.Table], Iterator[pa.Table]]
 _Batch = Future[list[pa.Table]]
 """The results of a batch. Raises _Failed."""
 PART_SECONDS = 4.0
-"""A call that takes longer passes on what is done. When a job stops, its last part takes up to
-twice as long, which leaves time to commit it."""
+"""Seconds after which a call passes on the batches that are done. When a job stops, the call ends
+within twice this time, so that time is left to commit its last part."""
 
 
 def concurrency_of_actors(stage: Stage) -> dict[str, Any]:
@@ -59,7 +59,8 @@ class ConcurrentBatches:
         self._threads = ThreadPoolExecutor(stage.concurrent_batches)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        """Yield the block after the steps, in parts whose rows are in their order in the block."""
+        """Yield the block after the steps, in parts. The rows of a part are in the order of the
+        block."""
         if notes := retry_notes(self._name):  # the threads are in no task of Ray
             yield encode(RowBatch(notes=notes))
         starts = range(0, block.num_rows, self._rows)
@@ -77,8 +78,8 @@ class ConcurrentBatches:
                 batch.cancel()
 
     def _parts(self, running: list[_Batch]) -> Iterator[list[_Batch]]:
-        """Yield the batches that are done each PART_SECONDS, or after an error. Once `stopping` is
-        set, that is the last part."""
+        """Yield the batches that are done, every PART_SECONDS and after an error. The first part
+        that begins after `stopping` was set is the last one."""
         stops = False
         while running and not stops:
             stops = self._stopping.is_set()

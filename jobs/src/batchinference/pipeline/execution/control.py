@@ -137,9 +137,9 @@ class ObservedExecution:
 
     control: ExecutionControl
     read: str = "read"
-    """The names of the stages that the tasks that read run."""
+    """The names of the stages that run in read tasks."""
     write: str = "write"
-    """The names of the stages that the tasks that write run."""
+    """The names of the stages that run in write tasks."""
     sized_reads: bool = False
     """Whether the tasks that read make blocks of the right size."""
     rows: int = 1

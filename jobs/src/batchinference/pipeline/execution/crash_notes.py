@@ -86,14 +86,14 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ReadNotes:
-    """Keeps a note of what a process of a run reads, if it replaces a dead one. It only serves the
-    message: no rows are isolated, because the number of rows is unknown."""
+    """Keeps a note of what a process of a run reads, if the process replaces a dead one. Only the
+    message of a failure uses the note. No rows are isolated, because their number is unknown."""
 
     run: str
 
     @contextmanager
     def __call__(self, row: int) -> Iterator[None]:
-        """Keep the note while the block reads rows from the one with this id."""
+        """Keep the note while the block reads rows. `row` is the id of the first one."""
         if not replaces_dead_process():
             yield
             return
@@ -152,8 +152,9 @@ def _is_of_reading(note: CrashNote) -> bool:
 
 
 def _deaths(prefix: str, own_process: str, *, reading: bool = False) -> list[Death]:
-    """Return the deaths in steps, or in `reading`, with notes below a prefix, without those on lost
-    nodes. Raises an error if the head of Ray does not answer."""
+    """Return the deaths with notes below a prefix: those in steps, or with `reading` those while
+    rows were read. Deaths on lost nodes are left out. Raises an error if the head of Ray does not
+    answer."""
     lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
     for name, text in sorted(notes_below(prefix).items()):
         process, note = name.rpartition("/")[0], CrashNote.parse(text)

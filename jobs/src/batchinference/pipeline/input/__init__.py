@@ -24,7 +24,7 @@ part is known (`JobInput.rows_each`)."""
 
 
 ReadNote: TypeAlias = Callable[[int], AbstractContextManager[None]]
-"""Returns a context in which the rows from the one with this id are read."""
+"""Returns a context in which rows are read. Its argument is the id of the first row."""
 
 
 def no_note(_: int) -> AbstractContextManager[None]:

@@ -47,7 +47,7 @@ _SCALARS: dict[frozenset[type], ColumnType] = {
 MAX_LEVELS = 100
 """Lists and structs below this level are read as text, because Python limits recursion."""
 _DEEP = (b"]" * 5000, b"}" * 5000, b"]}" * 2500)
-"""What may end values with so many levels that pyarrow crashes."""
+"""Ends of values that may have so many levels that pyarrow crashes."""
 
 
 class SeveralShapes(Exception):

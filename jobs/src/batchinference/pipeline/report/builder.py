@@ -111,7 +111,7 @@ class ReportBuilder:
         }
 
     def add_faults(self, failures: Iterable[JobFailure]) -> None:
-        """Report the nodes on which a device failed, as some of the failures say."""
+        """Report the node of each DeviceFailed among the failures."""
         faults = (failure for failure in failures if isinstance(failure, DeviceFailed))
         self._faulty_nodes |= {fault.machine for fault in faults if fault.machine}
 

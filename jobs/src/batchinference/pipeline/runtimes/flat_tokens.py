@@ -116,8 +116,9 @@ class FlatTokens:
 
 @dataclass(frozen=True)
 class TokenizerFile:
-    """A fast tokenizer as its file says, without the library, whose import takes longer than the
-    conversion of many texts. The library may load another tokenizer: then replicas `refuse` it."""
+    """A fast tokenizer that is loaded from its file, without the library. The import of the library
+    takes longer than the conversion of many texts. If the library loads another tokenizer for the
+    model, replicas `refuse` this one."""
 
     backend_tokenizer: Tokenizer
     split_special_tokens: bool
@@ -173,8 +174,8 @@ class FlatTokenizer:
         return FlatTokens(features, offsets)
 
     def tokens(self, prepared: Prepared, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts with the features of the tokenizer. They are those in
-        `prepared`, unless these are of another tokenizer, or some are absent."""
+        """Return the tokens of texts with the features of the tokenizer. Those in `prepared` are
+        used if they are of this tokenizer and none is absent. Otherwise the texts are converted."""
         own = {name for name in prepared if name.startswith(self.fingerprint)}
         refuse(prepared.keys() - own)
         known = {
@@ -293,7 +294,7 @@ def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
 
 
 def refuse(prepared: Iterable[str]) -> None:
-    """Make tasks prepare no more tokens like those in these columns, which a replica cannot use."""
+    """Make tasks stop using the tokenizers of these columns: a replica cannot use their tokens."""
     for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
         from batchinference.pipeline.ray_compat import put_note  # without a pool, nobody needs Ray
 
@@ -304,7 +305,7 @@ def refuse(prepared: Iterable[str]) -> None:
 def preparations(model: TransformersModel | SentenceTransformersModel) -> Iterator[FlatTokenizer]:
     """Yield the tokenizers that may give the tokens of a model's texts. The first one is loaded the
     fastest, and the others are needed if it is refused. There are none if the replicas must
-    tokenize, which also say what is wrong with a model."""
+    tokenize. The replicas also report what is wrong with a model."""
     for load in (TokenizerFile.of, _of_library):
         with suppress(Exception):  # libraries raise any error
             folder = files_without_weights(model)

@@ -115,7 +115,7 @@ ApiAdapter = OpenAi | Json
 
 
 def adapter_for(model: HttpModel) -> ApiAdapter:
-    """Return what translates rows and answers for the API of a model."""
+    """Return the adapter that translates rows and answers for the API of a model."""
     return Json(model) if model.api == "json" else OpenAi(model)
 
 

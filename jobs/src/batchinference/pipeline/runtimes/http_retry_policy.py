@@ -38,8 +38,8 @@ class BadAnswer(TryAgain):
 
 
 class RateLimited(TryAgain):
-    """The endpoint asked for fewer requests (rate limit), maybe after a wait. Not caused by the
-    row."""
+    """The endpoint asked for fewer requests (rate limit). `wait` is the time that it named, if
+    any. Not caused by the row."""
 
 
 class RateLimiter:

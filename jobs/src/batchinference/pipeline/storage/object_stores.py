@@ -83,7 +83,7 @@ def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
 
 
 def proxy_of(address: str | None) -> str | None:
-    """Return the proxy of the environment for an address, by default that of AWS, if there is one.
+    """Return the proxy for an address, by default that of AWS, if the environment names one.
 
     Unlike the libraries of other stores, that of S3 does not read HTTPS_PROXY and NO_PROXY."""
     from requests import utils

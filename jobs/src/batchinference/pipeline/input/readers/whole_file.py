@@ -41,8 +41,8 @@ class WholeFileReader(Reader):
         raise NotImplementedError
 
     def fetch(self, file: Location) -> bytes:
-        """Return the bytes of a file, at most `maxRowBytes` + 1, which shows that it is too
-        large."""
+        """Return the bytes of a file, at most `maxRowBytes` + 1. The additional byte shows that the
+        file is too large."""
         return file.read(self.max_row_bytes + 1)
 
     def checked(self, content: bytes) -> bytes:
@@ -52,8 +52,8 @@ class WholeFileReader(Reader):
         return content
 
     def decode_or_bad(self, content: bytes) -> Any | BadRow:
-        """Return the decoded content of a file, or a BadRow with any error that the decoder raised.
-        Raises errors that are not about the file, such as storage errors."""
+        """Return the decoded content of a file, or a BadRow with the decoder's error if the file is
+        at fault. Raises errors that are not about the file, such as storage errors."""
         return or_bad(lambda: self.decode(self.checked(content)))
 
     def table(self, decoded: list[Any]) -> pa.Table:

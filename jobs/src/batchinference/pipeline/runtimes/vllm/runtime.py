@@ -82,7 +82,8 @@ class VllmRuntime:
         return Request(self._prompt(texts), parameters, adapter, cut)
 
     def _or_error(self, function: Callable[[Any], _Made], given: Any) -> _Made | Exception:
-        """Return what a function makes of something of a row, or the row's error."""
+        """Call a function with an argument that belongs to a row. Return its result, or the row's
+        error."""
         try:
             return function(given)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types

@@ -356,9 +356,8 @@ def whole_call(rows: int) -> int:
 
 
 def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make an operator pass on each block of its tasks at once, if it is a pool whose calls get all
-    their rows, or with `of_reads` an operator that reads. Otherwise, Ray would first collect
-    128 MiB of blocks, or all blocks of a call."""
+    """Make an operator pass on each block at once, if it is a pool whose calls get all their rows,
+    or with `of_reads` an operator that reads. Ray would first collect 128 MiB of blocks."""
     if not isinstance(operator, MapOperator):
         return
     reads = of_reads and operator.name.startswith("Read")

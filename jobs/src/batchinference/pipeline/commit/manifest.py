@@ -94,8 +94,7 @@ class DataFile:
 
 
 def _of_any_commit(stored: Any) -> Any:
-    """Return a stored warning in the current format. Manifests written before the Git commit
-    8e6be9de have other fields."""
+    """Return a stored warning in the current format: earlier code wrote other fields."""
     if not isinstance(stored, dict) or "rows" not in stored:
         return stored
     name, example = WarningName.named(stored["name"]), "{}:{}".format(*stored["example"])

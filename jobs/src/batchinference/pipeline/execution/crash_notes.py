@@ -152,9 +152,8 @@ def _is_of_reading(note: CrashNote) -> bool:
 
 
 def _deaths(prefix: str, own_process: str, *, reading: bool = False) -> list[Death]:
-    """Return the deaths with notes below a prefix: those in steps, or with `reading` those while
-    rows were read. Deaths on lost nodes are left out. Raises an error if the head of Ray does not
-    answer."""
+    """Return the deaths in steps, or with `reading` those while rows were read, without those on
+    lost nodes. Raises an error if the head of Ray does not answer."""
     lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
     for name, text in sorted(notes_below(prefix).items()):
         process, note = name.rpartition("/")[0], CrashNote.parse(text)

@@ -72,7 +72,7 @@ from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
-from batchinference.plan.stages import PREPARED_ROWS, TASK_CPUS, with_preparations
+from batchinference.plan.stages import TASK_CPUS, with_preparations
 from batchinference.plan.writing import writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
@@ -182,8 +182,8 @@ class DatasetExecution:
             task = _task(stage.name, self._segment([stage]))
             # Ray fuses tasks with equal arguments: the few tasks that read would run the step
             retries = {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
-            rows = whole_call(PREPARED_ROWS) if stage.prepares else None
-            return dataset.map_batches(task, batch_size=rows, **common, **retries)
+            # no larger calls: the rows of a slow input would wait for them
+            return dataset.map_batches(task, batch_size=None, **common, **retries)
         least, most = pool_size(stage, plan)
         arguments = {
             **common,

@@ -233,7 +233,12 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[str, Any]:
-    """Return the logical operators of a job that reads text files, in order, without a run."""
+    """Return the logical operators of a job that reads text files by name, without a run."""
+    return {each.name: each for each in planned_in_order(monkeypatch, spec)}
+
+
+def planned_in_order(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> list[Any]:
+    """Return the logical operators of a job that reads text files, without a run."""
     found: list[Any] = []
 
     def write(self: Dataset, *_: object, **__: object) -> None:
@@ -252,7 +257,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[s
         isolation=NO_DEATHS,
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
-    return {operator.name: operator for operator in found}
+    return found
 
 
 def test_pool_of_a_text_model_gets_windows_of_rows(
@@ -265,6 +270,15 @@ def test_pool_of_a_text_model_gets_windows_of_rows(
     operators = planned(monkeypatch, spec)
     assert operators["MapBatches(embed)"].batch_size == 100
     assert operators["MapBatches(own)"].batch_size == whole_call(16)
+
+
+def test_rows_are_prepared_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows of a slow input do not wait for more rows before the pool."""
+    write_lines(tmp_path, {"a.txt": ["text"] * 600})
+    steps = [model_step(replicas={"max": 2})]
+    spec = spec_of(read={"format": "text", "paths": [str(tmp_path)]}, steps=steps)
+    prepare, pool = planned_in_order(monkeypatch, spec)[1:3]
+    assert (prepare.name, prepare.batch_size) == (pool.name, None)
 
 
 def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(

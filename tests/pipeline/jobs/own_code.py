@@ -77,13 +77,6 @@ def die_once(batch: Batch, file: str) -> Batch:
     return batch
 
 
-def die_of(batch: Batch, texts: list[str]) -> Batch:
-    """Kill its own process, as a bug in native code does, if the batch has one of the texts."""
-    if set(texts) & set(batch["text"].tolist()):
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return batch
-
-
 def require_concurrent_tasks(batch: Batch, directory: str, tasks: int) -> Batch:
     """Raise TimeoutError unless this many processes run here at the same time."""
     place = Path(directory) / str(os.getpid())

@@ -18,7 +18,7 @@ from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRow
 from batchinference.pipeline.execution.isolation import NO_DEATHS
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.task_sizing import MIN_LARGE_TASKS
-from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input import files as input_files
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.planning import Sizing
@@ -70,6 +70,29 @@ def logical_operators(dataset: Dataset) -> list[Any]:
         found.insert(0, operator)
         operator = next(iter(operator.input_dependencies), None)
     return found
+
+
+LARGE = Sizing(64, 64, 1)
+
+
+def run_executor(
+    spec: BatchInferenceSpec,
+    rows: JobInput,
+    count: RowCount | None,
+    sizing: Sizing = LARGE,
+) -> None:
+    """Run a job with this input and the stages of this machine, without an output."""
+    prepared: Any = SimpleNamespace(
+        input=rows,
+        count=count,
+        sizing=sizing,
+        missing=None,
+        attempt=MagicMock(layout=SimpleNamespace(input=Location("/in"))),
+        first_file=0,
+        table=None,
+        isolation=NO_DEATHS,
+    )
+    executor.Executor(spec, plan_for_machine(spec), prepared).run()
 
 
 COLLECTED = {"rowsPerFile": 50}
@@ -154,16 +177,7 @@ def test_input_is_divided_among_all_cpus(
     given.__len__.return_value, given.share.return_value = parts, 1.0
     given.read_tasks = lambda wanted, *_: [None] * (wanted if divisible else min(wanted, parts))
     spec = spec_of(steps=[FUNCTION])
-    count = RowCount(20_000, estimated=False)
-    prepared: Any = SimpleNamespace(
-        input=given,
-        count=count,
-        sizing=Sizing(64, 64, 1),
-        missing=None,
-        table=None,
-        attempt=MagicMock(),
-    )
-    executor.Executor(spec, plan_for_machine(spec), prepared).run()
+    run_executor(spec, given, RowCount(20_000, estimated=False))
     assert found == [tasks]
 
 
@@ -193,16 +207,7 @@ def test_tasks_commit_if_each_fills_most_of_its_files(
     given.read_tasks = lambda wanted, *_: [None] * wanted
     write = {"format": "parquet", "path": "/out", "rowsPerFile": rows_per_file}
     spec = spec_of(steps=[FUNCTION], write=write)
-    count = RowCount(rows, estimated=False) if rows else None
-    prepared: Any = SimpleNamespace(
-        input=given,
-        count=count,
-        sizing=Sizing(64, 64, 1),
-        missing=None,
-        table=None,
-        attempt=MagicMock(),
-    )
-    executor.Executor(spec, plan_for_machine(spec), prepared).run()
+    run_executor(spec, given, RowCount(rows, estimated=False) if rows else None)
     assert found == [tasks]
 
 
@@ -246,17 +251,7 @@ def planned_in_order(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) 
 
     monkeypatch.setattr(Dataset, "write_datasink", write)
     rows = open_input(spec.read)
-    prepared: Any = SimpleNamespace(
-        input=rows,
-        count=rows.count(),
-        sizing=Sizing(1, 8, 1),
-        missing=None,
-        attempt=MagicMock(layout=SimpleNamespace(input=Location("/in"))),
-        first_file=0,
-        table=None,
-        isolation=NO_DEATHS,
-    )
-    executor.Executor(spec, plan_for_machine(spec), prepared).run()
+    run_executor(spec, rows, rows.count(), Sizing(1, 8, 1))
     return found
 
 

@@ -157,8 +157,8 @@ def _deaths(prefix: str, own_process: str, *, reading: bool = False) -> list[Dea
     lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
     for name, text in sorted(notes_below(prefix).items()):
         process, note = name.rpartition("/")[0], CrashNote.parse(text)
-        known = process.endswith(own_process) or note.node in lost
-        if not known and _is_of_reading(note) is reading:
+        ignored = process.endswith(own_process) or note.node in lost
+        if not ignored and _is_of_reading(note) is reading:
             deaths[process].append(note)
     return [tuple(notes) for notes in deaths.values()]
 

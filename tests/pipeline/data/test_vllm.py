@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +25,15 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch, to_table
 from batchinference.pipeline.column_types import arrow_type
-from batchinference.pipeline.errors import EngineDied, JobFailure, ModelLoad, describe
+from batchinference.pipeline.errors import (
+    DeviceFailed,
+    EngineDied,
+    JobFailure,
+    ModelLoad,
+    describe,
+)
+from batchinference.pipeline.execution import step_runner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
@@ -33,6 +43,8 @@ from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
 from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
@@ -40,11 +52,13 @@ from support.documents.refusals import short
 from support.documents.vllm_models import vllm
 from support.models import tiny_transformers
 from support.models.hub_cache import add_to_hub_cache
+from support.outputs.batches import good
 from support.outputs.row_warnings import plain
 from support.servers.loopback import handled_by
 from support.servers.openai import save_language_model
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
+NOWHERE = Location("/nowhere/input.parquet")
 TEMPLATE = (
     "{% if 'odd' in messages[0].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{{ messages[0].content }}"
@@ -218,6 +232,71 @@ def test_error_of_the_engine_is_not_of_a_row(folder: str, text: str, error: Any)
         asked(model(source=folder), text=["a", text])
 
 
+@contextmanager
+def standard_error_in(path: Path) -> Iterator[None]:
+    """Redirect the standard error to a file, as in processes of Ray."""
+    before = os.dup(2)
+    with path.open("ab", buffering=0) as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+ECC = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["running", "starting"])
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("", EngineDied),
+        ("\xff no error of a device\n", EngineDied),
+        (f"(EngineCore pid=7) ERROR 11-29 [core.py:1376] {ECC}\n", DeviceFailed),
+        (f"what(): [Rank 1] {ECC}\nCUDA error: out of memory\n", DeviceFailed),
+        ("NCCL error: unhandled system error", DeviceFailed),
+        ("NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus", DeviceFailed),
+        (f"CUDA error: an illegal memory access was encountered\n{ECC}\n", EngineDied),
+        ("CUDA error: out of memory\nNCCL error: unhandled cuda error\n", EngineDied),
+    ],
+    ids=short,
+)
+def test_cause_of_a_dead_engine_is_in_its_output(
+    folder: str, tmp_path: Path, *, log: str, kind: type[JobFailure], at_start: bool
+) -> None:
+    import vllm as fake
+
+    fake.LAST_WORDS.append(log.encode("latin-1"))
+    spec = model(source=folder, **({"engine": {"gpu_memory_utilization": 2}} if at_start else {}))
+    step = Step.model_validate({"name": "ask", "model": spec, "resources": {"gpu": 1}})
+    gpu = Device("cuda") if at_start else Device()
+    with patch.object(step_runner, "device_of", lambda **_: gpu):
+        with standard_error_in(tmp_path / "log"), pytest.raises(JobFailure) as raised:
+            run = StageRunner(Stage("ask", (step,)), ErrorHandling(tolerant=True, input=NOWHERE))
+            list(run(good(0, 0, pa.table({"text": ["is lost"]}))))
+    expected = ModelLoad if at_start and kind is EngineDied else kind
+    assert type(raised.value) is expected
+    if kind is DeviceFailed:
+        assert log.splitlines()[0] in raised.value.message
+
+
+def test_older_output_says_nothing_about_an_engine(folder: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{ECC}\n")
+    with standard_error_in(log), pytest.raises(EngineDied):
+        asked(model(source=folder), text=["is lost"])
+
+
+def test_output_of_a_dead_engine_may_be_no_file(folder: str) -> None:
+    reader, writer = os.pipe()
+    with standard_error_in(Path(f"/dev/fd/{writer}")), pytest.raises(EngineDied):
+        asked(model(source=folder), text=["is lost"])
+    os.close(reader)
+    os.close(writer)
+
+
 def test_text_of_an_aborted_request_is_no_answer(
     folder: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
@@ -306,7 +385,7 @@ def test_runtimes_of_a_process_share_one_engine(
     class Loaded:
         """Is loaded until the second thread waits for the lock, or loads an engine, too."""
 
-        def __init__(self, _: VllmModel) -> None:
+        def __init__(self, *_: object) -> None:
             (goes_on if begun.is_set() else begun).set()
             assert goes_on.wait(60)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -80,8 +81,21 @@ class VLLMValidationError(Exception):
     """A request that vLLM refuses."""
 
 
+LAST_WORDS: list[bytes] = []
+"""What the processes of the engine write before it dies."""
+
+
+def write_last_words() -> None:
+    for line in LAST_WORDS:
+        os.write(2, line)
+
+
 class EngineDeadError(Exception):
     """The engine's process has died."""
+
+    def __init__(self) -> None:
+        super().__init__("EngineCore encountered an issue")
+        write_last_words()
 
 
 class Renderer:
@@ -117,6 +131,7 @@ class AsyncLLMEngine:
 
     def __post_init__(self) -> None:
         if (share := self.arguments.gpu_memory_utilization) > 1:
+            write_last_words()
             raise ValueError(f"GPU memory utilization must be less than 1.0. Got {share}.")
         self.renderer = Renderer(self.arguments.model, self.arguments.revision)
 
@@ -168,9 +183,9 @@ class AsyncLLMEngine:
             raise VLLMValidationError("The decoder prompt is too odd")
         if "lost once" in text and not (mark := Path(self.arguments.model, "lost")).exists():
             mark.touch()
-            raise EngineDeadError("EngineCore encountered an issue")
+            raise EngineDeadError
         if "is lost" in text or text == "die":
-            raise EngineDeadError("EngineCore encountered an issue")
+            raise EngineDeadError
         if "no memory" in text:
             raise MemoryError("no memory left")
         return text

@@ -16,6 +16,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
+from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel
 
@@ -33,20 +34,22 @@ _LOADING = threading.Lock()
 
 
 def engine_of(document: str, *, has_devices: bool) -> Engine:
-    """Return the engine of a model, given as JSON. It is loaded once per process. Raises
-    ModelLoad."""
+    """Return the engine of a model, given as JSON. It is loaded once per process. Raises ModelLoad,
+    and RuntimeError if a device failed."""
     with _LOADING:  # threads that miss a cache at the same time would load an engine each
         return _engine_of(document, has_devices=has_devices)
 
 
 @lru_cache(maxsize=8)
 def _engine_of(document: str, *, has_devices: bool) -> Engine:
-    model = VllmModel.model_validate_json(document)
+    model, log = VllmModel.model_validate_json(document), EngineLog()
     try:
-        return Engine(model)
+        return Engine(model, log)
     except JobFailure:
         raise
     except Exception as error:
+        if has_devices and (fault := log.device_fault()):
+            raise fault from error
         hint = "" if has_devices else NO_DEVICES
         raise ModelLoad(
             f"the model '{model.source}' cannot be loaded{hint}: {describe(error)}"
@@ -56,7 +59,8 @@ def _engine_of(document: str, *, has_devices: bool) -> Engine:
 class Engine:
     """vLLM's engine."""
 
-    def __init__(self, model: VllmModel) -> None:
+    def __init__(self, model: VllmModel, log: EngineLog) -> None:
+        self.log = log
         self.parameters = parameters_of(model)  # before the weights are downloaded
         self.processor = _processor(model) if model.is_chat else None
         self.threads = ThreadPoolExecutor(THREADS)

@@ -13,6 +13,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
 from batchinference.pipeline.runtimes.vllm.checks import apply_template, parameters_of_row
 from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
+from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.prompts import fitted
 from batchinference.pipeline.runtimes.vllm.results import labels_of, texts_of, vector_of
@@ -87,7 +88,7 @@ class VllmRuntime:
         try:
             return function(given)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types
-            return self._explained(_row_error(error))
+            return self._explained(_row_error(error, self._engine.log))
 
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
@@ -148,11 +149,14 @@ def _not_empty(prompt: str) -> str:
     return prompt
 
 
-def _row_error(error: Exception) -> Exception:
-    """Return the error of a row. Raises EngineDied, and errors that are not about the row."""
+def _row_error(error: Exception, log: EngineLog) -> Exception:
+    """Return the error of a row. Raises EngineDied, RuntimeError if a device failed, and errors
+    that are not about the row."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     if isinstance(error, EngineDeadError):
+        if fault := log.device_fault():
+            raise fault from error
         raise EngineDied(
             f"the engine of vLLM has died ({error}). The output of its process says why"
         ) from error

@@ -255,6 +255,7 @@ ECC = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
         ("", EngineDied),
         ("\xff no error of a device\n", EngineDied),
         (f"(EngineCore pid=7) ERROR 11-29 [core.py:1376] {ECC}\n", DeviceFailed),
+        (f"{ECC}\n".replace("torch.", "raise torch."), EngineDied),
         (f"what(): [Rank 1] {ECC}\nCUDA error: out of memory\n", DeviceFailed),
         ("NCCL error: unhandled system error", DeviceFailed),
         ("NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus", DeviceFailed),
@@ -272,10 +273,17 @@ def test_cause_of_a_dead_engine_is_in_its_output(
     spec = model(source=folder, **({"engine": {"gpu_memory_utilization": 2}} if at_start else {}))
     step = Step.model_validate({"name": "ask", "model": spec, "resources": {"gpu": 1}})
     gpu = Device("cuda") if at_start else Device()
-    with patch.object(step_runner, "device_of", lambda **_: gpu):
-        with standard_error_in(tmp_path / "log"), pytest.raises(JobFailure) as raised:
-            run = StageRunner(Stage("ask", (step,)), ErrorHandling(tolerant=True, input=NOWHERE))
-            list(run(good(0, 0, pa.table({"text": ["is lost"]}))))
+
+    def run() -> None:
+        stage = StageRunner(Stage("ask", (step,)), ErrorHandling(tolerant=True, input=NOWHERE))
+        list(stage(good(0, 0, pa.table({"text": ["is lost"]}))))
+
+    with (
+        patch.object(step_runner, "device_of", lambda **_: gpu),
+        standard_error_in(tmp_path / "log"),
+        pytest.raises(JobFailure) as raised,
+    ):
+        run()
     expected = ModelLoad if at_start and kind is EngineDied else kind
     assert type(raised.value) is expected
     if kind is DeviceFailed:

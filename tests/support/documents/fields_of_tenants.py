@@ -64,6 +64,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         ),
         "cluster.volumes[].persistentVolumeClaim.readOnly",
         *("cluster.fsGroup", "cluster.ephemeralStorage", "cluster.head.ephemeralStorage"),
+        *("steps[].resources.ephemeralStorage", "cluster.profiles{}.idleTimeout"),
         "cluster.labels{}",
         *("cluster.env[].name", "cluster.env[].value"),
         *("cluster.profiles{}.env[].name", "cluster.profiles{}.env[].value"),

@@ -132,9 +132,9 @@ def is_device_fault(error: BaseException) -> bool:
 
 def device_fault_in(log: str) -> RuntimeError | None:
     """Return the first error about a device in a log, if the device failed. Later errors may be its
-    consequences."""
-    first = next(filter(_DEVICE_ERROR.search, log.splitlines()), "")
-    error = RuntimeError(first.strip())
+    consequences. Lines of code in tracebacks do not count."""
+    lines = (line.strip() for line in log.splitlines() if "raise " not in line)
+    error = RuntimeError(next(filter(_DEVICE_ERROR.search, lines), ""))
     return error if is_device_fault(error) else None
 
 

@@ -108,8 +108,8 @@ _REMEDIES = {
     "or in `cluster.workers.memory` for all other steps. Or let each new attempt request more with "
     "`retry.outOfMemory`. A smaller `batchSize` also reduces the memory of a pod.",
     Cause.OUT_OF_DISK: "If the message names the output, free space there. On a cluster, request "
-    "enough disk space for the downloaded models in `cluster.ephemeralStorage`, so that pods run "
-    "on nodes that have it.",
+    "disk space for the model of a step in its `resources.ephemeralStorage`, and for logs and "
+    "spilled objects in `cluster.ephemeralStorage`, so that pods run on nodes that have it.",
     Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
     "failed rows in `errors`: the job then searches for the row, and the row becomes a failed row.",

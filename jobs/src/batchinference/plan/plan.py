@@ -49,7 +49,7 @@ class Plan:
         asked = [
             memory_bytes(step.resources.ephemeral_storage)
             for stage in self.stages
-            if not stage.prepares and self.group_of(stage) == group.name
+            if self.group_of(stage) == group.name
             for step in stage.steps
             if step.resources and step.resources.ephemeral_storage
         ]

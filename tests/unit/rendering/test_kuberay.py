@@ -14,7 +14,8 @@ import yaml
 
 from batchinference.cli.doctor_versions import KUBERAY, version_of
 from support.cluster.deployment import CHART
-from support.operator.rendered import Rendered
+from support.documents.parsed import job
+from support.operator.rendered import Rendered, render
 
 FACTS = yaml.load((Path(__file__).parent / "kuberay_fields.yaml").read_bytes(), yaml.CSafeLoader)
 
@@ -35,6 +36,12 @@ def unknown(value: Any, fields: dict[str, Any], path: str = "spec") -> Iterator[
 
 def test_rendered_fields_exist_in_all_tested_versions(rendered: Rendered) -> None:
     assert [*unknown(rendered.ray_job["spec"], FACTS["fields"])] == []
+
+
+def test_fields_of_a_queued_job_exist() -> None:
+    made = render(job(cluster={"queueName": "gpu"}))
+    assert made.ray_job["spec"]["suspend"]
+    assert [*unknown(made.ray_job["spec"], FACTS["fields"])] == []
 
 
 def test_unknown_field_is_found() -> None:

@@ -35,6 +35,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm import checks, engine
@@ -354,6 +355,25 @@ def test_model_that_cannot_work_ends_the_job(
     template = "{{ raise_exception('no system role') if messages[0].role == 'system' }}x"
     with pytest.raises(ModelLoad, match=reason):
         asked(model(**{"source": folder, "chatTemplate": template, **fields}), text=["a"])
+
+
+def test_answered_row_makes_room_for_a_row_of_another_batch(tmp_path: Path) -> None:
+    save_language_model(tmp_path / "model")
+    step = {"name": "ask", "model": vllm(source=str(tmp_path / "model"), chat=False)}
+    transform = load_step(Step.model_validate({**step, "resources": {"gpu": 1}}), Device())
+    assert IN_FLIGHT.wanted == 2 * 4, "the engine always has rows that wait"
+
+    def compute() -> Any:
+        IN_FLIGHT.begin(4)
+        with IN_FLIGHT.batch(4):
+            return transform(pa.table({"text": ["hold", "a", "b", None]}))
+
+    with ThreadPoolExecutor(1) as threads:
+        with IN_FLIGHT._changed:
+            batch = threads.submit(compute)
+            assert IN_FLIGHT._changed.wait_for(lambda: IN_FLIGHT.rows == 1, 30)
+        (tmp_path / "release").touch()
+        assert as_result(batch.result(60)).table["answer"].to_pylist() == ["dloh", "a", "b", None]
 
 
 def test_invalid_parameters_end_the_job_before_the_engine_loads(

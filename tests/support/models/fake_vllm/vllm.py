@@ -216,7 +216,8 @@ async def _vector(text: str) -> Any:
     import torch
 
     vector = torch.tensor([float(len(text)), 0.5], dtype=torch.bfloat16)
-    return SimpleNamespace(outputs=SimpleNamespace(data=vector))
+    prompt = {"prompt_token_ids": [*text], "num_cached_tokens": 0}
+    return SimpleNamespace(outputs=SimpleNamespace(data=vector), **prompt)
 
 
 async def parse_chat_messages_async(

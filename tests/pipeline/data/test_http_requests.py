@@ -25,7 +25,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from batchinference.spec.models import HttpModel
 from plugins.messages import Messages
 from support.documents.http_models import ask, chat, json_endpoint
-from support.outputs.row_warnings import plain
+from support.outputs.row_warnings import plain, tokens_in
 from support.servers.scripted_http import Answer, Server, answering, served
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
@@ -87,6 +87,21 @@ async def test_details_are_what_the_endpoint_says() -> None:
         cached_tokens = 2 if isinstance(usage, dict) and cached.items() <= usage.items() else None
         about = expected or {**unknown, "cached_tokens": cached_tokens}
         assert result == ("a", {**about, "finish_reason": reason if expected else None})
+
+
+async def test_tokens_and_cut_answers_are_reported() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 5}
+    choice = {"message": {"content": "a"}, "finish_reason": "length"}
+    answer = {"choices": [choice], "data": [{"embedding": [1.0]}], "usage": usage}
+    for api, tokens, warned in (
+        ("chat", {"inputTokens": {0: 3, 1: 3}, "outputTokens": {0: 5, 1: 5}}, ["AnswerCut"] * 2),
+        ("embeddings", {"inputTokens": {0: 3, 1: 3}}, []),
+    ):
+        async with served(answering(200, answer)) as server:
+            with collect_warnings() as warnings:
+                await ask(chat(url=server.url, api=api), question=["a", "b"])
+        assert tokens_in(warnings) == tokens
+        assert [name for _, name, _ in plain(warnings)] == warned
 
 
 async def test_chat_has_system_message_turns_and_prompt() -> None:

@@ -35,6 +35,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm import checks, engine
@@ -53,7 +54,7 @@ from support.documents.vllm_models import vllm
 from support.models import tiny_transformers
 from support.models.hub_cache import add_to_hub_cache
 from support.outputs.batches import good
-from support.outputs.row_warnings import plain
+from support.outputs.row_warnings import plain, tokens_in
 from support.servers.loopback import handled_by
 from support.servers.openai import save_language_model
 
@@ -94,7 +95,7 @@ class Asked:
         with collect_warnings() as warnings:
             result = as_result(transform(to_table(columns)))
         self.table, self.failed = result.table, result.failed
-        self.warnings = plain(warnings)
+        self.warnings, self.tokens = plain(warnings), tokens_in(warnings)
         answers = self.table["answer"].to_pylist() if "answer" in self.table.column_names else []
         self._by_row = dict(zip(result.parents.tolist(), answers, strict=False))
 
@@ -149,6 +150,19 @@ def test_details_have_the_type_that_the_plan_knows(folder: str) -> None:
         done = Asked(spec, text=["ab", None]).table
         for name, kind in {"answer": spec.output_type, **spec.other_outputs}.items():
             assert done.schema.field(name).type == arrow_type(kind)
+
+
+def test_tokens_and_cut_texts_are_reported(folder: str) -> None:
+    asking = {"source": folder, "chat": False, "sampling": {"max_tokens": 3, "n": 2}}
+    found = Asked(model(**asking), text=["abcd", "ab", None])
+    assert found.tokens == {
+        "inputTokens": {0: 4, 1: 2},
+        "cachedTokens": {0: 2, 1: 1},
+        "outputTokens": {0: 8, 1: 6},
+    }
+    assert found.warnings == [(0, "AnswerCut", 0), (2, "NullInput", 0)]
+    embedded = Asked(model(source=folder, task="embed"), text=["abcd", None, "ab"])
+    assert embedded.tokens["inputTokens"] == {0: 4, 2: 2}
 
 
 def test_details_of_a_text(folder: str) -> None:
@@ -329,7 +343,8 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
     spec = model(**{**fields, "sampling": {"max_tokens": 10}}, tooLong="truncateLeft")
     room = 50 - len("Say !") - 1 - (len("[user][assistant]") if chat else 0)  # and <bos>
     done = Asked(spec, text=["a", numbers])
-    assert done.warnings == [(1, "TextCut", 90 - room)]
+    cut = [one for one in done.warnings if one[1] == "TextCut"]
+    assert cut == [(1, "TextCut", 90 - room)]
     inputs = {"question": "text", "style": "style"}
     (tmp_path / "adapters" / "poem").mkdir(parents=True)
     (tmp_path / "adapters" / "poem" / ADAPTER_FILE).write_text("{}")
@@ -337,7 +352,7 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
                     loraPath=str(tmp_path / "adapters"))  # fmt: skip
     assert asked(adapted, text=[numbers], style=["poem"])[0].endswith("/adapters/poem")
     whole = Asked(model(**fields, tooLong="fail"), text=[numbers])
-    assert whole.warnings == []
+    assert "TextCut" not in [name for _, name, _ in whole.warnings]
 
 
 @pytest.mark.parametrize(
@@ -354,6 +369,25 @@ def test_model_that_cannot_work_ends_the_job(
     template = "{{ raise_exception('no system role') if messages[0].role == 'system' }}x"
     with pytest.raises(ModelLoad, match=reason):
         asked(model(**{"source": folder, "chatTemplate": template, **fields}), text=["a"])
+
+
+def test_answered_row_makes_room_for_a_row_of_another_batch(tmp_path: Path) -> None:
+    save_language_model(tmp_path / "model")
+    step = {"name": "ask", "model": vllm(source=str(tmp_path / "model"), chat=False)}
+    transform = load_step(Step.model_validate({**step, "resources": {"gpu": 1}}), Device())
+    assert IN_FLIGHT.wanted == 2 * 4, "the engine always has rows that wait"
+
+    def compute() -> Any:
+        IN_FLIGHT.begin(4)
+        with IN_FLIGHT.batch(4):
+            return transform(pa.table({"text": ["hold", "a", "b", None]}))
+
+    with ThreadPoolExecutor(1) as threads:
+        with IN_FLIGHT._changed:
+            batch = threads.submit(compute)
+            assert IN_FLIGHT._changed.wait_for(lambda: IN_FLIGHT.rows == 1, 30)
+        (tmp_path / "release").touch()
+        assert as_result(batch.result(60)).table["answer"].to_pylist() == ["dloh", "a", "b", None]
 
 
 def test_invalid_parameters_end_the_job_before_the_engine_loads(

@@ -18,7 +18,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_plan import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.error_limits import check_errors, check_warnings
+from batchinference.pipeline.error_limits import check_errors, check_tokens, check_warnings
 from batchinference.pipeline.errors import (
     BadOutput,
     JobFailure,
@@ -175,7 +175,8 @@ class JobRun:
     def _observe(self, run: AttemptRun, executor: Executor) -> None:
         """Update the progress and publish it.
 
-        Raises TooManyErrors, and BadOutput if another run has taken over the output."""
+        Raises TooManyErrors, LimitExceeded, and BadOutput if another run has taken over the
+        output."""
         try:
             run.attempt.check_lease()
             counts = run.counts()
@@ -189,6 +190,7 @@ class JobRun:
             self.job.spec.errors, counts, run.count, run.bad_row, resumes=self.job.spec.resume
         )
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
+        check_tokens(self.job.spec.cluster.limits, counts)
 
     def _finalize(self, run: AttemptRun, end: AttemptEnd, executor: Executor) -> Report:
         """Complete the output, in which no rows are missing, and return the report."""

@@ -96,7 +96,8 @@ _MEANINGS = {
     Cause.INTERRUPTED: "the driver was stopped, but not by the operator",
     Cause.APPLICATION: "a step raised an error that no row caused",
     Cause.DEADLINE_EXCEEDED: "`deadlines.pending`, `active` or `total` has passed",
-    Cause.LIMIT_EXCEEDED: "the job has used the device hours that `cluster.limits` allows",
+    Cause.LIMIT_EXCEEDED: "the job has used the device hours or tokens that `cluster.limits` "
+    "allows",
     Cause.RAY_JOB_DELETED: "a user deleted the RayJob",
 }
 _REMEDIES = {
@@ -157,8 +158,9 @@ _REMEDIES = {
     "`cluster.env`, run the job again: it resumes.",
     Cause.DEADLINE_EXCEEDED: "Increase the deadline that the message names, or give the job more "
     "resources. Then run the job again: it resumes.",
-    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.deviceHours` in the file. If the platform's "
-    "defaults set a lower limit, ask the platform team. Then run the job again: it resumes.",
+    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.deviceHours` or `tokens` in the file. If the "
+    "platform's defaults set a lower limit, ask the platform team. Then run the job again: it "
+    "resumes.",
     Cause.RAY_JOB_DELETED: "Run the job again: it resumes. To stop a job for a while, suspend it "
     "instead of deleting its RayJob.",
 }

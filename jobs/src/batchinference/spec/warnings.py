@@ -126,6 +126,12 @@ class WarningName(StrEnum):
         "row",
         "tokens",
     )
+    ANSWER_CUT = (
+        "AnswerCut",
+        "generated texts reached the limit of tokens, and their rest is missing",
+        "Increase sampling.max_tokens (transformers: max_new_tokens) of the model, or leave it out "
+        "to use its whole context, or ask for shorter answers",
+    )
     AUDIO_CUT = (
         "AudioCut",
         "recordings were longer than the model takes, and it got only a part of them",

@@ -63,6 +63,7 @@ from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.reserved import NODE_VARIABLE
 from batchinference.spec.steps import Step
 
@@ -523,4 +524,5 @@ def _try(
             raise
         return error, []
     failed = result.failed if isinstance(result, TransformResult) else {}
-    return result, [warning for warning in warnings if warning.row not in failed]
+    # the tokens of a failed row were used
+    return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]

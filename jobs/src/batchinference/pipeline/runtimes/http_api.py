@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
 from batchinference.pipeline.runtimes.prompts import (
@@ -78,7 +78,8 @@ class OpenAi:
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
         if isinstance(answer, Answer):
-            return result_of(self._model, answer)
+            return result_of(self._model, row, answer)
+        count_tokens(row, read=answer.tokens)
         if answer.is_cut:
             warn(WarningName.TEXT_CUT, row=row)
         return answer.value

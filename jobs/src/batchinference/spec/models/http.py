@@ -215,12 +215,6 @@ class HttpModel(GeneratingModel):
         soon."""
         return 16
 
-    @property
-    def concurrent_batches(self) -> int:
-        """Return as many batches as requests, so that each request has a row even if every batch
-        waits for its last row."""
-        return self.concurrency
-
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise PydanticCustomError if the step requests devices."""
         if resources.gpu or resources.custom:

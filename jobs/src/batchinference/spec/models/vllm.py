@@ -121,7 +121,8 @@ class VllmModel(GeneratingModel):
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
-    `enable_prefix_caching` or `limit_mm_per_prompt`."""
+    `enable_prefix_caching` or `limit_mm_per_prompt`. A replica has twice as many prompts in memory,
+    with their images, as `max_num_seqs` (256, or 1024 on GPUs with much memory)."""
     parallelism: Parallelism = Parallelism()
     """How the model is distributed over several GPUs."""
     lora_path: Source | None = None
@@ -132,11 +133,6 @@ class VllmModel(GeneratingModel):
     adapters of the Hub, because rows must not choose what is downloaded."""
     adapter: ColumnName | None = None
     """The input with the name of the LoRA adapter of each row. Null for the base model."""
-    max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent batches of a replica. Together they should have more rows than
-    `max_num_seqs`, the maximum number of concurrent sequences of the engine (256, or 1024 on GPUs
-    with much memory), because a batch waits for its slowest row. The prompts of all these rows,
-    with their images, are in memory."""
 
     @property
     def output_type(self) -> ColumnType:
@@ -198,10 +194,6 @@ class VllmModel(GeneratingModel):
     def pods(self) -> int:
         """Return the number of pods of a replica on a cluster."""
         return self.parallelism.pipeline
-
-    @property
-    def concurrent_batches(self) -> int:
-        return self.max_concurrent_batches
 
     @property
     def other_locations(self) -> list[str]:

@@ -7,12 +7,13 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
@@ -72,6 +73,8 @@ class Engine:
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model))
+        # as many rows wait in the engine as it computes: it takes the next one without delay
+        IN_FLIGHT.wanted = 2 * self._llm.vllm_config.scheduler_config.max_num_seqs
         if model.task == "score" and len(self.labels) != 1:
             raise ModelLoad(
                 f"task: '{model.source}' has {len(self.labels)} labels, and a model for task score "
@@ -93,24 +96,36 @@ class Engine:
         where the adapter is None. The result has an exception in place of the answer of a prompt
         that failed."""
         # one task for all of them: a task per prompt costs more than small models compute
-        return asyncio.run_coroutine_threadsafe(self._answers(asked), self._loop)
+        answered = IN_FLIGHT.asks(len(asked))
+        return asyncio.run_coroutine_threadsafe(self._answers(asked, answered), self._loop)
 
-    async def _answers(self, asked: list[tuple[Prompt, Any, Any]]) -> list[Any]:
-        added = [await _result_or_error(self._add(*one)) for one in asked]
+    async def _answers(self, asked: list[Any], answered: Callable[[], None]) -> list[Any]:
+        added = [await _result_or_error(self._add(answered, *one)) for one in asked]
         return [
             one if isinstance(one, Exception) else await _result_or_error(one.get())
             for one in added
         ]
 
-    async def _add(self, prompt: Prompt, parameters: Any, adapter: Any) -> Any:
-        """Return the queue that gets the only output of a prompt, or an error."""
-        return await self._llm.add_request(
+    async def _add(
+        self, answered: Callable[[], None], prompt: Prompt, parameters: Any, adapter: Any
+    ) -> Any:
+        """Return the queue that gets the only output of a prompt, or an error. Call `answered` when
+        it gets that."""
+        queue = await self._llm.add_request(
             str(next(self._numbers)),
             prompt,
             parameters,
             lora_request=adapter,
             tokenization_kwargs=self._tokenization,
         )
+        put = queue.put
+
+        def put_only(output: Any) -> None:
+            put(output)
+            answered()
+
+        queue.put = put_only
+        return queue
 
     @cached_property
     def labels(self) -> dict[int, str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import EngineDied
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import result_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
@@ -59,8 +60,10 @@ class VllmRuntime:
         asked = [request[:3] for request in requests if isinstance(request, Request)]
         answers = iter(self._engine.submit(asked).result())
         return [
-            self._or_error(self._result, next(answers)) if isinstance(request, Request) else request
-            for request in requests
+            self._or_error(partial(self._result, row), next(answers))
+            if isinstance(request, Request)
+            else request
+            for row, request in enumerate(requests)
         ]
 
     def _requests(self, inputs: dict[str, Any]) -> list[Request | Exception]:
@@ -101,12 +104,14 @@ class VllmRuntime:
         messages, images = self._engine.without_images(self._inlined(messages))
         return {"prompt": apply_template(model, self._engine.processor, messages), **images}
 
-    def _result(self, answer: Any) -> Any:
-        """Return the result of a row from the engine's answer. Raises it if it is an exception."""
+    def _result(self, row: int, answer: Any) -> Any:
+        """Return the result of a row of the batch from the engine's answer, and report its tokens.
+        Raises the answer if it is an exception."""
         if isinstance(answer, BaseException):
             raise answer
         if self._model.task == "generate":
-            return result_of(self._model, answer_of(self._model, answer))
+            return result_of(self._model, row, answer_of(self._model, answer))
+        count_tokens(row, read=len(answer.prompt_token_ids), cached=answer.num_cached_tokens)
         numbers = vector_of(answer)
         if self._model.task == "classify":
             return labels_of(self._model, numbers, self._engine.labels)

@@ -40,6 +40,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
+from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
@@ -49,7 +50,7 @@ from batchinference.spec.prices import PodPrices
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.write import WriteTable
+from batchinference.spec.write import WriteOpenaiBatch, WriteTable
 
 Publish = Callable[[Report], None]
 RayContext = Callable[[], AbstractContextManager[Plan]]
@@ -209,6 +210,8 @@ class JobRun:
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
+        if isinstance(write, WriteOpenaiBatch):
+            write_error_file(attempt.layout, write, snapshot.entries, run.first_file)
         attempt.complete(snapshot, report)
         if attempt.layout.is_replacement:
             # its stored report is final, even if replacing the old output fails

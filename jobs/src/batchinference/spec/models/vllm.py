@@ -26,8 +26,8 @@ from batchinference.spec.models.prompts import (
     check_prompt,
     placeholders,
 )
+from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_vllm, row_parameters
-from batchinference.spec.models.texts import TextModel
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import UrlPrefix
@@ -66,7 +66,7 @@ _SAME_COLUMN = "details: this column is the output. Name another one"
 _IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
 
 
-class VllmModel(TextModel):
+class VllmModel(RequestModel):
     """A language model that runs in vLLM with continuous batching: a replica starts new rows as
     soon as other rows are finished."""
 
@@ -116,6 +116,9 @@ class VllmModel(TextModel):
     chat: bool | None = None
     """Whether to apply the chat template of the model. By default, true for generate and false for
     embed."""
+    tool_call_parser: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """vLLM's parser for the tool calls of the model, such as `hermes`. Requests with tools that the
+    model may use (`tool_choice: auto`) need it."""
     chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """A Jinja chat template that replaces the chat template of the model."""
     chat_template_args: Arguments = {}
@@ -146,6 +149,8 @@ class VllmModel(TextModel):
 
     @property
     def output_type(self) -> ColumnType:
+        if self.request is not None:
+            return "string"
         label: ColumnType = {"label": "string", "score": "float32"}
         types: dict[str, ColumnType] = {
             "generate": ["string"] if self.has_several_texts else "string",
@@ -201,7 +206,7 @@ class VllmModel(TextModel):
 
     @property
     def needs_finite(self) -> bool:
-        return self.task == "embed"
+        return self.task == "embed" and self.request is None
 
     @property
     def pods(self) -> int:
@@ -241,6 +246,11 @@ class VllmModel(TextModel):
         self._check_results()
         check_revision(self.source, self.revision)
         self.check_no_windows()
+        if self.tool_call_parser is not None and self.request is None:
+            raise _error("'toolCallParser' needs 'request'")
+        if self.request is not None or self.request_url is not None:
+            self._check_request()
+            return self
         if self.images and self.too_long not in (None, "fail"):
             raise _error(_IMAGES_FIXED)
         if not self.is_chat:
@@ -253,6 +263,11 @@ class VllmModel(TextModel):
             check_prompt(self, self._selecting)
         self._check_adapters()
         return self
+
+    def _check_request(self) -> None:
+        if self.task not in ("generate", "embed"):
+            raise _error(f"'request' is for the tasks generate and embed, not for {self.task}")
+        self.check_request()
 
     def _check_results(self) -> None:
         if self.top_k is not None and self.task != "classify":

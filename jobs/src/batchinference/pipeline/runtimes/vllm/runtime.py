@@ -87,7 +87,7 @@ class VllmRuntime:
         try:
             return function(given)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types
-            return self._explained(_row_error(error))
+            return self._explained(row_error(error))
 
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
@@ -148,7 +148,7 @@ def _not_empty(prompt: str) -> str:
     return prompt
 
 
-def _row_error(error: Exception) -> Exception:
+def row_error(error: Exception) -> Exception:
     """Return the error of a row. Raises EngineDied, and errors that are not about the row."""
     from vllm.v1.engine.exceptions import EngineDeadError
 

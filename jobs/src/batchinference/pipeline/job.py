@@ -50,7 +50,7 @@ from batchinference.spec.prices import PodPrices
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.write import WriteOpenaiBatch, WriteTable
+from batchinference.spec.write import WriteTable
 
 Publish = Callable[[Report], None]
 RayContext = Callable[[], AbstractContextManager[Plan]]
@@ -210,8 +210,8 @@ class JobRun:
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
-        if isinstance(write, WriteOpenaiBatch):
-            write_error_file(attempt.layout, write, snapshot.entries, run.first_file)
+        if write.id_column is not None:
+            write_error_file(attempt.layout, write.id_column, snapshot.entries, run.first_file)
         attempt.complete(snapshot, report)
         if attempt.layout.is_replacement:
             # its stored report is final, even if replacing the old output fails

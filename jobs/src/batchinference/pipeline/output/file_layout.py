@@ -86,10 +86,11 @@ class FileLayout:
         wanted = [*(self.columns or table.column_names), *self.partition_by]
         for column in wanted:
             if column not in table.column_names:
-                available = ", ".join(table.column_names)
+                field_name = self.fields.get(column, "columns")
+                known = [name for name in table.column_names if not name.startswith(OWN_PREFIX)]
                 raise JobFailure(
-                    f"write.{self.fields[column]}: there is no column '{column}', only "
-                    f"{available}. Name one of these"
+                    f"write.{field_name}: there is no column '{column}', only {', '.join(known)}. "
+                    "Name one of these"
                 )
         return table.select(list(dict.fromkeys(wanted)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName
+from batchinference.spec.models.base import Inputs
 from batchinference.spec.models.texts import TextModel
 
 _REPLACED = (
@@ -17,6 +18,7 @@ _REPLACED = (
 class RequestModel(TextModel):
     """Base class of models that answer requests of the OpenAI API."""
 
+    inputs: Inputs
     request: ColumnName | None = None
     """The input that is a complete request: the body of a line of a batch file, which is a JSON
     object as text. It replaces the fields of the prompt and `sampling`, and the model is the one of
@@ -26,6 +28,10 @@ class RequestModel(TextModel):
     """The input with the URL of each request: `/v1/chat/completions`, `/v1/completions` or
     `/v1/embeddings`, or one of them without `/v1`. By default, all requests have the URL of the
     model's `api` or `task`."""
+
+    @property
+    def parameter_inputs(self) -> tuple[str, ...]:
+        return () if self.request_url is None else (self.request_url,)
 
     def check_request(self) -> None:
         """Raise PydanticCustomError if a field does not fit `request`."""
@@ -40,7 +46,7 @@ class RequestModel(TextModel):
         for field in _REPLACED:
             info = type(self).model_fields.get(field)
             if info is not None and getattr(self, field) != info.default:
-                raise _error(f"'{info.alias}' does not fit 'request': the request has all of it")
+                raise _error(f"'{info.alias}' does not fit 'request', which is complete")
 
 
 def _error(message: str) -> PydanticCustomError:

@@ -194,6 +194,8 @@ class VllmModel(RequestModel):
 
     @property
     def parameter_inputs(self) -> tuple[str, ...]:
+        if self.request is not None:
+            return super().parameter_inputs
         templates = [self.prompt, self.system, *(message.content for message in self.messages)]
         in_prompt = {name for text in templates for name in placeholders(text or "")}
         return tuple(name for name in self._selecting if name not in in_prompt)

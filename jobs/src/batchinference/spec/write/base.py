@@ -45,7 +45,8 @@ class WriteModel(SpecModel):
 
     @property
     def id_column(self) -> str | None:
-        """Return the column whose value is in the error record of each failed row."""
+        """Return the column whose value names the failed rows in an error file; None if the format
+        has no error file."""
         return None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ import pyarrow as pa
 from batchinference.json_text import to_json
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.output.stored_rows import Row
-from batchinference.pipeline.output.writers.json import TEXT, JsonWriter
-from batchinference.pipeline.storage.json import load_json
+from batchinference.pipeline.output.writers.json import TEXT
+from batchinference.pipeline.storage.json import load_json, load_limited_json
 from batchinference.pipeline.storage.location import Location
 
 _LINE_ENDS = re.compile(r"[\r\n]+")
@@ -40,20 +41,15 @@ class OpenaiBatchWriter:
         return errors
 
     def _line(self, row: Row) -> str:
-        number, custom_id, response = (row[name] for name in (*list(row)[:1], *self._columns))
+        line, custom_id = request_id(next(iter(row.values()))), row[self.custom_id]
         if not isinstance(custom_id, str):
             raise UnwritableValue(f"column '{self.custom_id}': expected text, got {custom_id!r}")
-        line = request_id(number)
         about = f'"status_code": 200, "request_id": "{line}"'
-        body = self._body(response)
+        body = self._body(row[self.response])
         return (
             f'{{"id": "{line}", "custom_id": {to_json(custom_id)}, '
             f'"response": {{{about}, "body": {body}}}, "error": null}}\n'
         )
-
-    @property
-    def _columns(self) -> tuple[str, str]:
-        return self.custom_id, self.response
 
     def _body(self, response: Any) -> str:
         """Return the body of a response in one line. Raises UnwritableValue if it is none."""
@@ -69,7 +65,7 @@ class OpenaiBatchWriter:
         return _LINE_ENDS.sub(" ", response)  # within texts of JSON, a line end is escaped
 
     def rows(self, part: Location) -> Iterator[Row]:
-        yield from JsonWriter("none").rows(part)
+        yield from map(load_limited_json, io.BytesIO(part.read()))
 
     def converted(self, table: pa.Table) -> pa.Table:
         """Return a table with the column that `read` returns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from batchinference.pipeline.errors import EngineDied
@@ -70,6 +71,8 @@ class RequestRuntime:
     def _request_or_error(self, row: Mapping[str, Any]) -> tuple[str, bytes] | Exception:
         try:
             path = path_of_row(self._model, row, self._path)
+            if (path == "/embeddings") != (self._model.task == "embed"):
+                raise ValueError(f"requestUrl: the task {self._model.task} does not serve {path}")
             return path, dumped(self._checked(path, body_of(self._model, row)))
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             return row_error(error)
@@ -88,8 +91,9 @@ class RequestRuntime:
     def _result(self, status: int, content: bytes) -> str | Exception:
         """Return the JSON of a response, or why there is none. Raises EngineDied."""
         text = content.decode(errors="replace")
-        if status == 200 and text.startswith("{"):
-            return text
+        if status == HTTPStatus.OK:
+            is_json = text.startswith("{")
+            return text if is_json else RequestRefused("the answer of the model is not JSON")
         if self._engine.has_died:
             raise EngineDied(
                 f"the engine of vLLM has died ({text}). The output of its process says why"

@@ -1,13 +1,12 @@
 """vLLM's server for the OpenAI API, which is called within the process, without a port.
 
-It makes parameters and responses as `vllm serve` and `vllm run-batch` do. Its modules have moved
-between versions of vLLM, and only this module imports them.
+It makes parameters and responses as `vllm serve` and `vllm run-batch` do. Only this module imports
+its modules, which move between versions of vLLM.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from importlib import import_module
 from typing import Any
 
 from batchinference.spec.models import VllmModel
@@ -15,18 +14,17 @@ from batchinference.spec.models import VllmModel
 Server = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 """Returns the status and the body of the response to the request with a path and a body."""
 _HEADERS = {"content-type": "application/json"}
-_OLD = "vllm.entrypoints.openai.api_server"
 
 
 async def server_of(llm: Any, model: VllmModel) -> Server:
     """Return the server of an engine, which knows only this model."""
     import httpx
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
 
-    build_app = _imported("vllm.entrypoints.launchers.app", "build_app")
-    init = _imported("vllm.entrypoints.launchers.api_server.app_state", "init_app_state")
     arguments, tasks = _arguments(llm, model), await llm.get_supported_tasks()
     app = build_app(arguments, tasks, llm.model_config)
-    await init(llm, app.state, arguments, tasks)
+    await init_app_state(llm, app.state, arguments, tasks)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://vllm/v1", timeout=None)  # noqa: S113 - no network
 
@@ -39,10 +37,10 @@ async def server_of(llm: Any, model: VllmModel) -> Server:
 
 def _arguments(llm: Any, model: VllmModel) -> Any:
     """Return the arguments of the server: its defaults, and what the model defines."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    make_parser = _imported("vllm.entrypoints.launchers.cli_args", "make_arg_parser")
-    arguments = make_parser(FlexibleArgumentParser()).parse_args([])
+    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     arguments.model = llm.model_config.model
     arguments.served_model_name = [model.source]
     arguments.chat_template = model.chat_template
@@ -51,11 +49,3 @@ def _arguments(llm: Any, model: VllmModel) -> Any:
     arguments.tool_call_parser = model.tool_call_parser
     arguments.structured_outputs_config = llm.vllm_config.structured_outputs_config
     return arguments
-
-
-def _imported(module: str, name: str) -> Any:
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError:  # before version 0.26
-        old = module.replace("launchers.cli_args", "openai.cli_args")
-        return getattr(import_module(old if old != module else _OLD), name)

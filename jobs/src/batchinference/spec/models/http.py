@@ -198,6 +198,10 @@ class HttpModel(RequestModel):
         return _TYPES.get(self.result_type if self.api == "json" else self.api)
 
     @property
+    def generates(self) -> bool:
+        return self.api in ("chat", "completions")
+
+    @property
     def uses_texts(self) -> bool:
         return True
 
@@ -235,6 +239,7 @@ class HttpModel(RequestModel):
                 raise _error(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
         if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
             raise _key_error()
+        self.check_details()
         self._check_inputs()
         if self.api == "json":
             self._check_body()

@@ -6,7 +6,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName
 from batchinference.spec.models.base import Inputs
-from batchinference.spec.models.texts import TextModel
+from batchinference.spec.models.generation import GeneratingModel
 
 _REPLACED = (
     *("prompt", "system", "messages", "images", "sampling", "details", "schema", "repair"),
@@ -15,7 +15,7 @@ _REPLACED = (
 """The fields whose values would be in a request."""
 
 
-class RequestModel(TextModel):
+class RequestModel(GeneratingModel):
     """Base class of models that answer requests of the OpenAI API."""
 
     inputs: Inputs

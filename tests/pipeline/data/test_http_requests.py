@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from batchinference import credentials
 from batchinference.credentials import without_credentials
+from batchinference.openai_urls import PATHS
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import collect_warnings
@@ -381,3 +382,61 @@ async def test_proxy_of_the_environment_is_asked(
             with pytest.raises(ConnectionError):
                 await ask(model, question=["a"])
     assert bool(proxy.requests) == asked
+
+
+REQUESTS: dict[str, Any] = {
+    "inputs": {"body": "body", "url": "url"},
+    "request": "body",
+    "requestUrl": "url",
+}
+
+
+async def test_complete_request_is_sent_and_its_response_kept() -> None:
+    response = '{"choices": [{"n": 1.50}],\n "usage": {"total_tokens": 3}}'
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=response, content_type="application/json")
+
+    texts = ['{"model": "own", "tools": [1], "stream": false}', '{"input": "a"}', '{"prompt": 1}']
+    urls = [None, "/v1/embeddings", "/completions"]
+    for name, models in (("served", ["served"] * 3), (None, ["own", None, None])):
+        async with served(answer) as server:
+            model = chat(url=server.url + "/v1", name=name, **REQUESTS)
+            assert await ask(model, body=texts, url=urls) == [response] * 3
+        sent = {request.path: request.body for request in server.requests}
+        assert sorted(sent) == ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+        assert [sent[f"/v1{path}"].get("model") for path in PATHS] == [
+            models[0],
+            models[2],
+            models[1],
+        ]
+        assert sent["/v1/chat/completions"]["tools"] == [1]
+        assert "stream" not in sent["/v1/chat/completions"]
+
+
+async def test_row_that_is_no_request_fails(messages: Messages) -> None:
+    good = "{}"
+    rows = [
+        ("{", None),
+        ("[]", None),
+        (7, None),
+        ('{"stream": true}', None),
+        ('{"n": NaN}', None),
+        ('{"n": 1, "n": 2}', None),
+        (good, "/v1/files"),
+        (good, None),
+    ]
+    async with served(saying("x")) as server:
+        bodies_, urls = ([*values] for values in zip(*rows, strict=True))
+        *errors, answered = await ask(chat(url=server.url, **REQUESTS), body=bodies_, url=urls)
+    assert json.loads(answered)["choices"]
+    assert len(server.requests) == 1
+    messages.check(*errors)
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 500])
+async def test_refused_request_fails_its_row_only(status: int, messages: Messages) -> None:
+    async with served(answering(status, {"error": {"message": "no"}})) as server:
+        (error,) = await ask(chat(url=server.url, retries=0, **REQUESTS), body=["{}"], url=[None])
+    assert isinstance(error, RequestFailed)
+    messages.check(error)

@@ -40,6 +40,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
+from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
@@ -211,6 +212,8 @@ class JobRun:
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
+        if write.id_column is not None:
+            write_error_file(attempt.layout, write.id_column, snapshot.entries, run.first_file)
         attempt.complete(snapshot, report)
         if attempt.layout.is_replacement:
             # its stored report is final, even if replacing the old output fails

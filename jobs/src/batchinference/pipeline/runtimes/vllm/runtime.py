@@ -92,7 +92,7 @@ class VllmRuntime:
         try:
             return function(given)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types
-            return self._explained(_row_error(error, self._engine.log))
+            return self._explained(row_error(error, self._engine.log))
 
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
@@ -155,7 +155,7 @@ def _not_empty(prompt: str) -> str:
     return prompt
 
 
-def _row_error(error: Exception, log: EngineLog) -> Exception:
+def row_error(error: Exception, log: EngineLog) -> Exception:
     """Return the error of a row. Raises EngineDied, RuntimeError if a device failed, and errors
     that are not about the row."""
     from vllm.v1.engine.exceptions import EngineDeadError

@@ -7,14 +7,13 @@ error has no values of the row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
-from referencing import Registry
 
 from batchinference.pipeline.column_types import (
     check_fields,
@@ -29,6 +28,7 @@ from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, w
 from batchinference.pipeline.runtimes.prompts import REPAIR, Message
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
+from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.warnings import WarningName
 
 StructuredModel = HttpModel | TransformersModel | VllmModel
@@ -60,12 +60,11 @@ class InvalidAnswer(ValueError):
 class AnswerCheck:
     """Converts the answers of a model to values of the type of its schema."""
 
-    def __init__(self, model: StructuredModel) -> None:
-        assert model.answer_schema is not None
-        self._output, self._kind = model.output, model.answer_schema.column_type
-        self.document = json.dumps(model.answer_schema.document, ensure_ascii=False)
+    def __init__(self, model: StructuredModel, schema: AnswerSchema) -> None:
+        self._output, self._kind = model.output, schema.column_type
+        self.document = json.dumps(schema.document, ensure_ascii=False)
         exact = json.loads(self.document, parse_float=Decimal)  # as the numbers of answers
-        self._validator = _Validator(exact, registry=Registry())
+        self._validator = _Validator(exact)
         self._names = frozenset(_names_in(exact))
         self._limit = f"sampling.{_limit_of(model)}"
 
@@ -174,11 +173,17 @@ _Validator = extend(Draft202012Validator, {"uniqueItems": _unique_items})
 
 
 class StructuredRuntime:
-    """Runs a model with a schema. `runtime` returns the text and the details of each row."""
+    """Runs a model with a schema. `load` returns the runtime of a model."""
 
-    def __init__(self, model: StructuredModel, runtime: Any) -> None:
-        self._model, self._runtime = model, runtime
-        self._check = AnswerCheck(model)
+    def __init__(
+        self,
+        model: StructuredModel,
+        schema: AnswerSchema,
+        load: Callable[[StructuredModel], Any],
+    ) -> None:
+        self._model, self._check = model, AnswerCheck(model, schema)
+        unused = "about" if model.output == "details" else "details"
+        self._runtime = load(model.model_copy(update={"details": model.details or unused}))
 
     def __call__(self, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
         """Return the value of each row, with `details` a tuple of it and the details, or the error

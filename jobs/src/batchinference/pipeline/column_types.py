@@ -168,20 +168,20 @@ def _parsed(
 def _value_in(text: str, declared: ColumnType) -> Any:
     """Return the value of a JSON text. Raises TypeError or ValueError if it does not fit."""
     value = parse_declared(text, declared)
-    check_fields(value, declared)
+    _check_fields(value, declared)
     return fitting(value, declared)
 
 
-def check_fields(value: Any, kind: ColumnType, path: str = "") -> None:
+def _check_fields(value: Any, kind: ColumnType, path: str = "") -> None:
     """Raise ValueError if a value has a field that is not declared."""
     if isinstance(kind, dict) and isinstance(value, dict):
         for name, inner in value.items():
             if name not in kind:
                 raise ValueError(f"a value with a field '{path}{name}' is not struct")
-            check_fields(inner, kind[name], f"{path}{name}.")
+            _check_fields(inner, kind[name], f"{path}{name}.")
     elif isinstance(kind, list) and isinstance(value, list):
         for element in value:
-            check_fields(element, kind[0], path)
+            _check_fields(element, kind[0], path)
 
 
 def json_problem(text: str, declared: ColumnType) -> str:

@@ -139,15 +139,9 @@ def as_text(document: bytes | str) -> str:
     return document.decode(json.detect_encoding(document))
 
 
-def load_exact(document: bytes | str, *, constants: bool = True) -> Any:
-    """Return `load_unique` of a document, with fractions as Decimal. `constants` says whether it
-    may hold NaN and infinity, which JSON does not have."""
-    refuse = {} if constants else {"parse_constant": _refused}
-    return load_unique(document, fractions=Decimal, **refuse)
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"JSON has no number {constant}")
+def load_exact(document: bytes | str, **options: Any) -> Any:
+    """Return `load_unique` of a document, with fractions as Decimal and options of the parser."""
+    return load_unique(document, fractions=Decimal, **options)
 
 
 def load_unique(

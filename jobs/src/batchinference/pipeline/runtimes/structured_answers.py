@@ -12,20 +12,14 @@ from decimal import Decimal
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
-from jsonschema.validators import extend
+from jsonschema.exceptions import best_match
 
-from batchinference.pipeline.column_types import (
-    check_fields,
-    fitting,
-    name_of,
-    parse_declared,
-    shown,
-)
+from batchinference.pipeline.column_types import fitting, name_of, parse_declared, shown
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.json_texts import has_json, load_exact
-from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
+from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes.prompts import REPAIR, Message
+from batchinference.spec.arguments import names_in
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
 from batchinference.spec.models.answers import AnswerSchema
@@ -42,7 +36,7 @@ _RULES = {
     **{"minLength": "fewer than {} characters", "maxLength": "more than {} characters"},
     **{"minItems": "fewer than {} items", "maxItems": "more than {} items"},
     **{"multipleOf": "no multiple of {}", "pattern": "no match of {}"},
-    **{"uniqueItems": "two equal items", "additionalProperties": "a field that is not declared"},
+    "additionalProperties": "a field that is not declared",
 }
 """What is wrong with a value that violates a rule of JSON Schema."""
 
@@ -64,15 +58,15 @@ class AnswerCheck:
         self._output, self._kind = model.output, schema.column_type
         self.document = json.dumps(schema.document, ensure_ascii=False)
         exact = json.loads(self.document, parse_float=Decimal)  # as the numbers of answers
-        self._validator = _Validator(exact)
-        self._names = frozenset(_names_in(exact))
+        self._validator = Draft202012Validator(exact)
+        self._names = frozenset(names_in(exact))
         self._limit = f"sampling.{_limit_of(model)}"
 
     def __call__(self, text: str, finish_reason: str | None) -> Any:
         """Return the value in an answer. Raises InvalidAnswer."""
         document = _unfenced(text)
         try:
-            value = load_exact(document, constants=False)
+            value = load_exact(document, parse_constant=_refuse)
         except ValueError as error:
             problem = "not JSON"
             if finish_reason == "length":
@@ -83,10 +77,9 @@ class AnswerCheck:
         if has_json(self._kind):
             value = parse_declared(document, self._kind)
         try:
-            check_fields(value, self._kind)
-            return fitting(value, self._kind)
-        except (TypeError, ValueError):
-            raise InvalidAnswer(text, self._output + _misfit(value, self._kind)) from None
+            return _typed(value, self._kind, self._output)
+        except ValueError as error:
+            raise InvalidAnswer(text, str(error)) from None
 
     def _violation(self, value: Any) -> str:
         """Return the place and the rule of the schema that a value violates; empty if none."""
@@ -120,14 +113,8 @@ def _limit_of(model: StructuredModel) -> str:
     return next((name for name in names if name in model.sampling), "max_tokens")
 
 
-def _names_in(schema: Any) -> Iterator[str]:
-    """Yield the names of all declared fields."""
-    if isinstance(schema, dict):
-        declared = schema.get("properties")
-        yield from declared if isinstance(declared, dict) else ()
-    for part in schema.values() if isinstance(schema, dict) else schema:
-        if isinstance(part, dict | list):
-            yield from _names_in(part)
+def _refuse(constant: str) -> None:
+    raise ValueError(f"JSON has no number {constant}")
 
 
 def _unfenced(text: str) -> str:
@@ -140,36 +127,20 @@ def _unfenced(text: str) -> str:
     return text
 
 
-def _misfit(value: Any, kind: ColumnType) -> str:
-    """Return the place of the first value that a type does not hold, and why; empty if none."""
+def _typed(value: Any, kind: ColumnType, path: str) -> Any:
+    """Return a value for a column of a type. Raises ValueError with the place of a value that the
+    type does not hold as it is."""
     if isinstance(kind, dict) and isinstance(value, dict):
         if value.keys() - kind.keys():
-            return ": a field that is not declared"
-        fields = ((name, _misfit(value[name], kind[name])) for name in kind if name in value)
-        return next((f".{name}{found}" for name, found in fields if found), "")
+            raise ValueError(f"{path}: {_RULES['additionalProperties']}")
+        present = (name for name in kind if name in value)
+        return {name: _typed(value[name], kind[name], f"{path}.{name}") for name in present}
     if isinstance(kind, list) and isinstance(value, list):
-        found = (_misfit(element, kind[0]) for element in value)
-        return next((f"[]{one}" for one in found if one), "")
+        return [_typed(element, kind[0], f"{path}[]") for element in value]
     try:
-        fitting(value, kind)
+        return fitting(value, kind)
     except (TypeError, ValueError):
-        return f": no value that {name_of(kind)} holds exactly"
-    return ""
-
-
-def _unique_items(_: Any, unique: bool, items: Any, __: Any) -> Iterator[ValidationError]:
-    """Yield an error if two items are equal. The time of the library's own rule is quadratic."""
-    if unique and isinstance(items, list):
-        texts = {json.dumps(item, sort_keys=True, default=_as_object) for item in items}
-        if len(texts) < len(items):
-            yield ValidationError("two equal items")
-
-
-def _as_object(number: Decimal) -> dict[str, str]:
-    return {"number": str(number)}
-
-
-_Validator = extend(Draft202012Validator, {"uniqueItems": _unique_items})
+        raise ValueError(f"{path}: no value that {name_of(kind)} holds exactly") from None
 
 
 class StructuredRuntime:
@@ -187,33 +158,23 @@ class StructuredRuntime:
 
     def __call__(self, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
         """Return the value of each row, with `details` a tuple of it and the details, or the error
-        of the row. A row has the warnings of its last request."""
-        with collect_warnings() as warnings:
-            results = [self._result(result) for result in self._runtime(dict(inputs))]
-        last = _by_row(warnings, range(len(results)))
-        repaired: dict[int, int] = {}
+        of the row."""
+        results = [*map(self._result, self._runtime(dict(inputs)))]
         invalid = [row for row, result in enumerate(results) if isinstance(result, InvalidAnswer)]
-        for number in range(1, self._model.repair + 1):
-            again = dict(self._repaired(inputs, results, invalid, last)) if invalid else {}
+        for _ in range(self._model.repair if invalid else 0):
+            again = dict(self._repaired(inputs, results, invalid))
             for row, result in again.items():
                 results[row] = result
-                repaired[row] = number
             invalid = [row for row, result in again.items() if isinstance(result, InvalidAnswer)]
-        for warning in (warning for found in last.values() for warning in found):
-            warn(warning.name, row=warning.row, amount=warning.amount)
-        for row, number in repaired.items():
-            warn(WarningName.ANSWER_REPAIRED, row=row, amount=number)
         return results
 
     def _repaired(
-        self,
-        inputs: Mapping[str, Sequence[Any]],
-        results: Sequence[Any],
-        rows: Sequence[int],
-        last: dict[int, list[RowWarning]],
+        self, inputs: Mapping[str, Sequence[Any]], results: Sequence[Any], rows: Sequence[int]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield the new result of rows with an invalid answer, and note their warnings. A row for
-        which the model cannot be asked again is left out."""
+        """Ask again for rows with an invalid answer, and yield their new results. Rows for which
+        that fails are left out."""
+        if not rows:
+            return
         part = {name: [values[row] for row in rows] for name, values in inputs.items()}
         part[REPAIR] = [self._turns(results[row]) for row in rows]
         try:
@@ -224,10 +185,12 @@ class StructuredRuntime:
                 raise
             half = len(rows) // 2
             for some in (rows[:half], rows[half:]) if half else ():
-                yield from self._repaired(inputs, results, some, last)
+                yield from self._repaired(inputs, results, some)
             return
-        last |= _by_row(warnings, rows)
+        for warning in warnings:
+            warn(warning.name, row=rows[warning.row], amount=warning.amount)
         for row, result in zip(rows, found, strict=True):
+            warn(WarningName.ANSWER_REPAIRED, row=row, amount=1)
             if not isinstance(result, Exception):
                 yield row, self._result(result)
 
@@ -251,12 +214,3 @@ class StructuredRuntime:
             {"role": "assistant", "content": error.text},
             {"role": "user", "content": request},
         ]
-
-
-def _by_row(warnings: Sequence[RowWarning], rows: Sequence[int]) -> dict[int, list[RowWarning]]:
-    """Return the warnings of a call by row. `rows` are the rows that the call was for."""
-    found: dict[int, list[RowWarning]] = {row: [] for row in rows}
-    for warning in warnings:
-        row = rows[warning.row]
-        found[row].append(warning._replace(row=row))
-    return found

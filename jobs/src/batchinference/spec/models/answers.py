@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.arguments import Arguments
+from batchinference.spec.arguments import Arguments, names_in
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnType, TypeText, parse_type
 from batchinference.spec.quantities import Quantity
@@ -18,15 +18,12 @@ from batchinference.spec.quantities import Quantity
 MAX_TYPES = 1000
 """Maximum number of values with a type, at any depth. References can multiply them."""
 _SHOWN = 200
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords with a schema for each name."""
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
-_SCHEMAS = (
-    *("items", "prefixItems", "contains", "additionalProperties", "propertyNames"),
-    *("not", "if", "then", "else", *_ALTERNATIVES),
+_REFUSED = (
+    *("$id", "$anchor", "$dynamicRef", "uniqueItems"),
+    *("unevaluatedProperties", "unevaluatedItems"),
 )
-"""Keywords with a schema, or a list of schemas."""
-_REFUSED = ("$id", "$anchor", "$dynamicRef", "unevaluatedProperties", "unevaluatedItems")
+"""Keywords with which a reference may lead elsewhere, or whose checks take quadratic time."""
 _REFERENCE = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?")
 _ANY_FIELDS = (*_ALTERNATIVES, "if", "patternProperties", "dependentSchemas")
 """Keywords with which an object may have fields other than its `properties`."""
@@ -195,30 +192,21 @@ def _check_schema(schema: dict[str, Any]) -> None:
         where = ".".join(map(str, ["jsonSchema", *error.absolute_path]))
         fix = "Use JSON Schema 2020-12"
         raise _error(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
-    for part in _subschemas(schema):
-        _check_part(schema, part)
+    names = {*names_in(schema)}
+    for keyword in (name for name in _REFUSED if name in names):
+        raise _error(f"jsonSchema: '{keyword}' is not supported. Remove it")
+    for reference in _references(schema):
+        if not _REFERENCE.fullmatch(reference) or _resolved(schema, reference) is None:
+            message = f"jsonSchema: '$ref' to '{reference[:_SHOWN]}' leads nowhere"
+            raise _error(f"{message}. Use a schema in it, such as #/$defs/NAME")
 
 
-def _subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield a schema, and all schemas in it."""
-    if not isinstance(schema, dict):
-        return
-    yield schema
-    for keyword, value in schema.items():
-        if keyword in _MAPS or keyword in _SCHEMAS:
-            parts = value.values() if keyword in _MAPS else value
-            for part in parts if keyword in _MAPS or isinstance(parts, list) else [parts]:
-                yield from _subschemas(part)
-
-
-def _check_part(root: dict[str, Any], part: dict[str, Any]) -> None:
-    for keyword in _REFUSED:
-        if keyword in part:
-            raise _error(f"jsonSchema: '{keyword}' is not supported. Remove it")
-    reference = part.get("$ref", "#")
-    if not _REFERENCE.fullmatch(reference) or _resolved(root, reference) is None:
-        message = f"jsonSchema: '$ref' to '{reference[:_SHOWN]}' leads nowhere"
-        raise _error(f"{message}. Use a schema in it, such as #/$defs/NAME")
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict) and isinstance(part.get("$ref"), str):
+        yield part["$ref"]
+    if isinstance(part, dict | list):
+        for child in part.values() if isinstance(part, dict) else part:
+            yield from _references(child)
 
 
 def _resolved(root: Mapping[str, Any], reference: str) -> Any:

@@ -105,6 +105,32 @@ async def test_tokens_and_cut_answers_are_reported() -> None:
         assert [name for _, name, _ in plain(warnings)] == warned
 
 
+async def test_schema_is_a_response_format_and_invalid_answers_are_sent_back() -> None:
+    number = {"type": "integer", "maximum": 5}
+    found = iter(["7", "3"])
+
+    async def answer(_: web.Request) -> web.Response:
+        text = next(found)
+        return web.json_response({"choices": [{"message": {"content": text}, "text": text}]})
+
+    for api in ("chat", "completions"):
+        found = iter(["7", "3"])
+        fields = {"api": api, "schema": {"jsonSchema": number}, "repair": 1}
+        async with served(answer) as server:
+            assert await ask(chat(url=server.url, **fields), question=["a"]) == [3]
+        first, second = bodies(server)
+        named = {"name": "answer", "strict": True, "schema": number}
+        expected = {"type": "json_schema", "json_schema": named}
+        assert first["response_format"] == second["response_format"] == expected
+        if api == "chat":
+            prompt, previous, request = second["messages"]
+            assert [prompt] == first["messages"]
+            assert previous == {"role": "assistant", "content": "7"}
+            assert "greater than 5 (maximum)" in request["content"]
+        else:
+            assert second["prompt"].startswith("a\n\n7\n\nThis answer is invalid: ")
+
+
 async def test_chat_has_system_message_turns_and_prompt() -> None:
     turns = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     fields = {"system": "Use {{}}.", "messages": turns, "prompt": "{question}?"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import json
 import os
@@ -179,6 +180,36 @@ def test_details_of_a_text(folder: str) -> None:
         "finish_reason": "stop",
         "logprobs": tokens,
     }
+
+
+def test_schema_constrains_the_engine_and_types_its_answers(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, Any]] = []
+    generate = fake_engine().AsyncLLMEngine._generated
+
+    async def generated(self: Any, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
+        given.append((text, params.structured_outputs.json))
+        return await generate(self, text, prompt, params, adapter)
+
+    monkeypatch.setattr("vllm.AsyncLLMEngine._generated", generated)
+    number = {"type": "integer", "maximum": 50}
+    fields = {"chat": False, "schema": {"jsonSchema": number}, "repair": 1, "details": "about"}
+    done = Asked(model(source=folder, **fields), text=["12", "19", None])
+    assert done.table["answer"].to_pylist() == [21, None]
+    assert done.table.schema.field("answer").type == pa.int64()
+    assert [about and about["finish_reason"] for about in done.table["about"].to_pylist()] == [
+        "stop",
+        None,
+    ]
+    assert describe(done.failed[1]).startswith("InvalidAnswer: answer: ")
+    assert {json.loads(schema)["maximum"] for _, schema in given} == {50}
+    assert [text for text, _ in given][:2] == ["12", "19"]
+    assert given[2][0].startswith("19\n\n91\n\nThis answer is invalid")
+
+
+def fake_engine() -> Any:
+    return importlib.import_module("vllm")
 
 
 def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> None:

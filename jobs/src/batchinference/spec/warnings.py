@@ -139,6 +139,13 @@ class WarningName(StrEnum):
         "row",
         "seconds",
     )
+    ANSWER_REPAIRED = (
+        "AnswerRepaired",
+        "answers did not fit the schema, and the model was asked again",
+        "Describe the fields in the prompt or the schema, or use a larger model",
+        "row",
+        "requests",
+    )
     NULL_INPUT = (
         "NullInput",
         "the input of a model was null, so its output is null",

@@ -143,7 +143,7 @@ class VllmModel(RequestModel):
             return "string"
         label: ColumnType = {"label": "string", "score": "float32"}
         types: dict[str, ColumnType] = {
-            "generate": ["string"] if self.has_several_texts else "string",
+            "generate": self.answer_type,
             "embed": ["float32"],
             "classify": [label] if self.top_k else label,
             "score": "float32",
@@ -258,6 +258,7 @@ class VllmModel(RequestModel):
         if self.top_k is not None and self.task != "classify":
             raise _error(_TOP_K)
         self.check_details()
+        self.check_answers(self.sampling)
         if self.details is None and self.sampling.get("logprobs") is not None:
             raise _error(
                 "sampling.logprobs: the output is a text, and the log probabilities would be lost. "

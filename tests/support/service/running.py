@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,18 @@ from support.service.cluster import FakeCluster
 
 KEYS = {"team-a": "key-of-team-a-5d1c", "team-b": "key-of-team-b-77e0"}
 ENDPOINT = "/v1/chat/completions"
+FAILING_ROW = 9
 MODELS = [
     BatchModel(name="small", spec={"steps": []}),
+    BatchModel(
+        name="failing",
+        spec={
+            "steps": [
+                {"name": "fail", "batchSize": 1, "python": {"callable": f"{__name__}:fail_late"}}
+            ],
+            "errors": {"maxRows": 0},
+        },
+    ),
     BatchModel(name="large", namespaces=["team-b"], spec={"steps": []}),
 ]
 
@@ -34,11 +44,13 @@ class Running:
     url: str
     cluster: FakeCluster
     root: Path
+    clients: list[AsyncOpenAI] = field(default_factory=list)
 
     def client(self, namespace: str = "team-a", **options: Any) -> AsyncOpenAI:
         """Return a client with the key of a namespace."""
         given = {"api_key": KEYS[namespace], "max_retries": 0, **options}
-        return AsyncOpenAI(base_url=f"{self.url}/v1", **given)
+        self.clients.append(AsyncOpenAI(base_url=f"{self.url}/v1", **given))
+        return self.clients[-1]
 
     def objects(self) -> list[str]:
         """Return the paths of all stored files."""
@@ -63,8 +75,18 @@ async def running(directory: Path, cluster: FakeCluster, **settings: Any) -> Asy
         service = Service(config, write_keys(directory / "keys"), kubernetes)
         async with TestServer(service.application(), host="127.0.0.1") as server:
             url = str(server.make_url("")).rstrip("/")
-            yield Running(url, cluster, directory / "store")
+            found = Running(url, cluster, directory / "store")
+            yield found
+            for client in found.clients:
+                await client.close()
         await kubernetes.close()
+
+
+def fail_late(batch: dict[str, Any]) -> dict[str, Any]:
+    """Fail at the row FAILING_ROW."""
+    if f"row-{FAILING_ROW}" in batch["custom_id"]:
+        raise ValueError("an error")
+    return batch
 
 
 def request_line(number: int, **changes: Any) -> str:
@@ -74,6 +96,7 @@ def request_line(number: int, **changes: Any) -> str:
     return json.dumps({**line, **changes})
 
 
-def requests(count: int) -> bytes:
+def requests(count: int, model: str = "small") -> bytes:
     """Return the content of an input file."""
-    return "".join(request_line(number) + "\n" for number in range(count)).encode()
+    lines = "".join(request_line(number) + "\n" for number in range(count))
+    return lines.replace('"small"', f'"{model}"').encode()

@@ -74,8 +74,15 @@ async def test_a_file_for_another_purpose_is_refused(service: Running) -> None:
 
 
 async def test_models_are_those_of_the_namespace(service: Running) -> None:
-    assert [each.id async for each in service.client("team-a").models.list()] == ["small"]
-    assert [each.id async for each in service.client("team-b").models.list()] == ["small", "large"]
+    assert [each.id async for each in service.client("team-a").models.list()] == [
+        "small",
+        "failing",
+    ]
+    assert [each.id async for each in service.client("team-b").models.list()] == [
+        "small",
+        "failing",
+        "large",
+    ]
     assert (await service.client("team-b").models.retrieve("large")).id == "large"
     with pytest.raises(openai.NotFoundError):
         await service.client("team-a").models.retrieve("large")

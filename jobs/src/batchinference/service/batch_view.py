@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from batchinference.service.record import CANCELLED_AT, RECORD, Record
+from batchinference.service.line_check import LineError
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.phases import Phase
 from batchinference.spec.times import time_of
 
 Object = dict[str, Any]
+RECORD = "batchinference.dev/batch"
+"""The annotation with the Record, and the label, of a batch."""
+CANCELLED_AT = "batchinference.dev/batch-cancelled-at"
+"""Annotation with the Unix time at which the batch was cancelled."""
 ENDED = ("failed", "completed", "expired", "cancelled")
 WITH_FILES = ("completed", "expired", "cancelled")
+
+
+class Record(BaseModel):
+    """The request for a batch, and what was found in its file."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    model: str | None = None
+    lines: int = 0
+    errors: list[LineError] = []
+    more_errors: int = 0
 
 
 def record_of(job: Object) -> Record | None:

@@ -11,13 +11,21 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from batchinference.service.batch_view import Object, as_batch, is_ended, record_of, started_at
+from batchinference.service.api_error import ApiError, bad_request, not_found
+from batchinference.service.batch_view import (
+    CANCELLED_AT,
+    RECORD,
+    Object,
+    Record,
+    as_batch,
+    is_ended,
+    record_of,
+    started_at,
+)
 from batchinference.service.config import ServiceConfig
-from batchinference.service.errors import ApiError, bad_request, not_found
 from batchinference.service.files import Files
 from batchinference.service.kubernetes import AlreadyExists, Kubernetes
 from batchinference.service.line_check import FileCheck, LineError
-from batchinference.service.record import CANCELLED_AT, LABEL, RECORD, Record
 from batchinference.spec import API_VERSION, KIND
 from batchinference.spec.durations import Duration
 
@@ -67,8 +75,8 @@ class Batches:
             young = time.time() - started_at(latest) < RETRY_SECONDS
             if key or not is_ended(latest) or (repeated and young):
                 return as_batch(latest)
-        source = self._files.store.place(file.parts[0].key).uri
-        target = self._files.store.place(namespace, "batches", name).uri
+        source = self._files.location(file.parts[0]["path"]).uri
+        target = self._files.location(f"{namespace}/batches/{name}").uri
         self._compare(namespace, request, check)
         model = self._config.models_of(namespace).get(check.model or "")
         spec = self._config.spec_of(model, source, target, request.completion_window)
@@ -92,7 +100,7 @@ class Batches:
             name = f"batch-{file[:12]}{hashlib.sha256(work.encode()).hexdigest()[:20]}"
             found = await self._cluster.get(namespace, name)
             latest = found or latest
-            if not found and not await self._files.store.list(f"{namespace}/batches/{name}"):
+            if not found and not await self._files.objects(f"{namespace}/batches/{name}"):
                 return latest, name
         raise bad_request(f"There are {MAX_RUNS} equal batches. Set other metadata", "metadata")
 
@@ -135,7 +143,7 @@ class Batches:
         self, namespace: str, after: str | None, limit: int
     ) -> tuple[list[Object], bool]:
         """Return the newest batches, or those after one of them, and whether there are more."""
-        known = await self._cluster.list_metadata(namespace, LABEL)
+        known = await self._cluster.list_metadata(namespace, RECORD)
         known.sort(key=lambda each: (each["creationTimestamp"], each["name"]), reverse=True)
         names = [each["name"] for each in known]
         page, more = page_of(names, after and _name_of(after), limit)
@@ -151,7 +159,7 @@ def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) 
         "kind": KIND,
         "metadata": {
             "name": name,
-            "labels": {LABEL: "true"},
+            "labels": {RECORD: "true"},
             "annotations": {RECORD: record.model_dump_json(exclude_defaults=True)},
         },
         "spec": {**spec, "managedBy": NEVER_RUN} if check.errors else spec,

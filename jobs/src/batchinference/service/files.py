@@ -1,34 +1,52 @@
-"""Files of a namespace: uploaded ones, and the output and error files of batches."""
+"""Files of a namespace: uploaded ones, and the output and error files of batches.
+
+    PATH/NAMESPACE/files/FILE/NAME.jsonl   the content of an uploaded file with this encoded name
+    PATH/NAMESPACE/files/FILE/check.json   what is known about its lines
+    PATH/NAMESPACE/batches/BATCH/          the output of the job with the name BATCH
+
+A file exists as soon as its content does, which is written last.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.store import LocalStore
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.object_stores import store_for_conditions
 from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
-from batchinference.service.errors import ApiError, bad_request, not_found
+from batchinference.service.api_error import ApiError, bad_request, not_found
+from batchinference.service.config import ServiceConfig
 from batchinference.service.line_check import FileCheck, LineChecker
-from batchinference.service.store import Store, StoredObject
 
-MAX_NAME = 180
-"""Maximum bytes of the name of a file. Encoded, it is a part of the key of an object."""
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+
+PART_BYTES = 16 * 2**20
+"""Size of the parts of an upload. S3 accepts 10,000 parts, so 160 GB."""
+PARTS_AT_ONCE = 2
 BLOCK = 4 * 2**20
 """Bytes that are checked at once, in a thread."""
-ERROR_FILE = "_errors.jsonl"
-CHECK = "check.json"
+READ_BYTES = 2**20
+MAX_NAME = 180
+"""Maximum bytes of the name of a file. Encoded, it is a part of the key of an object."""
+CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
 _UPLOADED = re.compile("file-[0-9a-f]{32}")
 _OF_BATCH = re.compile("file-(output|errors)-([0-9a-f]{32})")
 _BATCH = re.compile("batch-([0-9a-f]{32})")
+_CONTENT = re.compile(r"([-_A-Za-z0-9]+)\.jsonl")
 
 
 @dataclass(frozen=True)
@@ -39,11 +57,11 @@ class StoredFile:
     name: str
     purpose: str
     created_at: int
-    parts: tuple[StoredObject, ...]
+    parts: tuple[ObjectMeta, ...]
 
     @property
     def bytes(self) -> int:
-        return sum(part.bytes for part in self.parts)
+        return sum(part["size"] for part in self.parts)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -58,52 +76,72 @@ class StoredFile:
         }
 
 
-class Files:
-    """The files in a store. Each method takes the namespace of the key of the request first."""
+def opened_store(config: ServiceConfig) -> ObjectStore:
+    """Return the store below the path of the configuration. Raises OSError without credentials."""
+    root = Location(config.path, config.storage)
+    if root.local:
+        return LocalStore(root.path, mkdir=True)
+    bucket, _, prefix = root.path.partition("/")
+    found = store_for_conditions(root.scheme, bucket, config.storage, prefix)
+    if found is None:
+        raise OSError(f"{config.path}: set the credentials of the store in the environment")
+    return found
 
-    def __init__(self, store: Store, max_bytes: int, max_lines: int) -> None:
-        self.store = store
-        self._max_bytes, self._max_lines = max_bytes, max_lines
+
+class Files:
+    """The files in a store. Keys of objects begin with the namespace of the key of the request."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._config, self._store = config, opened_store(config)
+
+    def location(self, key: str) -> Location:
+        """Return an object as jobs name it."""
+        return Location(f"{self._config.path.rstrip('/')}/{key}", self._config.storage)
+
+    async def objects(self, key: str) -> list[ObjectMeta]:
+        """Return the objects below a key."""
+        return [each async for page in obstore.list(self._store, key) for each in page]
 
     async def add(self, namespace: str, name: str, content: AsyncIterator[bytes]) -> StoredFile:
         """Store an uploaded file while its lines are checked. Raises ApiError.
 
         If the upload ends early, no file appears: its content becomes visible at the end."""
-        if not name or len(name.encode(errors="surrogatepass")) > MAX_NAME:
+        encoded = name.encode(errors="surrogatepass")
+        if not 1 <= len(encoded) <= MAX_NAME:
             raise bad_request(f"file: expected a name of 1 to {MAX_NAME} bytes", "file")
-        milliseconds = time.time_ns() // 1_000_000
-        identifier = f"file-{milliseconds:012x}{secrets.token_hex(10)}"
+        identifier = f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
         place = f"{namespace}/files/{identifier}"
-        checker = LineChecker(self._max_lines)
-        await self.store.write(
-            f"{place}/{_encoded(name)}.jsonl", self._checked(content, checker, f"{place}/{CHECK}")
+        await obstore.put_async(
+            self._store,
+            f"{place}/{base64.urlsafe_b64encode(encoded).rstrip(b'=').decode()}.jsonl",
+            self._checked(content, f"{place}/{CHECK}"),
+            use_multipart=True,
+            chunk_size=PART_BYTES,
+            max_concurrency=PARTS_AT_ONCE,
         )
         return await self.get(namespace, identifier)
 
-    async def _checked(
-        self, content: AsyncIterator[bytes], checker: LineChecker, result: str
-    ) -> AsyncIterator[bytes]:
+    async def _checked(self, content: AsyncIterator[bytes], result: str) -> AsyncIterator[bytes]:
         """Yield the content in blocks that were checked, and store the result at their end."""
-        size = 0
+        checker, size, most = LineChecker(self._config.max_lines), 0, self._config.max_file_bytes
         async for block in _blocks(content):
             size += len(block)
-            if size > self._max_bytes:
-                message = f"file: larger than {self._max_bytes} bytes. Split it"
-                raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, param="file")
+            if size > most:
+                message = f"file: larger than {most} bytes. Split it"
+                raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "file")
             await asyncio.to_thread(checker.add, block)
             yield block
         found = await asyncio.to_thread(checker.end)
-        await self.store.write(result, found.model_dump_json().encode())
+        await obstore.put_async(self._store, result, found.model_dump_json().encode())
 
     async def get(self, namespace: str, identifier: str) -> StoredFile:
         """Return a file. Raises ApiError if the namespace has no file with this id."""
+        found = None
         if _UPLOADED.fullmatch(identifier):
-            objects = await self.store.list(f"{namespace}/files/{identifier}")
-            found = next(iter(_uploaded(objects)), None)
+            objects = await self.objects(f"{namespace}/files/{identifier}")
+            found = next((file for each in objects if (file := _uploaded(identifier, each))), None)
         elif match := _OF_BATCH.fullmatch(identifier):
             found = await self._of_batch(namespace, match[1], match[2])
-        else:
-            found = None
         if found is None:
             raise not_found("File object", identifier)
         return found
@@ -111,49 +149,53 @@ class Files:
     async def check(self, file: StoredFile) -> FileCheck:
         """Return what was found out about the lines of an uploaded file. Raises ApiError."""
         if file.purpose != "batch":
-            raise bad_request("input_file_id: the file has the purpose batch_output")
-        directory = file.parts[0].key.rpartition("/")[0]
-        return FileCheck.model_validate_json(await self.store.read(f"{directory}/{CHECK}"))
+            raise bad_request("input_file_id: the purpose of the file is batch_output")
+        key = f"{file.parts[0]['path'].rpartition('/')[0]}/{CHECK}"
+        found = await (await obstore.get_async(self._store, key)).bytes_async()
+        return FileCheck.model_validate_json(bytes(found))
 
     async def list(self, namespace: str, purpose: str | None) -> list[str]:
-        """Return the ids of all files, in the order in which the uploaded files were created."""
+        """Return the ids of files, in the order in which the uploaded files were created. Files of
+        some of them do not exist, such as those of batches that run."""
         identifiers: list[str] = []
         if purpose in (None, "batch"):
-            identifiers += await self.store.names(f"{namespace}/files")
+            identifiers += await self._names(f"{namespace}/files")
         if purpose in (None, "batch_output"):
-            names = map(_BATCH.fullmatch, await self.store.names(f"{namespace}/batches"))
-            batches = [name[1] for name in names if name]
-            identifiers += [
-                f"file-{kind}-{one}" for kind in ("output", "errors") for one in batches
-            ]
+            names = map(_BATCH.fullmatch, await self._names(f"{namespace}/batches"))
+            for number in (name[1] for name in names if name):
+                identifiers += [f"file-output-{number}", f"file-errors-{number}"]
         return sorted(identifiers, key=lambda each: (each.rpartition("-")[2], each))
+
+    async def _names(self, key: str) -> list[str]:
+        found = await obstore.list_with_delimiter_async(self._store, key)
+        return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     async def delete(self, namespace: str, identifier: str) -> None:
         """Delete a file. Raises ApiError."""
-        found = await self.get(namespace, identifier)
-        checks = [f"{namespace}/files/{identifier}/{CHECK}"] if found.purpose == "batch" else []
-        await self.store.delete([*(part.key for part in found.parts), *checks])
+        file = await self.get(namespace, identifier)
+        for part in file.parts:
+            await obstore.delete_async(self._store, part["path"])
+        if file.purpose == "batch":
+            await obstore.delete_async(self._store, f"{namespace}/files/{identifier}/{CHECK}")
 
     async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
         """Yield the content of a file."""
         for part in file.parts:
-            async for chunk in self.store.stream(part.key):
-                yield chunk
+            found = await obstore.get_async(self._store, part["path"])
+            async for chunk in found.stream(min_chunk_size=READ_BYTES):
+                yield bytes(chunk)
 
     async def _of_batch(self, namespace: str, kind: str, number: str) -> StoredFile | None:
         """Return the output or error file of a batch; None if it has no lines."""
-        place = f"{namespace}/batches/batch-{number}"
+        place, names = f"{namespace}/batches/batch-{number}", {ERROR_FILE}
         if kind == "output":
-            output = self.store.place(namespace, "batches", f"batch-{number}")
-            names = await asyncio.to_thread(_committed, output)
-        else:
-            names = {ERROR_FILE}
-        objects = await self.store.list(place) if names else []
-        parts = [each for each in objects if each.key.removeprefix(f"{place}/") in names]
-        parts = sorted((part for part in parts if part.bytes), key=lambda part: part.key)
+            names = await asyncio.to_thread(_committed, self.location(place))
+        objects = await self.objects(place) if names else []
+        parts = [each for each in objects if each["path"].removeprefix(f"{place}/") in names]
+        parts = sorted((part for part in parts if part["size"]), key=lambda part: part["path"])
         if not parts:
             return None
-        created_at = max(part.changed_at for part in parts)
+        created_at = int(max(part["last_modified"] for part in parts).timestamp())
         name = f"batch_{number}_{kind}.jsonl"
         return StoredFile(f"file-{kind}-{number}", name, "batch_output", created_at, tuple(parts))
 
@@ -170,31 +212,14 @@ def _committed(output: Location) -> set[str]:
     return {file.name for entry in entries for file in entry.data}
 
 
-def _uploaded(objects: Iterable[StoredObject]) -> list[StoredFile]:
-    return [
-        StoredFile(identifier, name, "batch", int(identifier[5:17], 16) // 1000, (each,))
-        for each in objects
-        for identifier in [each.key.split("/")[-2]]
-        if (name := _decoded(base_name(each.key))) is not None
-    ]
-
-
-def _encoded(name: str) -> str:
-    """Return a name as letters, digits, - and _, so that it is no path in any store."""
-    content = name.encode(errors="surrogatepass")
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
-
-
-def _decoded(key: str) -> str | None:
-    """Return the name in the last part of a key; None if this is no uploaded content."""
-    encoded, dot, extension = key.partition(".")
-    if not dot or extension != "jsonl":
+def _uploaded(identifier: str, content: ObjectMeta) -> StoredFile | None:
+    """Return the uploaded file with this content; None for another object."""
+    match = _CONTENT.fullmatch(content["path"].rpartition("/")[2])
+    if match is None:
         return None
-    try:
-        content = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
-        return content.decode(errors="replace")
-    except (binascii.Error, ValueError):
-        return None
+    name = base64.urlsafe_b64decode(match[1] + "=" * (-len(match[1]) % 4)).decode(errors="replace")
+    created_at = int(identifier[5:17], 16) // 1000
+    return StoredFile(identifier, name, "batch", created_at, (content,))
 
 
 async def _blocks(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

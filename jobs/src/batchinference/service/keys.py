@@ -12,7 +12,7 @@ import re
 from http import HTTPStatus
 from pathlib import Path
 
-from batchinference.service.errors import ApiError
+from batchinference.service.api_error import ApiError
 
 _FILE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)\.[-._A-Za-z0-9]+")
 _HASH = re.compile("[0-9a-f]{64}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from batchinference.service.errors import ApiError
+from batchinference.service.api_error import ApiError
 from batchinference.spec.job import API_VERSION, PLURAL
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

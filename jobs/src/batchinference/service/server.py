@@ -12,13 +12,12 @@ from typing import Any
 from aiohttp import BodyPartReader, web
 from obstore.exceptions import BaseError
 
+from batchinference.service.api_error import ApiError, bad_request, not_found
 from batchinference.service.batches import Batches, page_of
 from batchinference.service.config import ServiceConfig
-from batchinference.service.errors import ApiError, bad_request, not_found
 from batchinference.service.files import Files
 from batchinference.service.keys import Keys
 from batchinference.service.kubernetes import Kubernetes
-from batchinference.service.store import Store
 
 UPLOADS = 8
 """Uploads that a replica receives at the same time. Others wait."""
@@ -66,7 +65,7 @@ class Service:
 
     def __init__(self, config: ServiceConfig, keys: Keys, cluster: Kubernetes) -> None:
         self._config, self._keys = config, keys
-        self._files = Files(Store.of(config), config.max_file_bytes, config.max_lines)
+        self._files = Files(config)
         self._batches = Batches(config, self._files, cluster)
         self._uploads = asyncio.Semaphore(UPLOADS)
 

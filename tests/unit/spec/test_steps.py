@@ -71,6 +71,12 @@ def test_pool_fields_are_for_models_and_classes(field: str, messages: Messages) 
         messages.check(refused(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]})))
 
 
+def test_only_models_have_dedupe(messages: Messages) -> None:
+    assert first_step(with_step(model=KINDS["model"], dedupe=True)).dedupe
+    for kind in sorted(KINDS.keys() - {"model"}):
+        messages.check(refused(with_step(**{kind: KINDS[kind], "dedupe": True})))
+
+
 @pytest.mark.parametrize(
     ("callable_", "is_class"),
     [

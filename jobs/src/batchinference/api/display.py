@@ -18,7 +18,7 @@ from rich.progress import (
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import byte_size, in_one_line, named_lines, without_controls
+from batchinference.text import byte_size, counted, in_one_line, named_lines, without_controls
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
@@ -151,6 +151,9 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         steps = report.steps.items()
         times = [f"{in_one_line(name)} {one.rows_per_second:.1f} rows/s" for name, one in steps]
         lines.append(("steps", ", ".join(times) + " in each process"))
+        reused = [f"{in_one_line(name)} {counted(one.reused, 'row')}"
+                  for name, one in steps if one.reused]  # fmt: skip
+        lines += [("reused", ", ".join(reused))] if reused else []
         shares = [(name, one.occupancy) for name, one in steps if one.occupancy]
         lines += [("replicas", f"{in_one_line(name)} {_percents(of)}") for name, of in shares]
     if report.retries:

@@ -124,8 +124,9 @@ class Replicas(SpecModel):
         return self
 
 
-_SETTINGS = ("name", "batch_size", "replicas", "resources")
+_SETTINGS = ("name", "batch_size", "replicas", "resources", "dedupe")
 """The fields of a step that are no action."""
+_ONLY_MODELS = "'dedupe' is for a model: other steps may have effects. Remove it"
 TUNABLE = ("model", "python")
 """The kinds of steps that may have a batch size and resources."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
@@ -187,6 +188,9 @@ class Step(SpecModel):
     tasks."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
+    dedupe: bool = False
+    """Compute rows with equal inputs once, for a model. Each process reuses its latest results, up
+    to about 128 MiB. With a random `sampling`, rows with equal inputs then have equal results."""
 
     @classmethod
     def kinds(cls) -> list[str]:
@@ -224,6 +228,8 @@ class Step(SpecModel):
             self._check_no_pool(given[0])
         elif not self.facts.in_actors:
             self._check_tasks(self.facts.why_in_tasks)
+        if self.dedupe and self.model is None:
+            raise PydanticCustomError("step_dedupe", _ONLY_MODELS, {})
         if self.model is not None:
             self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:

@@ -239,7 +239,8 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
-            notes = (*batch.notes, *sizes, *self._time.take_notes())
+            own = [(self.name, note) for note in self._transform.take_notes()]
+            notes = (*batch.notes, *sizes, *own, *self._time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):
                 after = replace(after, table=self._no_rows(batch.table))

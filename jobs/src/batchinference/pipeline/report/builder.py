@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -237,6 +237,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     """Return a summary of all notes of an attempt: pairs of a step and its note as JSON."""
     sizes: dict[str, list[int]] = defaultdict(list)
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
+    reused: Counter[str] = Counter()
     texts: dict[str, None] = {}
     peak, retries = 0, dict[float, int]()
     for step, text in notes:
@@ -244,6 +245,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
         peak = max(peak, note.get("peak_bytes", 0))
         if {"retries", "task"} <= note.keys():
             retries[note["task"]] = max(retries.get(note["task"], 0), int(note["retries"]))
+        reused[step] += note.get("reused", 0)
         if {"rows", "seconds"} <= note.keys():
             times[step].append(note)
         if "batch_size" in note:
@@ -251,11 +253,11 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
             texts[_note_text(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     ordered = sorted(times, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
-    steps = {step: _times(times[step]) for step in ordered}
+    steps = {step: _times(times[step], reused[step]) for step in ordered}
     return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, sum(retries.values()))
 
 
-def _times(notes: list[dict[str, float]]) -> StepTimes:
+def _times(notes: list[dict[str, float]], reused: int) -> StepTimes:
     rows, seconds = (sum(note[name] for note in notes) for name in ("rows", "seconds"))
     optional = ("compute_seconds", "wait_seconds", "blocked_seconds", "load_seconds")
     found = {name: [note[name] for note in notes if name in note] for name in optional}
@@ -268,6 +270,7 @@ def _times(notes: list[dict[str, float]]) -> StepTimes:
         blockedSeconds=sums.get("blocked_seconds"),
         loadSeconds=sums.get("load_seconds"),
         rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
+        reused=reused or None,
     )
 
 

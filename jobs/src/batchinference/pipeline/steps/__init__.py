@@ -103,6 +103,10 @@ class Transform:
         TransformResult."""
         raise NotImplementedError
 
+    def take_notes(self) -> Sequence[str]:
+        """Return notes for the report about the batches since the last notes, as JSON."""
+        return ()
+
     @classmethod
     def check(cls, step: str, settings: Any) -> None:
         """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
@@ -150,4 +154,9 @@ def check_step(step: Step) -> None:
 
 def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
-    return class_of(step).load(step.name, getattr(step, step.kind), device)
+    transform = class_of(step).load(step.name, getattr(step, step.kind), device)
+    if step.model is None or not step.dedupe:
+        return transform
+    from batchinference.pipeline.steps.reuse import Reuse
+
+    return Reuse(step.name, step.model, transform)

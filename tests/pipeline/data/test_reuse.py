@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -38,6 +39,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.details = False
 
     def __call__(self, inputs: Mapping[str, Any]) -> list[Any]:
         texts = list(inputs["text"])
@@ -55,7 +57,8 @@ class Answers:
             failed = RequestFailed(text)
             failed.transient = True
             return failed if self.asked.count(text) < 3 else "late"
-        return f"{text} {len(self.asked)}"
+        answer = f"{text} {len(self.asked)}"
+        return (answer, None) if self.details else answer
 
 
 class Job:
@@ -65,9 +68,8 @@ class Job:
         self.answers = Answers()
         fields = {"name": "ask", "model": MODEL, "dedupe": True, **step}
         with patch.object(model_step, "load_runtime", lambda *_: self.answers):
-            self.run = as_one_batch(
-                StageRunner(Stage("ask", (Step.model_validate(fields),)), errors)
-            )
+            self.stage = StageRunner(Stage("ask", (Step.model_validate(fields),)), errors)
+        self.run = as_one_batch(self.stage)
 
     def of(self, *texts: str | None, first: int = 0) -> RowBatch:
         columns = {"text": pa.array(texts, pa.string()), "own": range(len(texts))}
@@ -76,6 +78,13 @@ class Job:
 
 def answers_of(batch: RowBatch) -> list[Any]:
     return [row["answer"] for _, row in rows_of(batch)]
+
+
+def counts(*batches: RowBatch) -> tuple[int | None, int | None]:
+    """Return the reported numbers of reused rows, and of rows from the cache."""
+    notes = [note for batch in batches for note in batch.notes]
+    times = collect_notes(notes).steps["ask"]
+    return times.reused, times.cached
 
 
 def reused(*batches: RowBatch) -> int:
@@ -105,6 +114,53 @@ def test_all_rows_may_be_known() -> None:
     job = Job()
     job.of("a", "b")
     assert answers_of(job.of("b", "a")) == ["b 2", "a 1"]
+
+
+def test_results_of_an_earlier_job_are_reused(tmp_path: Path) -> None:
+    place = {"path": str(tmp_path)}
+    first = Job(cache=place, dedupe=False)
+    before = first.of("a", "long", "bad", "a", None)
+    first.stage.take_notes()
+    later = Job(cache=place)
+    found = later.of("b", "long", "a", "bad", None, "a")
+    assert later.answers.asked == ["b", "bad"]
+    assert answers_of(found) == ["b 1", "long 2", "a 1", None, "a 1"]
+    assert warnings_of(found) == [(1, "TextCut", 2), (4, "NullInput", 0)]
+    assert counts(before) == (1, None)
+    assert counts(found) == (None, 4)
+
+
+def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
+    place = {"path": str(tmp_path)}
+    first = Job(cache=place)
+    first.of("a")
+    first.stage.take_notes()
+    changes: list[dict[str, Any]] = [
+        {"prompt": "{text}!"},
+        {"url": "http://other/v1"},
+        {"name": "n"},
+        {"sampling": {"seed": 1}},
+        {"nullInput": "fail"},
+        {"details": "details"},
+    ]
+    for change in changes:
+        job = Job(cache=place, model={**MODEL, **change}, dedupe=False)
+        job.answers.details = "details" in change
+        job.of("a")
+        assert job.answers.asked == ["a"], change
+    same = {**MODEL, "output": "other", "inputs": {"text": "renamed"}, "timeout": "1m"}
+    job = Job(cache=place, model=same)
+    rows = rows_of(job.run(good(0, 0, pa.table({"renamed": ["a"]}))))
+    assert rows == [(0, {"renamed": "a", "other": "a 1"})]
+
+
+def test_cache_that_cannot_be_used_costs_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    job = Job(cache={"path": str(tmp_path / "file")})
+    found = job.of("a", "a")
+    assert answers_of(found) == ["a 1", "a 1"]
+    (note,) = collect_notes(found.notes).notes
+    assert note.startswith("step 'ask': 1 time")
 
 
 def test_without_dedupe_each_row_is_computed() -> None:

@@ -151,9 +151,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         steps = report.steps.items()
         times = [f"{in_one_line(name)} {one.rows_per_second:.1f} rows/s" for name, one in steps]
         lines.append(("steps", ", ".join(times) + " in each process"))
-        reused = [f"{in_one_line(name)} {counted(one.reused, 'row')}"
-                  for name, one in steps if one.reused]  # fmt: skip
-        lines += [("reused", ", ".join(reused))] if reused else []
+        lines += _reuse(report)
         shares = [(name, one.occupancy) for name, one in steps if one.occupancy]
         lines += [("replicas", f"{in_one_line(name)} {_percents(of)}") for name, of in shares]
     if report.retries:
@@ -166,6 +164,15 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     if report.errors:
         lines.append(("errors", report.errors))
     return lines
+
+
+def _reuse(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the numbers of rows that were not computed, by step."""
+    for label in ("reused", "cached"):
+        rows = {name: getattr(times, label) for name, times in report.steps.items()}
+        texts = [f"{in_one_line(name)} {counted(rows[name], 'row')}" for name in rows if rows[name]]
+        if texts:
+            yield label, ", ".join(texts)
 
 
 def _result(report: Report, *, resumes: bool) -> str:

@@ -12,8 +12,8 @@ from functools import lru_cache
 from batchinference.pipeline.ray_compat import number_of_this_task, retries_of_this_task
 
 GROWTH = 1.1
-COUNTS = {"reused"}
-"""Numbers of rows in notes."""
+COUNTS = {"reused", "cached", "cache_errors"}
+"""The numbers of notes that only count."""
 _UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes per unit of getrusage."""
 
@@ -45,7 +45,7 @@ def peak_memory(_run: str) -> PeakMemory:
 
 
 def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return notes with the sum of those of each step that only count rows: each batch has one."""
+    """Return notes with the sum of those of each step that only count: each batch may have one."""
     others, sums = list[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
     for step, text in notes:
         note = json.loads(text)

@@ -1,15 +1,15 @@
 """Computes rows of a model step once if their inputs are equal, and gives all of them the result.
 
 The results of recent rows are kept in the memory of the process, so that rows of different batches
-share them. An error is shared only by the rows of a batch, and not if it is transient.
+share them, and those of other jobs may be in a cache. An error is shared only by the rows of a
+batch, and not if it is transient.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from threading import Lock
 
 import numpy as np
@@ -17,84 +17,54 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat, require_columns, with_column
 from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
+from batchinference.pipeline.row_warnings import collect_warnings, warn
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Transform, TransformResult, all_failed, as_result
+from batchinference.pipeline.steps.code_identity import model_digest
 from batchinference.pipeline.steps.preparation import split_prepared
+from batchinference.pipeline.steps.result_cache import (
+    MEMORY_BYTES,
+    KnownResults,
+    Place,
+    RecentResults,
+    ResultCache,
+)
 from batchinference.pipeline.steps.row_hashes import row_hashes
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.models import Model
-
-MEMORY_BYTES = 128 << 20
-"""Approximate maximum memory of the results that a process keeps for a step."""
-ROW_BYTES, GROUP_BYTES = 300, 4096
-"""Additional memory of a result, and of a group of results."""
+from batchinference.spec.steps import Step
 
 
-@dataclass(frozen=True)
-class KnownResults:
-    """Results that were computed or read together: the columns that the step adds, and the warnings
-    of each row."""
-
-    keys: Sequence[bytes]
-    table: pa.Table
-    warnings: Mapping[int, Sequence[RowWarning]]
-
-    @property
-    def nbytes(self) -> int:
-        """The approximate memory in bytes."""
-        return int(self.table.nbytes) + ROW_BYTES * len(self.keys) + GROUP_BYTES
-
-    def places(self) -> dict[bytes, Place]:
-        """Return the place of the result of each key."""
-        return {key: (self, row) for row, key in enumerate(self.keys)}
-
-
-Place = tuple[KnownResults, int]
-"""Results, and a row of them."""
-
-
-class RecentResults:
-    """The results of recent rows by key, up to about `most` bytes. Threads share them."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._bytes = most, 0
-        self._groups: OrderedDict[int, KnownResults] = OrderedDict()
-        self._places: dict[bytes, Place] = {}
-        self._lock = Lock()
-
-    def add(self, results: KnownResults) -> None:
-        """Keep results, and forget the oldest ones if there are too many."""
-        if not results.keys:
-            return
-        with self._lock:
-            self._groups[id(results)] = results
-            self._places |= results.places()
-            self._bytes += results.nbytes
-            while self._bytes > self._most:
-                _, oldest = self._groups.popitem(last=False)
-                self._bytes -= oldest.nbytes
-                for key in oldest.keys:
-                    if self._places.get(key, (None,))[0] is oldest:
-                        del self._places[key]
-
-    def find(self, keys: Iterable[bytes]) -> dict[bytes, Place]:
-        """Return the places of the results of these keys, as far as they are known."""
-        with self._lock:
-            return {key: self._places[key] for key in keys if key in self._places}
+def with_reuse(step: Step, transform: Transform, device: Device) -> Transform:
+    """Return a loaded step that reuses results, if it should. Raises ModelLoad if its model cannot
+    be identified."""
+    model, cache = step.model, step.cache
+    if model is None or not (step.dedupe or cache):
+        return transform
+    if cache is None:
+        return Reuse(step.name, model, transform)
+    digest = model_digest(model, device)
+    names = [model.output, *model.other_outputs]
+    place = Location(cache.path, cache.storage)
+    return Reuse(step.name, model, transform, ResultCache(place, digest, names))
 
 
 class Reuse(Transform):
     """Runs a model step only on the first row with its inputs."""
 
-    def __init__(self, step: str, model: Model, transform: Transform) -> None:
+    def __init__(
+        self, step: str, model: Model, transform: Transform, cache: ResultCache | None = None
+    ) -> None:
         self._step, self._inputs, self._transform = step, model.inputs, transform
         self._outputs = [model.output, *model.other_outputs]
         self.result_columns = getattr(transform, "result_columns", None)
-        self._recent = RecentResults(MEMORY_BYTES)
-        self._reused, self._lock = 0, Lock()
+        self._recent, self._cache = RecentResults(MEMORY_BYTES), cache
+        self._counts: Counter[str] = Counter()
+        self._lock = Lock()
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         keys = self._keys(batch)
-        found = self._recent.find(keys)
+        found = self._found(keys)
         rows = _first_rows(keys, found)
         computed, errors = self._computed(batch, keys, rows)
         if again := _to_repeat(keys, computed, errors):
@@ -105,22 +75,46 @@ class Reuse(Transform):
         failed = {
             row: errors.get(row, shared[key]) for row, key in enumerate(keys) if key not in found
         }
-        with self._lock:
-            self._reused += len(keys) - len(failed) - len(computed)
+        self._count(keys, found, computed)
         return _merged(split_prepared(batch)[0], keys, found, failed)
 
     def chosen(self, batch: pa.Table) -> np.ndarray:
         """Return a mask (bool) of the rows that must be computed."""
         keys = self._keys(batch)
         mask = np.zeros(len(keys), dtype=bool)
-        mask[_first_rows(keys, self._recent.find(keys))] = True
+        mask[_first_rows(keys, self._found(keys))] = True
         return mask
 
     def take_notes(self) -> list[str]:
-        """Return the number of reused results since the last note, as JSON."""
+        """Return the numbers of results that were reused since the last note, as JSON."""
         with self._lock:
-            reused, self._reused = self._reused, 0
-        return [json.dumps({"reused": reused})] if reused else []
+            counts, self._counts = self._counts, Counter()
+        if self._cache is not None and self._cache.errors:
+            counts["cache_errors"], self._cache.errors = self._cache.errors, 0
+        return [json.dumps(counts)] if counts else []
+
+    def flush(self) -> None:
+        if self._cache is not None:
+            self._cache.flush()
+
+    def _found(self, keys: Sequence[bytes]) -> dict[bytes, Place]:
+        """Return the known results of these keys."""
+        found = self._recent.find(keys)
+        if self._cache is not None:
+            others = set(keys) - found.keys()
+            for results in self._cache.find(others):
+                self._recent.add(results)
+                found |= {key: at for key, at in results.places().items() if key in others}
+        return found
+
+    def _count(
+        self, keys: Sequence[bytes], found: Mapping[bytes, Place], computed: Mapping[bytes, Place]
+    ) -> None:
+        """Count the rows whose result was not computed for them."""
+        stored = sum(found[key][0].stored for key in keys if key in found)
+        reused = sum(key in found for key in keys) - stored - len(computed)
+        with self._lock:
+            self._counts += Counter(reused=reused, cached=stored)
 
     def _keys(self, batch: pa.Table) -> list[bytes]:
         require_columns(self._step, list(self._inputs.values()), batch)
@@ -153,6 +147,8 @@ class Reuse(Transform):
             {at: by_parent[parent] for at, parent in enumerate(parents) if parent in by_parent},
         )
         self._recent.add(results)
+        if self._cache is not None and parents:
+            self._cache.add(results)
         return results.places(), {rows[at]: error for at, error in result.failed.items()}
 
 

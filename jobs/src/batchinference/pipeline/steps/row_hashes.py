@@ -1,9 +1,9 @@
 """Hashes rows, such that only equal rows have the same hash.
 
-Rows are equal if their columns have the same names and types, and all values the same bits: 0 is not
--0, 1 is not 1.0, null is not an empty text, and a text is not its Unicode normalization. The hash
-does not depend on how Arrow stores the values: in chunks, slices or dictionaries, or with 64-bit
-offsets. Each value is preceded by its length, so that values cannot be moved between columns.
+Rows are equal if their columns have the same names and types, and all values the same bits: 0 is
+not -0, 1 is not 1.0, null is not an empty text, and a text is not its Unicode normalization. The
+hash does not depend on how Arrow stores the values: in chunks, slices or dictionaries, or with
+64-bit offsets. Each value is preceded by its length, so that values do not move between columns.
 """
 
 from __future__ import annotations

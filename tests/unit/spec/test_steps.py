@@ -71,6 +71,13 @@ def test_pool_fields_are_for_models_and_classes(field: str, messages: Messages) 
         messages.check(refused(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]})))
 
 
+@pytest.mark.parametrize("reuse", [{"dedupe": True}, {"cache": {"path": "s3://bucket/cache"}}])
+def test_only_models_reuse_results(reuse: Document, messages: Messages) -> None:
+    assert first_step(with_step(model=KINDS["model"], **reuse)).facts.in_actors
+    for kind in sorted(KINDS.keys() - {"model"}):
+        messages.check(refused(with_step(**{kind: KINDS[kind], **reuse})))
+
+
 @pytest.mark.parametrize(
     ("callable_", "is_class"),
     [

@@ -26,6 +26,8 @@ from batchinference.spec.models import Model
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import StepFacts
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import Uri
 
 Count = Annotated[int, Field(ge=1, le=10000)]
 MAX_BATCH = 1_000_000
@@ -124,8 +126,19 @@ class Replicas(SpecModel):
         return self
 
 
-_SETTINGS = ("name", "batch_size", "replicas", "resources")
+class Cache(SpecModel):
+    """A place for results of a model, which several jobs share."""
+
+    path: Uri
+    """The path of a folder, or an object store prefix. Who can write there can change the results
+    of the jobs that use it. Nothing is deleted from it: use a lifecycle rule of the store."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How to access the object store."""
+
+
+_SETTINGS = ("name", "batch_size", "replicas", "resources", "dedupe", "cache")
 """The fields of a step that are no action."""
+_ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
 TUNABLE = ("model", "python")
 """The kinds of steps that may have a batch size and resources."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
@@ -187,6 +200,12 @@ class Step(SpecModel):
     tasks."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
+    dedupe: bool = False
+    """Compute rows with equal inputs once, for a model. Each process reuses its latest results, up
+    to about 128 MiB. With a random `sampling`, rows with equal inputs then have equal results."""
+    cache: Cache | None = None
+    """Reuse the results of other jobs with the same model and settings, and store those of this job
+    for others. It includes `dedupe`."""
 
     @classmethod
     def kinds(cls) -> list[str]:
@@ -224,6 +243,9 @@ class Step(SpecModel):
             self._check_no_pool(given[0])
         elif not self.facts.in_actors:
             self._check_tasks(self.facts.why_in_tasks)
+        if self.model is None and (self.dedupe or self.cache):
+            name = "dedupe" if self.dedupe else "cache"
+            raise PydanticCustomError("step_reuse", _ONLY_MODELS, {"name": name})
         if self.model is not None:
             self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:

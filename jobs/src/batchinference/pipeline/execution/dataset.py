@@ -389,6 +389,10 @@ def _actor(stage: Stage, segment: Segment) -> type:
                 stage, lambda: BlockCalls(stage.name, segment, stopping), stopping
             )
 
+        def __del__(self) -> None:  # Ray Data drops its actor when the actor ends
+            if getattr(self, "_failure", True) is None:
+                segment.flush()
+
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:
                 raise self._failure

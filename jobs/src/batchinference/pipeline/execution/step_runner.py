@@ -159,6 +159,11 @@ class StageRunner:
         """Note also how busy this process of a pool is, with the times of the first step."""
         self._steps[0].note_also(OCCUPANCY.take_seconds)
 
+    def flush(self) -> None:
+        """Let the steps store what they have kept back, because the process may end."""
+        for step in self._steps:
+            step.flush()
+
     def take_notes(self) -> tuple[tuple[str, str], ...]:
         """Return notes of all measurements since the last notes."""
         return tuple(note for step in self._steps for note in step.take_notes())
@@ -242,7 +247,8 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
-            notes = (*batch.notes, *sizes, *self._time.take_notes())
+            own = [(self.name, note) for note in self._transform.take_notes()]
+            notes = (*batch.notes, *sizes, *own, *self._time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):
                 after = replace(after, table=self._no_rows(batch.table))
@@ -287,8 +293,13 @@ class StepRunner:
         self._time.add_load(seconds)
 
     def take_notes(self) -> list[tuple[str, str]]:
-        """Return notes of the measurements since the last notes."""
+        """Return notes of the measurements since the last notes. The process may end after that."""
+        self.flush()
         return self._time.take_rest()
+
+    def flush(self) -> None:
+        """Let the step store what it has kept back."""
+        self._transform.flush()
 
     def _must_end(self, rows: int) -> bool:
         """Return whether the job stops, and more rows would take too long."""

@@ -103,6 +103,13 @@ class Transform:
         TransformResult."""
         raise NotImplementedError
 
+    def take_notes(self) -> Sequence[str]:
+        """Return notes for the report about the batches since the last notes, as JSON."""
+        return ()
+
+    def flush(self) -> None:
+        """Store what the step has kept back, because the process may end soon."""
+
     @classmethod
     def check(cls, step: str, settings: Any) -> None:
         """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
@@ -150,4 +157,9 @@ def check_step(step: Step) -> None:
 
 def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
-    return class_of(step).load(step.name, getattr(step, step.kind), device)
+    transform = class_of(step).load(step.name, getattr(step, step.kind), device)
+    if not (step.dedupe or step.cache):
+        return transform
+    from batchinference.pipeline.steps.reuse import with_reuse
+
+    return with_reuse(step, transform, device)

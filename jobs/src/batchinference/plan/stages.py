@@ -72,6 +72,11 @@ class Stage:
         return self.model.padded_texts if self.model else ()
 
     @property
+    def skips_rows(self) -> bool:
+        """Whether its first step computes only some of the rows."""
+        return bool(self.steps) and self.steps[0].when is not None
+
+    @property
     def concurrent_batches(self) -> int:
         """The number of batches that a replica computes at the same time."""
         return self.model.concurrent_batches if self.model else 1

@@ -248,6 +248,7 @@ EXPECTED = {
         "steps": count(2),
         "one-topic": count(2),
         "bad-rows": count(2),
+        "gated": count(3),
     },
     "docs/models.md": {
         "missing-texts": check_missing_texts,

@@ -60,3 +60,17 @@ class Tens:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         return tens(batch)
+
+
+def logged(batch: dict[str, Any], file: str) -> dict[str, Any]:
+    """Append the number of each row to a file."""
+    with Path(file).open("a") as log:
+        log.write("".join(f"{number}\n" for number in batch["n"]))
+    return batch
+
+
+def fails_from(batch: dict[str, Any], n: int, file: str) -> dict[str, Any]:
+    """End the job at rows from a number on, until a file exists."""
+    if max(batch["n"]) >= n and not Path(file).exists():
+        raise KeyboardInterrupt
+    return batch

@@ -122,6 +122,12 @@ class TooManyErrors(JobFailure):
     reason = "TooManyErrors"
 
 
+class GateFailed(JobFailure):
+    """The results of the first rows are not as the job expects."""
+
+    reason = "GateFailed"
+
+
 class Interrupted(JobFailure):
     """The job was asked to stop."""
 

@@ -70,6 +70,25 @@ async def test_text_that_the_endpoint_may_have_cut_is_counted() -> None:
             assert (result.tolist(), plain(warnings)) == ([1.0], expected)
 
 
+async def test_details_are_what_the_endpoint_says() -> None:
+    unknown = dict.fromkeys(("prompt_tokens", "cached_tokens", "completion_tokens"))
+    cached = {"prompt_tokens_details": {"cached_tokens": 2}}
+    known = {"prompt_tokens": 3, "completion_tokens": 5}
+    cases: list[tuple[Any, Any, Any]] = [
+        ({**known, **cached}, "length", {**known, "cached_tokens": 2}),
+        (known, "stop", {**known, "cached_tokens": None}),
+        ({"prompt_tokens": -1, "completion_tokens": True, **cached}, 7, None),
+        ([known], None, None),
+    ]
+    for usage, reason, expected in cases:
+        choice = {"message": {"content": "a"}, "finish_reason": reason}
+        async with served(answering(200, {"choices": [choice], "usage": usage})) as server:
+            (result,) = await ask(chat(url=server.url, details="about"), question=["a"])
+        cached_tokens = 2 if isinstance(usage, dict) and cached.items() <= usage.items() else None
+        about = expected or {**unknown, "cached_tokens": cached_tokens}
+        assert result == ("a", {**about, "finish_reason": reason if expected else None})
+
+
 async def test_chat_has_system_message_turns_and_prompt() -> None:
     turns = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     fields = {"system": "Use {{}}.", "messages": turns, "prompt": "{question}?"}

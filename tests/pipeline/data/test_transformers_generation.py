@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
 from plugins.messages import Messages
 from support.inputs.photographs import photograph
-from support.models.run_transformers import loaded, run
+from support.models.run_transformers import column, loaded, run
 from support.models.tiny_transformers import CHARACTERS, CHAT, characters
 from support.outputs.row_warnings import run_with_warnings
 
@@ -251,6 +251,22 @@ def test_seed_key_includes_images(tiny: Tiny) -> None:
     (asked,) = runtime._prompts(rows)
     first, second, third = asked.keys
     assert first == third != second
+
+
+@pytest.mark.parametrize("name", ["text_model", "encoder_decoder"])
+def test_details_of_texts(tiny: Tiny, name: str) -> None:
+    texts, most = ["a", "b c"], 6
+    end = CHARACTERS.index("<eos>")
+    fields = {"details": "about", "sampling": {"max_new_tokens": most, "suppress_tokens": [end]}}
+    runtime = loaded("text-generation", tiny(name), ["text"], **fields)
+    found = runtime({"text": column(texts)})
+    assert [about["prompt_tokens"] for _, about in found] == [2, 4]  # with <bos>
+    assert [about["completion_tokens"] for _, about in found] == [most] * 2
+    assert [about["finish_reason"] for _, about in found] == ["length"] * 2
+    sampling = runtime._sampling
+    pad = sampling.config.pad_token_id = 0
+    ended = [sampling.end_of(tokens) for tokens in ([9, 9, end, pad], [9, 9, pad])]
+    assert ended == [(3, "stop"), (2, "length")]
 
 
 def test_several_sequences_per_row(tiny: Tiny) -> None:

@@ -145,6 +145,7 @@ def test_details_of_a_text(folder: str) -> None:
     tokens = [{"token": token, "logprob": -1.5, "top_logprobs": [top]} for token in "ba"]
     assert about[0] == {
         "prompt_tokens": 2,
+        "cached_tokens": 1,
         "completion_tokens": 2,
         "finish_reason": "stop",
         "logprobs": tokens,

@@ -152,6 +152,7 @@ class TestTexts:
         prompt = len("[user]ab[assistant]") + 1
         assert about == {
             "prompt_tokens": prompt,
+            "cached_tokens": 0,
             "completion_tokens": 4,
             "finish_reason": "length",
         }

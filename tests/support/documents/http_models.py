@@ -52,6 +52,7 @@ def full_models() -> dict[str, Document]:
         ],
         "images": ["photo"],
         "sampling": {"temperature": 0, "max_tokens": 64},
+        "details": "about",
     }
     sending = {
         "concurrency": 8,

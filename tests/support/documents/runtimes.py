@@ -79,6 +79,7 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "source": "org/model",
         "inputs": {"text": "text"},
         "returnFullText": True,
+        "details": "about",
     },
     "onnx": {
         "source": "s3://models/model.onnx",

@@ -102,6 +102,7 @@ def test_invalid_template_is_refused(field: str, text: str, messages: Messages) 
         chat(resultType="number"),
         chat(resultPath="a"),
         chat(api="embeddings", system="Hm."),
+        chat(api="embeddings", details="about"),
         chat(api="completions", **PICTURE),
         chat(url="https://a/v1/chat/completions"),
         chat(api="rerank"),

@@ -87,6 +87,7 @@ def test_model_requires_a_factory_or_a_source(messages: Messages) -> None:
         {"inputs": {}},
         {"inputs": ["text"]},
         {"batchSize": 8},
+        {"details": "about"},
         {"size": 8},
     ],
     ids=short,

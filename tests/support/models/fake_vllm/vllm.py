@@ -60,8 +60,8 @@ class Completion:
     """A text, whose tokens are its letters. In the place of each, `!` would be more likely."""
 
     text: str
+    finish_reason: str
     index: int = 0
-    finish_reason: str = "stop"
 
     @property
     def token_ids(self) -> list[int]:
@@ -146,15 +146,18 @@ class AsyncLLMEngine:
         if (folder / "record").exists():
             (folder / f"computed-{uuid4().hex}").write_text(text)
         generated = text[::-1][: params.max_tokens]
+        reason = "stop" if len(generated) == len(text) else "length"
         if adapter is not None:
             generated += f" by {adapter.lora_path}"
         if images := prompt.get("multi_modal_data"):
             generated += f" of {[tuple(map(int, size)) for size in images['image']]}"
         if ray.is_initialized() and (group := ray.util.get_current_placement_group()):
             generated += f" on {len(group.bundle_specs)} bundles"
-        texts = [Completion(generated)]
-        texts += [Completion(f"{generated} {index}", index) for index in range(1, params.n)]
-        return SimpleNamespace(outputs=texts[::-1], prompt_token_ids=[*text])
+        texts = [Completion(generated, reason)]
+        texts += [Completion(f"{generated} {index}", reason, index) for index in range(1, params.n)]
+        return SimpleNamespace(
+            outputs=texts[::-1], prompt_token_ids=[*text], num_cached_tokens=len(text) // 2
+        )
 
     def shutdown(self) -> None:
         """Do nothing."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
@@ -19,15 +21,21 @@ from batchinference.pipeline.runtimes.prompts import (
 )
 from batchinference.spec.models import HttpModel
 from batchinference.spec.models.prompts import placeholders
+from batchinference.spec.warnings import WarningName
 
 
 @dataclass(frozen=True)
-class CutAnswer:
-    """The result for a text of which the endpoint may have cut the end."""
+class Embedding:
+    """An embedding, the tokens of its text if the endpoint says them, and whether it may have cut
+    the end of the text."""
 
-    value: Any
+    value: np.ndarray
+    tokens: int | None
+    is_cut: bool
 
 
+MAX_TOKENS = 2**31
+"""A row with more tokens would be an error of the endpoint."""
 _RESULTS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),
@@ -41,7 +49,6 @@ class OpenAi:
     def __init__(self, model: HttpModel) -> None:
         self._model = model
         self._path = _RESULTS[model.api]
-        self._convert = self._embedding if model.api == "embeddings" else _text
         self._size: int | None = None
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,13 +62,26 @@ class OpenAi:
             content = {"input": text_of(model, row)}
         return {"model": model.name, **content, **model.sampling}
 
-    def answer(self, response: Any) -> Any:
-        """Return the row's result. Raises RequestFailed if the response has none, and BadAnswer if
-        a retry may return one."""
+    def answer(self, response: Any) -> Answer | Embedding:
+        """Return the answer in a response. Raises RequestFailed if it has none, and BadAnswer if a
+        retry may return one."""
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
-        value = self._convert(_at(response, self._path))
-        return self._cut(value, response) if self._model.max_input_tokens else value
+        value, usage = _at(response, self._path), response.get("usage")
+        tokens = _tokens(usage, "prompt_tokens")
+        if self._model.api == "embeddings":
+            return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
+        reason = response["choices"][0].get("finish_reason")
+        text = Text(_text(value), _tokens(usage, "completion_tokens"), _reason(reason))
+        return Answer([text], tokens, _tokens(usage, "prompt_tokens_details", "cached_tokens"))
+
+    def result(self, row: int, answer: Answer | Embedding) -> Any:
+        """Return the result of a row of the batch from its answer, and report its warnings."""
+        if isinstance(answer, Answer):
+            return result_of(self._model, answer)
+        if answer.is_cut:
+            warn(WarningName.TEXT_CUT, row=row)
+        return answer.value
 
     def _embedding(self, value: Any) -> np.ndarray:
         """Return an embedding. Raises BadAnswer if it is not as long as the first one."""
@@ -72,24 +92,24 @@ class OpenAi:
             raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._size}")
         return numbers
 
-    def _cut(self, value: Any, response: dict[str, Any]) -> Any:
-        """Return the value as CutAnswer if the endpoint has used as many tokens as the model takes,
-        so that it may have cut the text. Raises RequestFailed if the row fails then."""
-        limit = self._model.max_input_tokens or 0
-        usage = response.get("usage")
-        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        if not isinstance(tokens, int):
+    def _may_be_cut(self, tokens: int | None) -> bool:
+        """Return whether the endpoint has used as many tokens as the model takes, so that it may
+        have cut the text. Raises RequestFailed if the row fails then."""
+        limit = self._model.max_input_tokens
+        if limit is None:
+            return False
+        if tokens is None:
             raise RequestFailed(
                 "the answer has no 'usage.prompt_tokens', which maxInputTokens needs. Remove it"
             )
         if tokens < limit:
-            return value
+            return False
         if self._model.too_long == "fail":
             raise RequestFailed(
                 f"the text has {limit} tokens or more, so that the endpoint may have cut it. "
                 "Divide the texts with a step chunk, or set the model's field tooLong to truncate"
             )
-        return CutAnswer(value)
+        return True
 
 
 class Json:
@@ -109,6 +129,10 @@ class Json:
 
     def answer(self, response: Any) -> Any:
         return self._convert(_at(response, self._path))
+
+    def result(self, row: int, answer: Any) -> Any:
+        """Return the answer for a row of the batch: it is the result."""
+        return answer
 
 
 ApiAdapter = OpenAi | Json
@@ -140,6 +164,17 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
             where = ".".join(path)
             raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None
     return value
+
+
+def _tokens(usage: Any, *path: str) -> int | None:
+    """Return a number of tokens that an endpoint says; None if it does not, or if it cannot be."""
+    for name in path:
+        usage = usage.get(name) if isinstance(usage, dict) else None
+    return usage if type(usage) is int and 0 <= usage <= MAX_TOKENS else None
+
+
+def _reason(value: Any) -> str | None:
+    return _shown(value)[:64] if isinstance(value, str) else None
 
 
 def _require(valid: bool, problem: str, value: Any) -> None:

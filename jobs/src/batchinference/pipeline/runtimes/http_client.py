@@ -18,9 +18,8 @@ import numpy as np
 from batchinference.credentials import add_secrets
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.http_api import ApiAdapter, CutAnswer, adapter_for
+from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for
 from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
@@ -38,7 +37,6 @@ from batchinference.pipeline.storage.object_stores import proxy_of
 from batchinference.pipeline.storage.retry import LONGEST_PAUSE, retry_after
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
-from batchinference.spec.warnings import WarningName
 
 SHOWN = 300
 """Maximum number of characters of a response that an error message quotes."""
@@ -209,11 +207,11 @@ class HttpRuntime:
         Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
         """
         answers: list[Any] = self._shared.run(self._ask_all(list(rows_of(inputs))))
-        for row, answer in enumerate(answers):
-            if isinstance(answer, CutAnswer):
-                answers[row] = answer.value
-                warn(WarningName.TEXT_CUT, row=row)
-        return answers
+        result = self._shared.adapter.result
+        return [
+            answer if isinstance(answer, Exception) else result(row, answer)
+            for row, answer in enumerate(answers)
+        ]
 
     async def _ask_all(self, rows: list[dict[str, Any]]) -> list[Any]:
         try:

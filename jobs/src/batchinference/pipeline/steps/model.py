@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, to_batch
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_rows
@@ -113,8 +114,11 @@ def _columns(model: Model, results: Any) -> dict[str, Any]:
     """Return the columns of the results of a model."""
     if not model.other_outputs:
         return {model.output: results}
-    names = [model.output, *model.other_outputs]
-    return {name: [result[at] for result in results] for at, name in enumerate(names)}
+    columns = {model.output: [result[0] for result in results]}
+    for at, (name, kind) in enumerate(model.other_outputs.items(), 1):
+        # the first batch may hold only nulls, which have no type
+        columns[name] = pa.array([result[at] for result in results], arrow_type(kind))
+    return columns
 
 
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:

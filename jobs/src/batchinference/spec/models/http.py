@@ -16,6 +16,7 @@ from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, without_cre
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.models.base import Inputs
+from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -25,7 +26,6 @@ from batchinference.spec.models.prompts import (
     check_template,
 )
 from batchinference.spec.models.sampling import check_http
-from batchinference.spec.models.texts import TextModel
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
 
@@ -113,7 +113,7 @@ _TYPES: dict[str, ColumnType] = {
 """The types of outputs, by `result_type` for the api `json`, otherwise by api."""
 
 
-class HttpModel(TextModel):
+class HttpModel(GeneratingModel):
     """A model behind an HTTP endpoint, with one request per row."""
 
     IN_PROCESS: ClassVar[bool] = False
@@ -194,6 +194,10 @@ class HttpModel(TextModel):
         return _TYPES.get(self.result_type if self.api == "json" else self.api)
 
     @property
+    def generates(self) -> bool:
+        return self.api in ("chat", "completions")
+
+    @property
     def uses_texts(self) -> bool:
         return True
 
@@ -231,6 +235,7 @@ class HttpModel(TextModel):
                 raise _error(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
         if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
             raise _key_error()
+        self.check_details()
         self._check_inputs()
         if self.api == "json":
             self._check_body()

@@ -20,6 +20,7 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
+from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -50,7 +51,7 @@ _NO_FLASH = (
 _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
-class TransformersModel(WindowedModel):
+class TransformersModel(GeneratingModel, WindowedModel):
     """A model of the transformers library."""
 
     MEDIA: ClassVar[Mapping[str, str]] = {
@@ -139,8 +140,16 @@ class TransformersModel(WindowedModel):
         return tuple(name for name in ("text", "text_pair") if name in self.inputs)
 
     @property
-    def uses_texts(self) -> bool:
+    def generates(self) -> bool:
         return self.task in GENERATION
+
+    @property
+    def has_several_texts(self) -> bool:
+        return bool(self.sampling.get("num_return_sequences", 1) != 1)
+
+    @property
+    def uses_texts(self) -> bool:
+        return self.generates
 
     @property
     def output_type(self) -> ColumnType | None:
@@ -150,8 +159,7 @@ class TransformersModel(WindowedModel):
             label: ColumnType = {"label": "string", "score": "float32"}
             return [label] if self.top_k else label
         if self.task == "text-generation":
-            several = self.sampling.get("num_return_sequences", 1) != 1
-            return ["string"] if several else "string"
+            return ["string"] if self.has_several_texts else "string"
         return None
 
     @model_validator(mode="after")
@@ -168,6 +176,7 @@ class TransformersModel(WindowedModel):
             self._check_inputs()
         if self.task in ZERO_SHOT and not self.candidate_labels:
             raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
+        self.check_details()
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
             raise _error("text_limit", _NO_WINDOWS)

@@ -19,6 +19,7 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
+from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -27,7 +28,6 @@ from batchinference.spec.models.prompts import (
     placeholders,
 )
 from batchinference.spec.models.sampling import check_vllm, row_parameters
-from batchinference.spec.models.texts import TextModel
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import UrlPrefix
@@ -61,12 +61,10 @@ _PAIR_INPUTS = "task score takes inputs: {query: COLUMN, document: COLUMN}"
 _NO_PROMPT = "task score takes a query and a document. Remove 'prompt' and 'chat'"
 _PAIR_FIXED = "tooLong: the pairs of task score are not cut. Use fail"
 _TOP_K = "topK is for task classify only"
-_DETAILS = "details is for task generate only"
-_SAME_COLUMN = "details: this column is the output. Name another one"
 _IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
 
 
-class VllmModel(TextModel):
+class VllmModel(GeneratingModel):
     """A language model that runs in vLLM with continuous batching: a replica starts new rows as
     soon as other rows are finished."""
 
@@ -91,10 +89,6 @@ class VllmModel(TextModel):
     output: ColumnName
     """The column for the text, with `sampling.n` above 1 the list of texts, the embedding, the
     struct of `label` and `score`, or the score."""
-    details: ColumnName | None = None
-    """A column for a struct about each text: `prompt_tokens`, `completion_tokens`, `finish_reason`
-    (`length` if the text was cut), and with `sampling.logprobs` the `logprobs` of its tokens. With
-    `sampling.n` above 1, a list has the value of each text. For generate."""
     top_k: TopK | None = None
     """Return a list of at most this many of the most likely labels, the most likely first. For
     classify. By default, only the most likely label."""
@@ -156,22 +150,19 @@ class VllmModel(TextModel):
         return types[self.task]
 
     @property
+    def generates(self) -> bool:
+        return self.task == "generate"
+
+    @property
     def has_several_texts(self) -> bool:
-        """Return whether a row has a list of texts."""
         return bool(self.sampling.get("n", 1) != 1)
 
     @property
-    def other_outputs(self) -> dict[str, ColumnType]:
-        if self.details is None:
+    def other_details(self) -> dict[str, ColumnType]:
+        if self.sampling.get("logprobs") is None:
             return {}
         top: ColumnType = {"token": "string", "logprob": "float32"}
-        token: ColumnType = {"token": "string", "logprob": "float32", "top_logprobs": [top]}
-        of_text: dict[str, ColumnType] = {"completion_tokens": "int64", "finish_reason": "string"}
-        if self.sampling.get("logprobs") is not None:
-            of_text["logprobs"] = [token]
-        if self.has_several_texts:
-            of_text = {name: [kind] for name, kind in of_text.items()}
-        return {self.details: {"prompt_tokens": "int64", **of_text}}
+        return {"logprobs": [{"token": "string", "logprob": "float32", "top_logprobs": [top]}]}
 
     @property
     def row_parameters(self) -> dict[str, str]:
@@ -257,10 +248,7 @@ class VllmModel(TextModel):
     def _check_results(self) -> None:
         if self.top_k is not None and self.task != "classify":
             raise _error(_TOP_K)
-        if self.details is not None and self.task != "generate":
-            raise _error(_DETAILS)
-        if self.details == self.output:
-            raise _error(_SAME_COLUMN)
+        self.check_details()
         if self.details is None and self.sampling.get("logprobs") is not None:
             raise _error(
                 "sampling.logprobs: the output is a text, and the log probabilities would be lost. "

@@ -23,6 +23,7 @@ from transformers import (
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
+from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
@@ -41,6 +42,7 @@ class GenerationRuntime:
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
         source = Source(model, device)
+        self._spec = model
         self._model = source.model(_kind(source, model.task))
         self._continues = not self._model.config.is_encoder_decoder
         self._full_text = model.return_full_text
@@ -56,21 +58,23 @@ class GenerationRuntime:
         new_tokens = self._sampling.config.max_new_tokens or 0 if self._continues else 0
         self._prompts.reserve(new_tokens)
 
-    def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
+    def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
         rows = list(rows_of(inputs))
-        texts: list[list[str]] = [[]] * len(rows)
+        results: list[Any] = [None] * len(rows)
         for batch in self._prompts(rows):
-            for row, answers in zip(batch.rows, self._generate(batch), strict=True):
-                texts[row] = answers
-        if self._sampling.copies > 1:
-            return pa.array(texts, pa.list_(pa.string()))
-        return pa.array([text for (text,) in texts], pa.string())
+            lengths = _lengths_of(batch)
+            for row, texts, length in zip(batch.rows, self._generate(batch), lengths, strict=True):
+                results[row] = result_of(self._spec, Answer(texts, length))
+        if self._spec.details is not None:
+            return results
+        text = pa.string()
+        return pa.array(results, pa.list_(text) if self._spec.has_several_texts else text)
 
-    def _generate(self, batch: PromptBatch) -> list[list[str]]:
+    def _generate(self, batch: PromptBatch) -> list[list[Text]]:
         """Return the new texts of each row."""
         check_room(batch.tensors, self._model.config, self._sampling.config)
         tensors = to_model(batch.tensors, self._model)
-        texts: list[list[str]] = [[] for _ in batch.rows]
+        texts: list[list[Text]] = [[] for _ in batch.rows]
         for number in range(self._sampling.passes):
             with computing(), torch.inference_mode():
                 output = self._model.generate(
@@ -79,12 +83,11 @@ class GenerationRuntime:
                     logits_processor=self._sampling.noise(batch.keys, number),
                     tokenizer=self._prompts.tokenizer,
                 )
-            if self._full_text:
-                found = self._full_texts(output, batch)
-            else:
-                found = self._decode(self._new_tokens(output, tensors.get("input_ids")))
-            for at, text in enumerate(found):
-                texts[at * len(texts) // len(found)].append(text)
+            new = self._new_tokens(output, tensors.get("input_ids"))
+            found = self._full_texts(output, batch) if self._full_text else self._decode(new)
+            for at, (text, tokens) in enumerate(zip(found, new.tolist(), strict=True)):
+                made = Text(text, *self._sampling.end_of(tokens))
+                texts[at * len(texts) // len(found)].append(made)
         return texts
 
     def _decode(self, tokens: torch.Tensor) -> list[str]:
@@ -103,12 +106,20 @@ class GenerationRuntime:
 
     def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor | None) -> torch.Tensor:
         """Return the output without the prompt, which most models repeat at the beginning."""
-        if prompt is None or not self._continues:
+        if not self._continues:
+            return output[:, 1:]  # an encoder's text begins with a token of the model
+        if prompt is None:
             return output
         prompt = prompt.repeat_interleave(len(output) // len(prompt), dim=0)
         width = prompt.shape[1]
         repeats_prompt = output.shape[1] >= width and torch.equal(output[:, :width], prompt)
         return output[:, width:] if repeats_prompt else output
+
+
+def _lengths_of(batch: PromptBatch) -> list[int | None]:
+    """Return the number of tokens of each prompt, as far as it is known."""
+    mask = batch.tensors.get("attention_mask")
+    return [None] * len(batch.rows) if mask is None else mask.sum(dim=1).tolist()
 
 
 def _kind(source: Source, task: str) -> Any:
@@ -146,6 +157,19 @@ class Sampling:
     def passes(self) -> int:
         return 1 if self.seed is None else self.copies
 
+    def end_of(self, tokens: list[int]) -> tuple[int, str]:
+        """Return the number of new tokens of a row, without its padding, and why they ended."""
+        ends, padding = self.config.eos_token_id, self.config.pad_token_id
+        ends = ends if isinstance(ends, list) else [ends]
+        end = next((at for at, token in enumerate(tokens) if token in ends), None)
+        if end is not None:
+            return end + 1, "stop"
+        count = len(tokens)
+        while count and tokens[count - 1] == padding:
+            count -= 1
+        by_text = self.config.stop_strings and count < (self.config.max_new_tokens or 0)
+        return count, "stop" if by_text else "length"
+
     def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
         """Return processors that make the most likely token a random sample.
 
@@ -176,6 +200,7 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
     config = copy.deepcopy(model.generation_config)
     if not model.config.is_encoder_decoder:
         _remove_padded_limits(config, requested)
+    config.num_return_sequences = None  # only the job says whether a row has several texts
     wanted = {name: value for name, value in requested.items() if name != "seed"}
     try:
         unknown = config.update(**wanted)

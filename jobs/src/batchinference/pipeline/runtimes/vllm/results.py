@@ -7,40 +7,29 @@ from typing import Any
 
 import numpy as np
 
+from batchinference.pipeline.runtimes.answers import Answer, Text
 from batchinference.spec.models import VllmModel
 
 _NO_ANSWER = ("abort", "error")
 """Reasons for which vLLM ends a request without its whole text."""
 
 
-def texts_of(model: VllmModel, output: Any) -> Any:
-    """Return the text of a row, or its texts; with `details` a tuple of this and the details.
-    Raises RuntimeError if the engine has ended the request."""
+def answer_of(model: VllmModel, output: Any) -> Answer:
+    """Return the answer for a row. Raises RuntimeError if the engine has ended the request."""
     completions = sorted(output.outputs, key=lambda completion: completion.index)
     for completion in completions:
         if completion.finish_reason in _NO_ANSWER:
             raise RuntimeError(f"vLLM ended the request with '{completion.finish_reason}'")
-    texts = _single_or_list(model, [str(completion.text) for completion in completions])
-    if model.details is None:
-        return texts
-    about = [_details_of(model, completion) for completion in completions]
-    columns = {name: _single_or_list(model, [one[name] for one in about]) for name in about[0]}
-    return texts, {"prompt_tokens": len(output.prompt_token_ids), **columns}
+    texts = [_text_of(model, completion) for completion in completions]
+    return Answer(texts, len(output.prompt_token_ids), output.num_cached_tokens)
 
 
-def _single_or_list(model: VllmModel, values: list[Any]) -> Any:
-    return values if model.has_several_texts else values[0]
-
-
-def _details_of(model: VllmModel, completion: Any) -> dict[str, Any]:
-    details = {
-        "completion_tokens": len(completion.token_ids),
-        "finish_reason": completion.finish_reason,
-    }
+def _text_of(model: VllmModel, completion: Any) -> Text:
+    ids, more = completion.token_ids, {}
     if (most := model.sampling.get("logprobs")) is not None:
-        tokens = zip(completion.token_ids, completion.logprobs, strict=True)
-        details["logprobs"] = [_logprobs_of(token, known, most) for token, known in tokens]
-    return details
+        tokens = zip(ids, completion.logprobs, strict=True)
+        more["logprobs"] = [_logprobs_of(token, known, most) for token, known in tokens]
+    return Text(str(completion.text), len(ids), completion.finish_reason, more)
 
 
 def _logprobs_of(token: int, known: Mapping[int, Any], most: int) -> dict[str, Any]:

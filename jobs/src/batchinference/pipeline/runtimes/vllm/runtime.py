@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, TypeVar
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import EngineDied
 from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.runtimes.answers import result_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
 from batchinference.pipeline.runtimes.vllm.checks import apply_template, parameters_of_row
 from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.prompts import fitted
-from batchinference.pipeline.runtimes.vllm.results import labels_of, texts_of, vector_of
+from batchinference.pipeline.runtimes.vllm.results import answer_of, labels_of, vector_of
 from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
 
@@ -104,7 +105,7 @@ class VllmRuntime:
         if isinstance(answer, BaseException):
             raise answer
         if self._model.task == "generate":
-            return texts_of(self._model, answer)
+            return result_of(self._model, answer_of(self._model, answer))
         numbers = vector_of(answer)
         if self._model.task == "classify":
             return labels_of(self._model, numbers, self._engine.labels)

@@ -35,6 +35,7 @@ from batchinference.pipeline.execution.crash_notes import (
 )
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
+from batchinference.pipeline.gate import checked, run_of_sample
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
@@ -140,9 +141,10 @@ class JobRun:
         Incomplete if rows are missing after the last pass."""
         passes = Passes()
         while True:
-            executor = Executor(self.job.spec, plan, run)
+            executor = Executor(self.job.spec, plan, run_of_sample(self.job.spec.gate, run))
             with keep_heartbeat(run.attempt.heartbeat):
-                end = self._run_attempt(run, executor)
+                end = checked(self.job.spec, run, self._run_attempt(run, executor))
+                self._reports.gate = end.snapshot.gate
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
@@ -159,7 +161,7 @@ class JobRun:
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
-        if run.missing != {}:
+        if executor.has_rows:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries

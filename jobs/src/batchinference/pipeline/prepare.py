@@ -202,6 +202,11 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
                 "another write.path or errors.path"
             )
     source.ignored.check(spec.errors.warnings)
+    if spec.gate is not None and not source.repeatable:
+        raise BadInput(
+            f"spec.gate: rows of {spec.read.format} may differ each time that they are read, so "
+            "that no rows can be computed first. Remove gate, or read files"
+        )
     problems = list(check_columns(spec, source.columns()))
     if not problems:
         problems = list(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -136,9 +137,11 @@ class Cache(SpecModel):
     """How to access the object store."""
 
 
-_SETTINGS = ("name", "batch_size", "replicas", "resources", "dedupe", "cache")
+_SETTINGS = ("name", "when", "batch_size", "replicas", "resources", "dedupe", "cache")
 """The fields of a step that are no action."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
+_CONDITIONAL = ("model", "python", "add_columns", "decode", "label_from_path")
+"""The kinds of steps that may have a condition: they add columns, or change rows one by one."""
 TUNABLE = ("model", "python")
 """The kinds of steps that may have a batch size and resources."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
@@ -162,6 +165,11 @@ class Step(SpecModel):
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
+    when: Condition | None = None
+    """Run the step only for the rows for which this expression is true, in the language of
+    `filter`. The step skips all other rows, also those for which it is null: a column that the step
+    adds is null there, and a column that it replaces keeps its value. They are counted as Skipped.
+    For model, python, addColumns, decode and labelFromPath."""
     model: Model | None = None
     """Run a model on each batch."""
     python: PythonStep | None = None
@@ -222,7 +230,14 @@ class Step(SpecModel):
         """Return the facts about this step."""
         action = getattr(self, self.kind)
         facts: StepFacts = _FACTS[self.kind](action) if self.kind in _FACTS else action.facts
-        return facts
+        if self.when is None:
+            return facts
+        return replace(
+            facts,
+            reads={*facts.reads, *columns_read_by(self.when)},
+            expressions=[*facts.expressions, self.when],
+            summary=facts.summary and f"{facts.summary}, when {self.when}",
+        )
 
     def with_places(self, places: Mapping[str, str]) -> Step:
         """Return a copy with other paths and addresses, by field as in `facts.places`."""
@@ -239,6 +254,8 @@ class Step(SpecModel):
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
             raise PydanticCustomError("step_kind", "{message}", {"message": message})
+        if self.when is not None:
+            self._check_when(given[0])
         if self.kind not in TUNABLE:
             self._check_no_pool(given[0])
         elif not self.facts.in_actors:
@@ -251,6 +268,21 @@ class Step(SpecModel):
         if self.rename_columns is not None:
             _check_new_names(self.rename_columns)
         return self
+
+    def _check_when(self, kind: str) -> None:
+        in_place = self.decode is not None and self.decode.made == self.decode.column
+        if self.kind in _CONDITIONAL and not in_place:
+            return
+        fix = f"It is for {', '.join(map(to_alias, _CONDITIONAL))}"
+        if self.kind == "filter":
+            fix = "Add its condition to the filter"
+        elif in_place:
+            fix = "Set output, because the rows that it skips keep their bytes"
+        raise PydanticCustomError(
+            "step_when",
+            "'when' does not apply to this {kind} step. {fix}",
+            {"kind": kind, "fix": fix},
+        )
 
     def _check_no_pool(self, kind: str) -> None:
         for name in ("batch_size", "replicas", "resources"):

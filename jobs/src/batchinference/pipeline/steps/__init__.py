@@ -110,6 +110,10 @@ class Transform:
     def flush(self) -> None:
         """Store what the step has kept back, because the process may end soon."""
 
+    def chosen(self, batch: pa.Table) -> np.ndarray | None:
+        """Return a mask (bool) of the rows that the step computes; None for all of them."""
+        return None
+
     @classmethod
     def check(cls, step: str, settings: Any) -> None:
         """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
@@ -158,8 +162,17 @@ def check_step(step: Step) -> None:
 def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
     transform = class_of(step).load(step.name, getattr(step, step.kind), device)
-    if not (step.dedupe or step.cache):
-        return transform
-    from batchinference.pipeline.steps.reuse import with_reuse
+    if step.dedupe or step.cache:
+        from batchinference.pipeline.steps.reuse import with_reuse
 
-    return with_reuse(step, transform, device)
+        transform = with_reuse(step, transform, device)
+    return with_condition(step, transform)
+
+
+def with_condition(step: Step, transform: Transform) -> Transform:
+    """Return a step that runs only for the rows for which its condition is true, if it has one."""
+    if step.when is None:
+        return transform
+    from batchinference.pipeline.steps.conditional import Conditional
+
+    return Conditional(step, transform)

@@ -166,7 +166,9 @@ class ResultCache:
     def _read_index(self) -> tuple[np.ndarray, np.ndarray]:
         found: list[np.ndarray] = []
         try:
-            names = [] if self._is_broken else [base_name(info.path) for info in self._place.files()]
+            names = (
+                [] if self._is_broken else [base_name(info.path) for info in self._place.files()]
+            )
             self._files = [name for name in names if _FILE.fullmatch(name)]
             with ThreadPoolExecutor(READ_THREADS) as pool:
                 found = list(pool.map(self._read_beginnings, self._files))

@@ -27,6 +27,7 @@ FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnno
 FREE |= {"podLabels", "serviceAccount.annotations", "metrics.service.annotations"}
 FREE |= {"metrics.podMonitor.labels", "metrics.serviceMonitor.labels", "deploymentAnnotations"}
 FREE |= {"metrics.prometheusRule.labels", "metrics.dashboard.labels"}
+FREE |= {"batchService.resources", "batchService.serviceAccountAnnotations"}
 FREE |= {"metrics.dashboard.annotations", "crds.annotations", "extraPodSpec"}
 """Values that are objects of Kubernetes or of the user, with arbitrary fields."""
 
@@ -128,6 +129,18 @@ TESTED_ELSEWHERE = {
         ),
         "test_network_policy.py",
     ),
+    **dict.fromkeys(
+        (
+            f"batchService.{name}"
+            for name in (
+                *("enabled", "replicas", "image", "path", "maxFileBytes", "maxLines", "models"),
+                *("keysSecret", "env", "envFrom", "serviceAccountName", "port", "from", "egress"),
+                *("serviceAccountAnnotations", "resources"),
+                *("storage.endpoint", "storage.region", "storage.anonymous"),
+            )
+        ),
+        "test_batch_service.py",
+    ),
     "networkPolicy.metricsFrom": "test_network_policy.py",
     "networkPolicy.apiServerPorts": "test_network_policy.py",
     "crds.keep": "test_crd.py",
@@ -218,6 +231,9 @@ INVALID = [
     ({"defaults": []}, "/defaults"),
     ({"defaults": {"imagee": "x"}}, "/defaults"),
     ({"tokenKey": {"key": "secret"}}, "/tokenKey"),
+    ({"batchService": {"paths": "x"}}, "/batchService"),
+    ({"batchService": {"path": "./x"}}, "/batchService/path"),
+    ({"batchService": {"models": [{"name": "a"}]}}, "/batchService/models/0"),
     ({"rbac": {"create": "no"}}, "/rbac/create"),
     ({"serviceAccount": {"annotations": {"a": 1}}}, "/serviceAccount/annotations/a"),
     ({"workers": 0}, "/workers"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import io
+import json
 import os
 import sys
 import threading
@@ -178,6 +180,36 @@ def test_details_of_a_text(folder: str) -> None:
         "finish_reason": "stop",
         "logprobs": tokens,
     }
+
+
+def test_schema_constrains_the_engine_and_types_its_answers(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, Any]] = []
+    generate = fake_engine().AsyncLLMEngine._generated
+
+    async def generated(self: Any, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
+        given.append((text, params.structured_outputs.json))
+        return await generate(self, text, prompt, params, adapter)
+
+    monkeypatch.setattr("vllm.AsyncLLMEngine._generated", generated)
+    number = {"type": "integer", "maximum": 50}
+    fields = {"chat": False, "schema": {"jsonSchema": number}, "repair": 1, "details": "about"}
+    done = Asked(model(source=folder, **fields), text=["12", "19", None])
+    assert done.table["answer"].to_pylist() == [21, None]
+    assert done.table.schema.field("answer").type == pa.int64()
+    assert [about and about["finish_reason"] for about in done.table["about"].to_pylist()] == [
+        "stop",
+        None,
+    ]
+    assert describe(done.failed[1]).startswith("InvalidAnswer: answer: ")
+    assert {json.loads(schema)["maximum"] for _, schema in given} == {50}
+    assert [text for text, _ in given][:2] == ["12", "19"]
+    assert given[2][0].startswith("19\n\n91\n\nThis answer is invalid")
+
+
+def fake_engine() -> Any:
+    return importlib.import_module("vllm")
 
 
 def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> None:
@@ -699,3 +731,116 @@ def test_model_id_and_streamed_weights_are_not_fetched() -> None:
     assert files_without_weights(model()) == files_of(model()) == "org/model"
     spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
     assert files_of(spec) == "s3://models/llama"
+
+
+REQUESTS: dict[str, Any] = {
+    "inputs": {"body": "body", "url": "url"},
+    "request": "body",
+    "requestUrl": "url",
+    "sampling": {},
+}
+
+
+class FakeServer:
+    """A server that gives its own answers, or repeats the body of the request."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.answer: tuple[int, bytes] | None = None
+
+        async def server_of(*_: Any) -> Any:
+            return self.respond
+
+        monkeypatch.setattr(engine, "server_of", server_of)
+
+    async def respond(self, path: str, body: bytes) -> tuple[int, bytes]:
+        self.asked.append((path, json.loads(body)))
+        return self.answer or (200, body)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    return FakeServer(monkeypatch)
+
+
+def test_requests_have_only_known_fields_and_pictures_in_them(
+    folder: str, server: FakeServer
+) -> None:
+    picture = {"type": "image_url", "image_url": {"url": png_uri(), "detail": "low"}, "uuid": "x"}
+    tools = [{"role": "assistant", "tool_calls": [1]}, {"role": "tool", "content": "1"}]
+    turn = {"role": "user", "content": [{"type": "text", "text": "a", "extra": 1}, picture]}
+    body = {"model": "gpt", "user": "u", "messages": [turn, *tools], "tools": [1], "n": 2}
+    spec = model(source=folder, **REQUESTS)
+    urls = ["/chat/completions", None]
+    asked(spec, body=[json.dumps(body), json.dumps({"messages": []})], url=urls)
+    (path, sent), (other, _) = server.asked
+    assert path == other == "/chat/completions"
+    assert sent.keys() == {"model", "messages", "tools", "n"}
+    assert sent["model"] == folder
+    (text, image), *rest = sent["messages"][0]["content"], *sent["messages"][1:]
+    assert (text, rest) == ({"type": "text", "text": "a"}, tools)
+    assert image == {"type": "image_url", "image_url": {"url": png_uri()}}
+
+
+def png_uri() -> str:
+    buffer = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def with_part(**part: Any) -> Any:
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
+CHAT = "/v1/chat/completions"
+UNTRUSTED: dict[str, tuple[Any, str]] = {
+    "template": ({"messages": [], "chat_template": "x"}, CHAT),
+    "loaded by the processor": ({"messages": [], "mm_processor_kwargs": {}}, "/chat/completions"),
+    "tensor": ({"prompt": "", "prompt_embeds": "AAAA"}, "/v1/completions"),
+    "near picture": (with_part(type="image_url", image_url={"url": "http://127.0.0.1:1/a"}), CHAT),
+    "file": (with_part(type="image_url", image_url="file:///etc/passwd"), CHAT),
+    "embedding of a picture": (with_part(type="image_embeds", image_embeds="AA"), CHAT),
+    "film": (with_part(type="video_url", video_url={"url": "a"}), CHAT),
+    "content": ({"messages": [{"role": "user", "content": {"type": "x"}}]}, CHAT),
+    "messages": ({"messages": "a"}, CHAT),
+    "chat as prompt": ({"prompt": [{"role": "user"}]}, "/v1/completions"),
+    "embedding": ({"input": "a"}, "/v1/embeddings"),
+}
+
+
+@pytest.mark.parametrize("case", UNTRUSTED)
+def test_request_that_reads_other_things_is_a_failed_row(
+    folder: str, server: FakeServer, case: str, messages: Messages
+) -> None:
+    body, url = UNTRUSTED[case]
+    messages.check(asked(model(source=folder, **REQUESTS), body=[json.dumps(body)], url=[url]))
+    assert server.asked == []
+
+
+def test_embeddings_are_of_texts_and_tokens(
+    folder: str, server: FakeServer, messages: Messages
+) -> None:
+    spec = model(source=folder, task="embed", **REQUESTS)
+    good = ["a", ["a", "b"], [1, 2], [[1], [2]]]
+    bad = [[{"role": "user", "content": "a"}], [[{"role": "user"}]], [True], {"a": 1}]
+    bodies = [json.dumps({"input": value, "dimensions": 2}) for value in [*good, *bad]]
+    answers = asked(spec, body=bodies, url=["/v1/embeddings"] * 8)
+    assert [body["input"] for _, body in server.asked] == good
+    messages.check(*answers[4:])
+
+
+def test_refused_request_is_a_failed_row_unless_the_engine_is_dead(
+    folder: str, server: FakeServer, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    spec = model(source=folder, **REQUESTS)
+    for server.answer in (
+        (400, b'{"error": {"message": "too long", "code": 400}}'),
+        (404, b'{"detail": "Not Found"}'),
+        (500, b"no json"),
+        (200, b"data: [DONE]"),
+    ):
+        messages.check(asked(spec, body=["{}"], url=[None]))
+    monkeypatch.setattr("vllm.AsyncLLMEngine.errored", True)
+    server.answer = (500, b"{}")
+    with messages.raises(EngineDied):
+        asked(spec, body=["{}"], url=[None])

@@ -125,6 +125,7 @@ class Renderer:
 
 @dataclass
 class AsyncLLMEngine:
+    errored = False
     arguments: AsyncEngineArgs
     model_config: Any = None
     renderer: Renderer = field(init=False)

@@ -18,6 +18,7 @@ from batchinference.pipeline.runtimes.model_files import files_of, files_without
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
+from batchinference.pipeline.runtimes.vllm.server import Server, server_of
 from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel
 
@@ -63,13 +64,15 @@ class Engine:
     def __init__(self, model: VllmModel, log: EngineLog) -> None:
         self.log = log
         self.parameters = parameters_of(model)  # before the weights are downloaded
-        self.processor = _processor(model) if model.is_chat else None
+        self.processor = _processor(model) if model.is_chat and model.request is None else None
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
         self.turn = threading.Lock()
         """Held by the thread that prepares the prompts of a batch: a tokenizer is not for several
         threads, and more of them would take Python's own lock from the event loop."""
         self._adapters = Adapters(model)
+        self._model = model
+        self._server: Server | None = None
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model))
@@ -126,6 +129,30 @@ class Engine:
 
         queue.put = put_only
         return queue
+
+    @property
+    def has_died(self) -> bool:
+        return bool(self._llm.errored)
+
+    def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
+        """Return the status and the body of the response of vLLM's server to each request: a path
+        and a body."""
+        return self._run(self._responses(asked, IN_FLIGHT.asks(len(asked))))
+
+    async def _responses(
+        self, asked: list[tuple[str, bytes]], answered: Callable[[], None]
+    ) -> list[tuple[int, bytes]]:
+        if self._server is None:
+            self._server = await server_of(self._llm, self._model)
+        server = self._server
+
+        async def response(request: tuple[str, bytes]) -> tuple[int, bytes]:
+            try:
+                return await server(*request)
+            finally:
+                answered()
+
+        return list(await asyncio.gather(*map(response, asked)))
 
     @cached_property
     def labels(self) -> dict[int, str]:

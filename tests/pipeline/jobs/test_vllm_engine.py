@@ -301,6 +301,40 @@ def next_engine(job: Document, command: Command, dead: int = 0) -> int:
     return engines[0]
 
 
+FAULTY = """
+import multiprocessing
+
+def install():
+    if multiprocessing.parent_process() is not None:
+        from vllm.v1.engine.core import EngineCore
+        EngineCore.step = EngineCore.step_with_batch_queue = fail
+
+def fail(engine):
+    reason = "uncorrectable ECC error encountered"
+    raise RuntimeError("CUDA error: " + reason)
+"""
+"""A plugin of vLLM with which a device fails in the process of the engine."""
+
+
+def test_failed_device_of_an_engine_is_named(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "plugins" / "faulty-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nfaulty = faulty:install\n")
+    (about.parent / "faulty.py").write_text(FAULTY)
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(about.parent), before])))
+    source = write_lines(tmp_path / "in", {"a.txt": ["one", "two"]})
+    step = {"name": "ask", "model": model(models), "resources": {"gpu": 0}}
+    job = job_document("ask", source, tmp_path / "out", steps=[step])
+    with running(job, tmp_path) as (_, driver):
+        assert driver.wait(500) != 0
+    log = (tmp_path / "log").read_text()
+    assert re.search(r"DeviceFailed: step 'ask': .*CUDA error: uncorrectable ECC error", log), log
+
+
 @pytest.mark.timeout(1800)  # four starts of an engine
 def test_every_row_once_after_the_engine_the_actor_and_the_driver_were_killed(
     tmp_path: Path, models: Path

@@ -79,11 +79,11 @@ def test_prompt_and_answer_must_fit_into_the_model(
 
 
 def prompts(source: str, columns: dict[str, list[Any]], **fields: Any) -> tuple[list[str], Any]:
-    """Return the prompts that reach the model, and the warnings about their rows."""
+    """Return the prompts that reach the model, and the warnings about those that are cut."""
     runtime = loaded("text-generation", source, list(columns), **{"sampling": GREEDY, **fields})
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     asked = [key for batch in runtime._prompts(rows) for key in batch.keys]
-    return asked, run_with_warnings(runtime, columns)[1]
+    return asked, [one for one in run_with_warnings(runtime, columns)[1] if one[1] == "TextCut"]
 
 
 NUMBERS = "".join(str(number % 10) for number in range(600))

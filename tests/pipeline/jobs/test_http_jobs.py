@@ -3,11 +3,7 @@ the reason."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,7 @@ from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 from support.servers.corrupting_proxy import Faults, Upstream, corrupting
-from support.servers.scripted_http import Answer, Server, served
+from support.servers.scripted_http import Answer, serving
 
 TEXTS = [f"row {number}" for number in range(100)]
 
@@ -36,21 +32,6 @@ async def respond_in_capitals(request: web.Request) -> web.Response:
     if text == "row 77":
         return web.json_response({"error": "no"}, status=422)
     return web.json_response({"choices": [{"message": {"content": text.upper()}}]})
-
-
-@contextmanager
-def serving(answer: Answer) -> Iterator[Server]:
-    """Run a server in its own thread."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    opened = served(answer)
-    try:
-        yield asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result()
-        asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result()
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
 
 
 def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Document:

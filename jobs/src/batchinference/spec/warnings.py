@@ -126,6 +126,12 @@ class WarningName(StrEnum):
         "row",
         "tokens",
     )
+    ANSWER_CUT = (
+        "AnswerCut",
+        "generated texts reached the limit of tokens, and their rest is missing",
+        "Increase sampling.max_tokens (transformers: max_new_tokens) of the model, or leave it out "
+        "to use its whole context, or ask for shorter answers",
+    )
     AUDIO_CUT = (
         "AudioCut",
         "recordings were longer than the model takes, and it got only a part of them",
@@ -149,6 +155,11 @@ class WarningName(StrEnum):
         "EmptyInput",
         "the input of a model was empty, so its output is null",
         "Filter these rows, or set the model's field emptyInput to fail or compute",
+    )
+    SKIPPED = (
+        "Skipped",
+        "the condition of a step was not true, so the step has passed rows on unchanged",
+        "Nothing, if the field when of the step is as intended",
     )
     NON_FINITE = (
         "NonFinite",

@@ -173,7 +173,7 @@ RUNTIMES = {
     "transformers": Entry(
         "transformers", "load_transformers", "transformers", PIPELINE_EXTRA, checks=True
     ),
-    "vllm": Entry("vllm", "VllmRuntime", "vllm", VLLM_PACKAGE, checks=True),
+    "vllm": Entry("vllm", "load_vllm", "vllm", VLLM_PACKAGE, checks=True),
 }
 """Maps runtime names in the specification to runtimes. A module is imported when it is needed."""
 

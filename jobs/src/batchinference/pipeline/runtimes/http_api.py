@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
+from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
     fill,
@@ -21,6 +22,7 @@ from batchinference.pipeline.runtimes.prompts import (
 )
 from batchinference.spec.models import HttpModel
 from batchinference.spec.models.answers import AnswerSchema
+from batchinference.spec.models.http import PATHS
 from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.warnings import WarningName
 
@@ -80,7 +82,8 @@ class OpenAi:
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
         if isinstance(answer, Answer):
-            return result_of(self._model, answer)
+            return result_of(self._model, row, answer)
+        count_tokens(row, read=answer.tokens)
         if answer.is_cut:
             warn(WarningName.TEXT_CUT, row=row)
         return answer.value
@@ -145,12 +148,41 @@ class Json:
         return answer
 
 
-ApiAdapter = OpenAi | Json
+class Requests:
+    """The OpenAI APIs, with rows that are complete requests."""
+
+    def __init__(self, model: HttpModel) -> None:
+        self._model = model
+
+    def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        body, name = body_of(self._model, row), self._model.name
+        return body if name is None else {**body, "model": name}
+
+    def answer(self, response: Any) -> Any:
+        """Return the response. Raises BadAnswer if it is none."""
+        if not isinstance(response, dict) or not (response.get("choices") or response.get("data")):
+            raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
+        return response
+
+    def result(self, row: int, answer: Any) -> Any:
+        return answer
+
+
+ApiAdapter = OpenAi | Json | Requests
 
 
 def adapter_for(model: HttpModel) -> ApiAdapter:
     """Return the adapter that translates rows and answers for the API of a model."""
+    if model.request is not None:
+        return Requests(model)
     return Json(model) if model.api == "json" else OpenAi(model)
+
+
+def url_of(model: HttpModel, row: Mapping[str, Any]) -> str:
+    """Return the URL for a row. Raises ValueError if the row names one that is not served."""
+    if model.request_url is None:
+        return model.endpoint
+    return model.url.rstrip("/") + path_of_row(model, row, PATHS[model.api])
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:

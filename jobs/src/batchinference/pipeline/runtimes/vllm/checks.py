@@ -26,7 +26,7 @@ def checks(model: VllmModel) -> None:
         if name not in known:
             similar = [other for other in known if other.startswith(name.partition("_")[0])]
             raise ModelLoad(f"engine: vLLM has no argument '{name}'{did_you_mean(name, similar)}")
-    if model.is_chat and not model.images:
+    if model.is_chat and not model.images and model.request is None:
         tokenizer = local_tokenizer(model.source, model.revision)
         if tokenizer is not None:
             check_template(model, tokenizer)

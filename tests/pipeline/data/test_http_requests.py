@@ -26,7 +26,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from batchinference.spec.models import HttpModel
 from plugins.messages import Messages
 from support.documents.http_models import ask, chat, json_endpoint
-from support.outputs.row_warnings import plain
+from support.outputs.row_warnings import plain, tokens_in
 from support.servers.scripted_http import Answer, Server, answering, served
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
@@ -88,6 +88,47 @@ async def test_details_are_what_the_endpoint_says() -> None:
         cached_tokens = 2 if isinstance(usage, dict) and cached.items() <= usage.items() else None
         about = expected or {**unknown, "cached_tokens": cached_tokens}
         assert result == ("a", {**about, "finish_reason": reason if expected else None})
+
+
+async def test_tokens_and_cut_answers_are_reported() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 5}
+    choice = {"message": {"content": "a"}, "finish_reason": "length"}
+    answer = {"choices": [choice], "data": [{"embedding": [1.0]}], "usage": usage}
+    for api, tokens, warned in (
+        ("chat", {"inputTokens": {0: 3, 1: 3}, "outputTokens": {0: 5, 1: 5}}, ["AnswerCut"] * 2),
+        ("embeddings", {"inputTokens": {0: 3, 1: 3}}, []),
+    ):
+        async with served(answering(200, answer)) as server:
+            with collect_warnings() as warnings:
+                await ask(chat(url=server.url, api=api), question=["a", "b"])
+        assert tokens_in(warnings) == tokens
+        assert [name for _, name, _ in plain(warnings)] == warned
+
+
+async def test_schema_is_a_response_format_and_invalid_answers_are_sent_back() -> None:
+    number = {"type": "integer", "maximum": 5}
+    found = iter(["7", "3"])
+
+    async def answer(_: web.Request) -> web.Response:
+        text = next(found)
+        return web.json_response({"choices": [{"message": {"content": text}, "text": text}]})
+
+    for api in ("chat", "completions"):
+        found = iter(["7", "3"])
+        fields = {"api": api, "schema": {"jsonSchema": number}, "repair": 1}
+        async with served(answer) as server:
+            assert await ask(chat(url=server.url, **fields), question=["a"]) == [3]
+        first, second = bodies(server)
+        named = {"name": "answer", "strict": True, "schema": number}
+        expected = {"type": "json_schema", "json_schema": named}
+        assert first["response_format"] == second["response_format"] == expected
+        if api == "chat":
+            prompt, previous, request = second["messages"]
+            assert [prompt] == first["messages"]
+            assert previous == {"role": "assistant", "content": "7"}
+            assert "greater than 5 (maximum)" in request["content"]
+        else:
+            assert second["prompt"].startswith("a\n\n7\n\nThis answer is invalid: ")
 
 
 async def test_chat_has_system_message_turns_and_prompt() -> None:

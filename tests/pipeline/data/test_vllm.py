@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +27,17 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch, to_table
 from batchinference.pipeline.column_types import arrow_type
-from batchinference.pipeline.errors import EngineDied, JobFailure, ModelLoad, describe
+from batchinference.pipeline.errors import (
+    DeviceFailed,
+    EngineDied,
+    JobFailure,
+    ModelLoad,
+    describe,
+)
+from batchinference.pipeline.execution import step_runner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm import checks, engine
@@ -34,6 +46,8 @@ from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
 from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
@@ -41,11 +55,13 @@ from support.documents.refusals import short
 from support.documents.vllm_models import vllm
 from support.models import tiny_transformers
 from support.models.hub_cache import add_to_hub_cache
-from support.outputs.row_warnings import plain
+from support.outputs.batches import good
+from support.outputs.row_warnings import plain, tokens_in
 from support.servers.loopback import handled_by
 from support.servers.openai import save_language_model
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
+NOWHERE = Location("/nowhere/input.parquet")
 TEMPLATE = (
     "{% if 'odd' in messages[0].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{{ messages[0].content }}"
@@ -81,7 +97,7 @@ class Asked:
         with collect_warnings() as warnings:
             result = as_result(transform(to_table(columns)))
         self.table, self.failed = result.table, result.failed
-        self.warnings = plain(warnings)
+        self.warnings, self.tokens = plain(warnings), tokens_in(warnings)
         answers = self.table["answer"].to_pylist() if "answer" in self.table.column_names else []
         self._by_row = dict(zip(result.parents.tolist(), answers, strict=False))
 
@@ -138,6 +154,19 @@ def test_details_have_the_type_that_the_plan_knows(folder: str) -> None:
             assert done.schema.field(name).type == arrow_type(kind)
 
 
+def test_tokens_and_cut_texts_are_reported(folder: str) -> None:
+    asking = {"source": folder, "chat": False, "sampling": {"max_tokens": 3, "n": 2}}
+    found = Asked(model(**asking), text=["abcd", "ab", None])
+    assert found.tokens == {
+        "inputTokens": {0: 4, 1: 2},
+        "cachedTokens": {0: 2, 1: 1},
+        "outputTokens": {0: 8, 1: 6},
+    }
+    assert found.warnings == [(0, "AnswerCut", 0), (2, "NullInput", 0)]
+    embedded = Asked(model(source=folder, task="embed"), text=["abcd", None, "ab"])
+    assert embedded.tokens["inputTokens"] == {0: 4, 2: 2}
+
+
 def test_details_of_a_text(folder: str) -> None:
     spec = model(source=folder, chat=False, sampling={"logprobs": 1}, details="about")
     about = Asked(spec, text=["ab", None]).table["about"].to_pylist()
@@ -151,6 +180,36 @@ def test_details_of_a_text(folder: str) -> None:
         "finish_reason": "stop",
         "logprobs": tokens,
     }
+
+
+def test_schema_constrains_the_engine_and_types_its_answers(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, Any]] = []
+    generate = fake_engine().AsyncLLMEngine._generated
+
+    async def generated(self: Any, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
+        given.append((text, params.structured_outputs.json))
+        return await generate(self, text, prompt, params, adapter)
+
+    monkeypatch.setattr("vllm.AsyncLLMEngine._generated", generated)
+    number = {"type": "integer", "maximum": 50}
+    fields = {"chat": False, "schema": {"jsonSchema": number}, "repair": 1, "details": "about"}
+    done = Asked(model(source=folder, **fields), text=["12", "19", None])
+    assert done.table["answer"].to_pylist() == [21, None]
+    assert done.table.schema.field("answer").type == pa.int64()
+    assert [about and about["finish_reason"] for about in done.table["about"].to_pylist()] == [
+        "stop",
+        None,
+    ]
+    assert describe(done.failed[1]).startswith("InvalidAnswer: answer: ")
+    assert {json.loads(schema)["maximum"] for _, schema in given} == {50}
+    assert [text for text, _ in given][:2] == ["12", "19"]
+    assert given[2][0].startswith("19\n\n91\n\nThis answer is invalid")
+
+
+def fake_engine() -> Any:
+    return importlib.import_module("vllm")
 
 
 def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> None:
@@ -220,6 +279,79 @@ def test_error_of_the_engine_is_not_of_a_row(folder: str, text: str, error: Any)
         asked(model(source=folder), text=["a", text])
 
 
+@contextmanager
+def standard_error_in(path: Path) -> Iterator[None]:
+    """Redirect the standard error to a file, as in processes of Ray."""
+    before = os.dup(2)
+    with path.open("ab", buffering=0) as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+ECC = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["running", "starting"])
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("", EngineDied),
+        ("\xff no error of a device\n", EngineDied),
+        (f"(EngineCore pid=7) ERROR 11-29 [core.py:1376] {ECC}\n", DeviceFailed),
+        (f"{ECC}\n".replace("torch.", "raise torch."), EngineDied),
+        (f"what(): [Rank 1] {ECC}\nCUDA error: out of memory\n", DeviceFailed),
+        ("NCCL error: unhandled system error", DeviceFailed),
+        ("NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus", DeviceFailed),
+        (f"CUDA error: an illegal memory access was encountered\n{ECC}\n", EngineDied),
+        ("CUDA error: out of memory\nNCCL error: unhandled cuda error\n", EngineDied),
+    ],
+    ids=short,
+)
+def test_cause_of_a_dead_engine_is_in_its_output(
+    folder: str, tmp_path: Path, *, log: str, kind: type[JobFailure], at_start: bool
+) -> None:
+    import vllm as fake
+
+    fake.LAST_WORDS.append(log.encode("latin-1"))
+    spec = model(source=folder, **({"engine": {"gpu_memory_utilization": 2}} if at_start else {}))
+    step = Step.model_validate({"name": "ask", "model": spec, "resources": {"gpu": 1}})
+    gpu = Device("cuda") if at_start else Device()
+
+    def run() -> None:
+        stage = StageRunner(Stage("ask", (step,)), ErrorHandling(tolerant=True, input=NOWHERE))
+        list(stage(good(0, 0, pa.table({"text": ["is lost"]}))))
+
+    with (
+        patch.object(step_runner, "device_of", lambda **_: gpu),
+        standard_error_in(tmp_path / "log"),
+        pytest.raises(JobFailure) as raised,
+    ):
+        run()
+    expected = ModelLoad if at_start and kind is EngineDied else kind
+    assert type(raised.value) is expected
+    if kind is DeviceFailed:
+        assert log.splitlines()[0] in raised.value.message
+
+
+def test_older_output_says_nothing_about_an_engine(folder: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{ECC}\n")
+    with standard_error_in(log), pytest.raises(EngineDied):
+        asked(model(source=folder), text=["is lost"])
+
+
+def test_output_of_a_dead_engine_may_be_no_file(folder: str) -> None:
+    reader, writer = os.pipe()
+    with standard_error_in(Path(f"/dev/fd/{writer}")), pytest.raises(EngineDied):
+        asked(model(source=folder), text=["is lost"])
+    os.close(reader)
+    os.close(writer)
+
+
 def test_text_of_an_aborted_request_is_no_answer(
     folder: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
@@ -243,7 +375,8 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
     spec = model(**{**fields, "sampling": {"max_tokens": 10}}, tooLong="truncateLeft")
     room = 50 - len("Say !") - 1 - (len("[user][assistant]") if chat else 0)  # and <bos>
     done = Asked(spec, text=["a", numbers])
-    assert done.warnings == [(1, "TextCut", 90 - room)]
+    cut = [one for one in done.warnings if one[1] == "TextCut"]
+    assert cut == [(1, "TextCut", 90 - room)]
     inputs = {"question": "text", "style": "style"}
     (tmp_path / "adapters" / "poem").mkdir(parents=True)
     (tmp_path / "adapters" / "poem" / ADAPTER_FILE).write_text("{}")
@@ -251,7 +384,7 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
                     loraPath=str(tmp_path / "adapters"))  # fmt: skip
     assert asked(adapted, text=[numbers], style=["poem"])[0].endswith("/adapters/poem")
     whole = Asked(model(**fields, tooLong="fail"), text=[numbers])
-    assert whole.warnings == []
+    assert "TextCut" not in [name for _, name, _ in whole.warnings]
 
 
 @pytest.mark.parametrize(
@@ -268,6 +401,25 @@ def test_model_that_cannot_work_ends_the_job(
     template = "{{ raise_exception('no system role') if messages[0].role == 'system' }}x"
     with pytest.raises(ModelLoad, match=reason):
         asked(model(**{"source": folder, "chatTemplate": template, **fields}), text=["a"])
+
+
+def test_answered_row_makes_room_for_a_row_of_another_batch(tmp_path: Path) -> None:
+    save_language_model(tmp_path / "model")
+    step = {"name": "ask", "model": vllm(source=str(tmp_path / "model"), chat=False)}
+    transform = load_step(Step.model_validate({**step, "resources": {"gpu": 1}}), Device())
+    assert IN_FLIGHT.wanted == 2 * 4, "the engine always has rows that wait"
+
+    def compute() -> Any:
+        IN_FLIGHT.begin(4)
+        with IN_FLIGHT.batch(4):
+            return transform(pa.table({"text": ["hold", "a", "b", None]}))
+
+    with ThreadPoolExecutor(1) as threads:
+        with IN_FLIGHT._changed:
+            batch = threads.submit(compute)
+            assert IN_FLIGHT._changed.wait_for(lambda: IN_FLIGHT.rows == 1, 30)
+        (tmp_path / "release").touch()
+        assert as_result(batch.result(60)).table["answer"].to_pylist() == ["dloh", "a", "b", None]
 
 
 def test_invalid_parameters_end_the_job_before_the_engine_loads(
@@ -308,7 +460,7 @@ def test_runtimes_of_a_process_share_one_engine(
     class Loaded:
         """Is loaded until the second thread waits for the lock, or loads an engine, too."""
 
-        def __init__(self, _: VllmModel) -> None:
+        def __init__(self, *_: object) -> None:
             (goes_on if begun.is_set() else begun).set()
             assert goes_on.wait(60)
 

@@ -45,7 +45,6 @@ def full_model() -> Document:
         loraPath="s3://models/adapters/",
         loraAdapters=["poem", "ode"],
         adapter="style",
-        maxConcurrentBatches=4,
     )
 
 

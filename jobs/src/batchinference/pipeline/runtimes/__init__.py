@@ -214,8 +214,12 @@ def _check_library(model: Model) -> None:
 def load_runtime(model: Model, device: Device) -> Runtime:
     """Return a model, loaded and ready on a device. Raises ModelLoad if its library is missing."""
     _check_library(model)
-    runtime = getattr(_module_of(model), RUNTIMES[model.runtime].name)
-    return cast(Runtime, runtime(model, device))
+    make = getattr(_module_of(model), RUNTIMES[model.runtime].name)
+    if (schema := getattr(model, "answer_schema", None)) is None:
+        return cast(Runtime, make(model, device))
+    from batchinference.pipeline.runtimes.structured_answers import StructuredRuntime
+
+    return cast(Runtime, StructuredRuntime(model, schema, lambda asked: make(asked, device)))
 
 
 def _module_of(model: Model) -> ModuleType:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
 from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
@@ -21,6 +21,7 @@ from batchinference.pipeline.runtimes.prompts import (
     text_of,
 )
 from batchinference.spec.models import HttpModel
+from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.models.http import PATHS
 from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.warnings import WarningName
@@ -52,6 +53,7 @@ class OpenAi:
         self._model = model
         self._path = _RESULTS[model.api]
         self._size: int | None = None
+        self._constraint = _response_format(model.answer_schema)
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
@@ -62,7 +64,7 @@ class OpenAi:
             content = {"prompt": text_of(model, row)}
         else:
             content = {"input": text_of(model, row)}
-        return {"model": model.name, **content, **model.sampling}
+        return {"model": model.name, **content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
         """Return the answer in a response. Raises RequestFailed if it has none, and BadAnswer if a
@@ -80,7 +82,8 @@ class OpenAi:
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
         if isinstance(answer, Answer):
-            return result_of(self._model, answer)
+            return result_of(self._model, row, answer)
+        count_tokens(row, read=answer.tokens)
         if answer.is_cut:
             warn(WarningName.TEXT_CUT, row=row)
         return answer.value
@@ -112,6 +115,14 @@ class OpenAi:
                 "Divide the texts with a step chunk, or set the model's field tooLong to truncate"
             )
         return True
+
+
+def _response_format(schema: AnswerSchema | None) -> dict[str, Any]:
+    """Return the field of a request that lets the endpoint generate only JSON that fits."""
+    if schema is None:
+        return {}
+    named = {"name": "answer", "strict": True, "schema": schema.document}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
 class Json:

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from batchinference.credentials import add_secrets
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.json_texts import as_text
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for, url_of
 from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
@@ -206,36 +207,41 @@ class HttpRuntime:
 
     def __init__(self, model: HttpModel, device: Device) -> None:
         self._model, self._shared = model, _shared(model)
+        IN_FLIGHT.wanted = model.concurrency
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
         """Return one result per row, with an exception in place of the result of a failed row.
 
         Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
         """
-        answers: list[Any] = self._shared.run(self._ask_all(list(rows_of(inputs))))
+        rows = list(rows_of(inputs))
+        answers: list[Any] = self._shared.run(self._ask_all(rows, IN_FLIGHT.asks(len(rows))))
         result = self._shared.adapter.result
         return [
             answer if isinstance(answer, Exception) else result(row, answer)
             for row, answer in enumerate(answers)
         ]
 
-    async def _ask_all(self, rows: list[dict[str, Any]]) -> list[Any]:
+    async def _ask_all(self, rows: list[dict[str, Any]], answered: Callable[[], None]) -> list[Any]:
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._ask(row)) for row in rows]
+                tasks = [group.create_task(self._ask(row, answered)) for row in rows]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _ask(self, row: Mapping[str, Any]) -> Any:
+    async def _ask(self, row: Mapping[str, Any], answered: Callable[[], None]) -> Any:
         try:
             body, url = dumped(self._shared.adapter.request(row)), url_of(self._model, row)
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
+            answered()
             return error
         try:
             return await self._shared.endpoint.ask(body, url)
         except RequestFailed as error:
             return error
+        finally:
+            answered()
 
 
 def checks(model: HttpModel) -> None:

@@ -109,9 +109,9 @@ HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(
 
 _TYPES: dict[str, ColumnType] = {
     **{"text": "string", "number": "float64", "integer": "int64", "boolean": "bool"},
-    **{"chat": "string", "completions": "string", "embeddings": ["float32"]},
+    "embeddings": ["float32"],
 }
-"""The types of outputs, by `result_type` for the api `json`, otherwise by api."""
+"""The types of outputs that are no answers: by `result_type` for the api `json`, or by api."""
 
 
 class HttpModel(RequestModel):
@@ -195,7 +195,9 @@ class HttpModel(RequestModel):
     def output_type(self) -> ColumnType | None:
         if self.request is not None:
             return "string"
-        return _TYPES.get(self.result_type if self.api == "json" else self.api)
+        if self.generates:
+            return self.answer_type
+        return _TYPES[self.result_type if self.api == "json" else self.api]
 
     @property
     def generates(self) -> bool:
@@ -219,12 +221,6 @@ class HttpModel(RequestModel):
         soon."""
         return 16
 
-    @property
-    def concurrent_batches(self) -> int:
-        """Return as many batches as requests, so that each request has a row even if every batch
-        waits for its last row."""
-        return self.concurrency
-
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise PydanticCustomError if the step requests devices."""
         if resources.gpu or resources.custom:
@@ -240,6 +236,7 @@ class HttpModel(RequestModel):
         if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
             raise _key_error()
         self.check_details()
+        self.check_answers(self.sampling)
         self._check_inputs()
         if self.api == "json":
             self._check_body()

@@ -124,7 +124,8 @@ class VllmModel(RequestModel):
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
-    `enable_prefix_caching` or `limit_mm_per_prompt`."""
+    `enable_prefix_caching` or `limit_mm_per_prompt`. A replica has twice as many prompts in memory,
+    with their images, as `max_num_seqs` (256, or 1024 on GPUs with much memory)."""
     parallelism: Parallelism = Parallelism()
     """How the model is distributed over several GPUs."""
     lora_path: Source | None = None
@@ -135,11 +136,6 @@ class VllmModel(RequestModel):
     adapters of the Hub, because rows must not choose what is downloaded."""
     adapter: ColumnName | None = None
     """The input with the name of the LoRA adapter of each row. Null for the base model."""
-    max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent batches of a replica. Together they should have more rows than
-    `max_num_seqs`, the maximum number of concurrent sequences of the engine (256, or 1024 on GPUs
-    with much memory), because a batch waits for its slowest row. The prompts of all these rows,
-    with their images, are in memory."""
 
     @property
     def output_type(self) -> ColumnType:
@@ -147,7 +143,7 @@ class VllmModel(RequestModel):
             return "string"
         label: ColumnType = {"label": "string", "score": "float32"}
         types: dict[str, ColumnType] = {
-            "generate": ["string"] if self.has_several_texts else "string",
+            "generate": self.answer_type,
             "embed": ["float32"],
             "classify": [label] if self.top_k else label,
             "score": "float32",
@@ -207,10 +203,6 @@ class VllmModel(RequestModel):
         return self.parallelism.pipeline
 
     @property
-    def concurrent_batches(self) -> int:
-        return self.max_concurrent_batches
-
-    @property
     def other_locations(self) -> list[str]:
         """Return the location of the LoRA adapters, unless they are from the Hub."""
         return [] if self.lora_path is None else [self.lora_path]
@@ -266,6 +258,7 @@ class VllmModel(RequestModel):
         if self.top_k is not None and self.task != "classify":
             raise _error(_TOP_K)
         self.check_details()
+        self.check_answers(self.sampling)
         if self.details is None and self.sampling.get("logprobs") is not None:
             raise _error(
                 "sampling.logprobs: the output is a text, and the log probabilities would be lost. "

@@ -75,7 +75,7 @@ class RequestRuntime:
                 raise ValueError(f"requestUrl: the task {self._model.task} does not serve {path}")
             return path, dumped(self._checked(path, body_of(self._model, row)))
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
-            return row_error(error)
+            return row_error(error, self._engine.log)
 
     def _checked(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return a body with only the fields that rows may set, and with images as data URIs."""

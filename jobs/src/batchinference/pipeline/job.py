@@ -35,11 +35,13 @@ from batchinference.pipeline.execution.crash_notes import (
 )
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
+from batchinference.pipeline.gate import checked, run_of_sample
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
+from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
@@ -139,9 +141,10 @@ class JobRun:
         Incomplete if rows are missing after the last pass."""
         passes = Passes()
         while True:
-            executor = Executor(self.job.spec, plan, run)
+            executor = Executor(self.job.spec, plan, run_of_sample(self.job.spec.gate, run))
             with keep_heartbeat(run.attempt.heartbeat):
-                end = self._run_attempt(run, executor)
+                end = checked(self.job.spec, run, self._run_attempt(run, executor))
+                self._reports.gate = end.snapshot.gate
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
@@ -158,7 +161,7 @@ class JobRun:
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
-        if run.missing != {}:
+        if executor.has_rows:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
@@ -211,6 +214,8 @@ class JobRun:
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
+        if write.id_column is not None:
+            write_error_file(attempt.layout, write.id_column, snapshot.entries, run.first_file)
         attempt.complete(snapshot, report)
         if attempt.layout.is_replacement:
             # its stored report is final, even if replacing the old output fails

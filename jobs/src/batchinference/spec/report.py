@@ -98,6 +98,10 @@ class StepTimes(SpecModel):
     no time."""
     rows_per_second: float
     """Rows per second and process."""
+    reused: int | None = None
+    """Number of rows that have the result of an equal row (`dedupe`). Absent if there are none."""
+    cached: int | None = None
+    """Number of rows that have a result from the `cache`. Absent if there are none."""
 
     @property
     def occupancy(self) -> dict[str, float]:

@@ -139,6 +139,13 @@ class WarningName(StrEnum):
         "row",
         "seconds",
     )
+    ANSWER_REPAIRED = (
+        "AnswerRepaired",
+        "answers did not fit the schema, and the model was asked again",
+        "Describe the fields in the prompt or the schema, or use a larger model",
+        "row",
+        "requests",
+    )
     NULL_INPUT = (
         "NullInput",
         "the input of a model was null, so its output is null",
@@ -148,6 +155,11 @@ class WarningName(StrEnum):
         "EmptyInput",
         "the input of a model was empty, so its output is null",
         "Filter these rows, or set the model's field emptyInput to fail or compute",
+    )
+    SKIPPED = (
+        "Skipped",
+        "the condition of a step was not true, so the step has passed rows on unchanged",
+        "Nothing, if the field when of the step is as intended",
     )
     NON_FINITE = (
         "NonFinite",

@@ -170,6 +170,9 @@ class _NoteFields:
     wait_seconds: _Amount = 0
     blocked_seconds: _Amount = 0
     load_seconds: _Amount = 0
+    reused: Natural = 0
+    cached: Natural = 0
+    cache_errors: Natural = 0
 
 
 _NOTE = TypeAdapter(_NoteFields)

@@ -192,7 +192,7 @@ class TestTexts:
         spec = model(models, inputs=inputs, sampling=sampling, details="about")
         found = engine.rows(spec, text=[*"abcd"], limit=[2, 5, None, -1])
         counts = [row["about"]["completion_tokens"] for row in found[:3]]
-        assert counts == [2, 5, 16]
+        assert counts == [2, 5, ENGINE["max_model_len"] - found[2]["about"]["prompt_tokens"]]
         assert "max_tokens must be at least 1, got -1" in found[3]["error"]
 
 

@@ -118,9 +118,10 @@ class VllmModel(RequestModel):
     chat_template_args: Arguments = {}
     """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
-    """The SamplingParams of vLLM, such as `max_tokens` (16 by default), `temperature`, `top_p`,
-    `seed`, `stop`, `n` or `structured_outputs`. A number may be a value of the row, such as
-    `max_tokens: "{limit}"` with an input `limit`; if it is null, the default of vLLM applies.
+    """The SamplingParams of vLLM, such as `max_tokens` (by default, the rest of the context of the
+    model), `temperature`, `top_p`, `seed`, `stop`, `n` or `structured_outputs`. A number may be a
+    value of the row, such as `max_tokens: "{limit}"` with an input `limit`; if it is null, the
+    default applies.
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,

@@ -107,9 +107,6 @@ class Transform:
         """Return notes for the report about the batches since the last notes, as JSON."""
         return ()
 
-    def flush(self) -> None:
-        """Store what the step has kept back, because the process may end soon."""
-
     @classmethod
     def check(cls, step: str, settings: Any) -> None:
         """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
@@ -158,8 +155,8 @@ def check_step(step: Step) -> None:
 def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
     transform = class_of(step).load(step.name, getattr(step, step.kind), device)
-    if not (step.dedupe or step.cache):
+    if step.model is None or not (step.dedupe or step.cache):
         return transform
-    from batchinference.pipeline.steps.reuse import with_reuse
+    from batchinference.pipeline.steps.reuse import Reuse
 
-    return with_reuse(step, transform, device)
+    return Reuse(step, step.model, transform, device)

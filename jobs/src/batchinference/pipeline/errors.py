@@ -122,6 +122,12 @@ class TooManyErrors(JobFailure):
     reason = "TooManyErrors"
 
 
+class LimitExceeded(JobFailure):
+    """The job has used what `cluster.limits` allows."""
+
+    reason = "LimitExceeded"
+
+
 class Interrupted(JobFailure):
     """The job was asked to stop."""
 

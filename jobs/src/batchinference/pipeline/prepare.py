@@ -50,7 +50,6 @@ from batchinference.plan.columns import check_columns
 from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles
-from batchinference.spec.write import WriteNumbered
 
 
 @dataclass(frozen=True)
@@ -221,6 +220,6 @@ def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | Non
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
     """Return the number of input files of earlier appends, from which row numbers continue."""
-    if not (isinstance(spec.write, WriteNumbered) and spec.write.row_number):
+    if spec.write.number_column is None:
         return 0
     return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)

@@ -96,7 +96,8 @@ _MEANINGS = {
     Cause.INTERRUPTED: "the driver was stopped, but not by the operator",
     Cause.APPLICATION: "a step raised an error that no row caused",
     Cause.DEADLINE_EXCEEDED: "`deadlines.pending`, `active` or `total` has passed",
-    Cause.LIMIT_EXCEEDED: "the job has used the device hours that `cluster.limits` allows",
+    Cause.LIMIT_EXCEEDED: "the job has used the device hours or tokens that `cluster.limits` "
+    "allows",
     Cause.RAY_JOB_DELETED: "a user deleted the RayJob",
 }
 _REMEDIES = {
@@ -108,8 +109,8 @@ _REMEDIES = {
     "or in `cluster.workers.memory` for all other steps. Or let each new attempt request more with "
     "`retry.outOfMemory`. A smaller `batchSize` also reduces the memory of a pod.",
     Cause.OUT_OF_DISK: "If the message names the output, free space there. On a cluster, request "
-    "enough disk space for the downloaded models in `cluster.ephemeralStorage`, so that pods run "
-    "on nodes that have it.",
+    "disk space for the model of a step in its `resources.ephemeralStorage`, and for logs and "
+    "spilled objects in `cluster.ephemeralStorage`, so that pods run on nodes that have it.",
     Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
     "failed rows in `errors`: the job then searches for the row, and the row becomes a failed row.",
@@ -157,8 +158,9 @@ _REMEDIES = {
     "`cluster.env`, run the job again: it resumes.",
     Cause.DEADLINE_EXCEEDED: "Increase the deadline that the message names, or give the job more "
     "resources. Then run the job again: it resumes.",
-    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.deviceHours` in the file. If the platform's "
-    "defaults set a lower limit, ask the platform team. Then run the job again: it resumes.",
+    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.deviceHours` or `tokens` in the file. If the "
+    "platform's defaults set a lower limit, ask the platform team. Then run the job again: it "
+    "resumes.",
     Cause.RAY_JOB_DELETED: "Run the job again: it resumes. To stop a job for a while, suspend it "
     "instead of deleting its RayJob.",
 }

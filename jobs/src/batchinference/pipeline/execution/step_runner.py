@@ -63,6 +63,7 @@ from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.reserved import NODE_VARIABLE
 from batchinference.spec.steps import Step
 
@@ -81,7 +82,7 @@ class ErrorHandling:
     `values`, the failed row keeps its values. `failing` are the names of the warnings that make
     their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if there is
     one: a batch with more of them is not computed to its end. The values of `secrets` are masked in
-    each process that handles errors.
+    each process that handles errors. A failed row always keeps the value of the column `key`.
     """
 
     tolerant: bool
@@ -90,6 +91,7 @@ class ErrorHandling:
     failing: Collection[str] = ()
     max_rows: int | None = None
     secrets: SecretVariables = NO_SECRETS
+    key: str | None = None
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return the failed row. `row` is the input of the step. Raises JobFailure if no failed
@@ -101,7 +103,8 @@ class ErrorHandling:
                 f"step '{step}' failed on row {number} of {path}: {describe(error)}"
             ) from error
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
-        values = values_as_json(row) if self.values else None
+        kept = row if self.values else row.select([n for n in row.column_names if n == self.key])
+        values = values_as_json(kept, self.key) if kept.num_columns else None
         columns = [row_id], [step], [describe(error)], [shown("".join(lines))], [values]
         return pa.table(list(columns), schema=ERRORS)
 
@@ -524,4 +527,5 @@ def _try(
             raise
         return error, []
     failed = result.failed if isinstance(result, TransformResult) else {}
-    return result, [warning for warning in warnings if warning.row not in failed]
+    # the tokens of a failed row were used
+    return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]

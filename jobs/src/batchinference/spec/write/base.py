@@ -22,6 +22,9 @@ class WriteModel(SpecModel):
     READ_IN_PARTS: ClassVar[bool] = False
     """Whether the first rows of a file can be read without the others."""
 
+    MERGES_FILES: ClassVar[bool] = False
+    """Whether small files of the output are merged."""
+
     format: str
     """The format of the output."""
     path: Uri
@@ -34,6 +37,17 @@ class WriteModel(SpecModel):
 
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output and of the error records."""
+
+    @property
+    def number_column(self) -> str | None:
+        """Return the first column of the files if it is the number of the input row."""
+        return None
+
+    @property
+    def id_column(self) -> str | None:
+        """Return the column whose value names the failed rows in an error file; None if the format
+        has no error file."""
+        return None
 
     @property
     def connection(self) -> str:

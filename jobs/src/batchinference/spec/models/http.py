@@ -24,6 +24,7 @@ from batchinference.spec.models.prompts import (
     check_body,
     check_prompt,
     check_template,
+    columns_of_prompt,
 )
 from batchinference.spec.models.sampling import check_http
 from batchinference.spec.quantities import Quantity
@@ -208,6 +209,10 @@ class HttpModel(GeneratingModel):
     @property
     def needs_finite(self) -> bool:
         return self.api == "embeddings"
+
+    @property
+    def prefix_columns(self) -> tuple[str, ...]:
+        return columns_of_prompt(self) if self.generates else ()
 
     @property
     def default_batch_size(self) -> int:

@@ -28,8 +28,10 @@ def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
     always stay."""
     names = [name for name in columns if name in block.column_names]
     found = [text for name in names if (text := _texts(block.column(name))) is not None]
-    ids = block.column(ID).drop_null() if found else []
-    if not found or len(pc.unique(ids)) < len(ids):
+    if not found or ID not in block.column_names:
+        return None
+    ids = block.column(ID).drop_null()
+    if len(pc.unique(ids)) < len(ids):
         return None
     texts = pc.binary_join_element_wise(*found, _SEPARATOR).combine_chunks()
     first, last = pc.min_max(texts).as_py().values()

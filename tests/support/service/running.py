@@ -57,10 +57,10 @@ class Running:
         return [str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file()]
 
 
-def write_keys(directory: Path) -> Keys:
-    """Write the hashes of the keys as Kubernetes mounts a Secret."""
+def write_keys(directory: Path, keys: dict[str, str]) -> Keys:
+    """Write the hashes of keys by namespace as Kubernetes mounts a Secret."""
     directory.mkdir(exist_ok=True)
-    for namespace, key in KEYS.items():
+    for namespace, key in keys.items():
         hashed = hashlib.sha256(key.encode()).hexdigest()
         (directory / f"{namespace}.first").write_text(hashed + "\n")
     return Keys(directory)
@@ -72,7 +72,7 @@ async def running(directory: Path, cluster: FakeCluster, **settings: Any) -> Asy
     config = ServiceConfig(**{"path": str(directory / "store"), "models": MODELS, **settings})
     async with TestServer(cluster.application(), host="127.0.0.1") as api:
         kubernetes = Kubernetes(str(api.make_url("")).rstrip("/"), lambda: "token-of-the-pod\n")
-        service = Service(config, write_keys(directory / "keys"), kubernetes)
+        service = Service(config, write_keys(directory / "keys", KEYS), kubernetes)
         async with TestServer(service.application(), host="127.0.0.1") as server:
             url = str(server.make_url("")).rstrip("/")
             found = Running(url, cluster, directory / "store")

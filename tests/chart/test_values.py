@@ -46,7 +46,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
         f"policy.{name}": ([f"m-{name}/"], f"m-{name}/")
         for name in (
             *("volumes", "images", "serviceAccounts", "priorityClasses", "queuePriorityClasses"),
-            *("runtimeClasses", "tolerations", "annotations"),
+            *("queues", "runtimeClasses", "schedulers", "tolerations", "labels", "annotations"),
         )
     },
     "policy.maxPriority": (86, "maxPriority: 86"),

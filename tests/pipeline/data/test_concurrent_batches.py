@@ -15,14 +15,18 @@ from batchinference.pipeline.errors import EngineDied, JobFailure
 from batchinference.pipeline.execution import concurrent_batches, dataset
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.concurrent_batches import (
+    MAX_CALLS,
+    MIN_CALLS,
     ConcurrentBatches,
     concurrency_of_actors,
     concurrent_or_single,
 )
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.rows_in_flight import RowsInFlight
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
+from support.documents.minimal import python_step
 from support.documents.parsed import steps_of
 from support.documents.vllm_models import vllm_step
 from support.outputs.batches import good
@@ -38,11 +42,20 @@ def numbers(tables: Iterator[pa.Table]) -> list[int]:
     return [number for table in tables for number in table["n"].to_pylist()]
 
 
+@pytest.fixture(autouse=True)
+def in_flight(monkeypatch: pytest.MonkeyPatch) -> RowsInFlight:
+    counted = RowsInFlight()
+    monkeypatch.setattr(concurrent_batches, "IN_FLIGHT", counted)
+    return counted
+
+
 def concurrent(
-    make: Callable[[], Any], rows: int, at_once: int, stopping: threading.Event | None = None
+    make: Callable[[], Any], rows: int, wanted: int, stopping: threading.Event | None = None
 ) -> ConcurrentBatches:
-    step = vllm_step(maxConcurrentBatches=at_once) | {"batchSize": rows}
-    (stage,) = stages_of(steps_of(step))
+    """Return what computes batches of some rows, as long as fewer rows than wanted are in
+    flight."""
+    (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": rows}))
+    concurrent_batches.IN_FLIGHT.wanted = wanted
     return ConcurrentBatches(stage, make, stopping or threading.Event())
 
 
@@ -58,7 +71,7 @@ def each(compute: Callable[[pa.Table], Any]) -> Callable[[], Any]:
 
 def test_batches_of_one_block_are_computed_at_the_same_time() -> None:
     together = threading.Barrier(3)
-    run = concurrent(each(lambda _: together.wait(SECONDS)), rows=2, at_once=3)
+    run = concurrent(each(lambda _: together.wait(SECONDS)), rows=2, wanted=5)
     assert numbers(run(block(1, 2, 3, 4, 5))) == [1, 2, 3, 4, 5]
 
 
@@ -69,7 +82,7 @@ def test_next_block_is_computed_while_one_batch_is_slow() -> None:
         if batch["n"][0].as_py() == 1:
             slow_ends.wait(SECONDS)
 
-    run = concurrent(each(compute), rows=1, at_once=2)
+    run = concurrent(each(compute), rows=1, wanted=2)
     with ThreadPoolExecutor() as calls:
         slow = calls.submit(lambda: numbers(run(block(1))))
         assert numbers(run(block(2, 3, 4))) == [2, 3, 4]
@@ -94,7 +107,7 @@ def test_threads_have_their_own_steps_which_later_batches_use_again() -> None:
         made.append(run)
         return run
 
-    run = concurrent(make, rows=1, at_once=2)
+    run = concurrent(make, rows=1, wanted=2)
     assert made == []
     assert numbers(run(block(*range(8)))) == list(range(8))
     assert len(made) == 2
@@ -108,7 +121,7 @@ def test_failure_ends_the_call_without_the_other_batches() -> None:
         if computed == [1]:
             raise JobFailure("no")
 
-    run = concurrent(each(compute), rows=1, at_once=1)
+    run = concurrent(each(compute), rows=1, wanted=1)
     with pytest.raises(JobFailure, match="no"):
         numbers(run(block(*range(1, 100))))
     assert len(computed) < 99
@@ -122,7 +135,7 @@ def test_long_call_passes_on_what_is_done(monkeypatch: pytest.MonkeyPatch) -> No
         if batch["n"][0].as_py() == 2:
             assert first_is_taken.wait(SECONDS)
 
-    parts = concurrent(each(compute), rows=1, at_once=2)(block(1, 2, 3, 4))
+    parts = concurrent(each(compute), rows=1, wanted=2)(block(1, 2, 3, 4))
     found = []
     while len(found) < 3:
         found += numbers(iter([next(parts)]))
@@ -141,7 +154,7 @@ def test_stop_does_not_wait_for_slow_batches(monkeypatch: pytest.MonkeyPatch) ->
         if batch["n"][0].as_py() == 3:
             stopping.set()
 
-    run = concurrent(each(compute), rows=1, at_once=2, stopping=stopping)
+    run = concurrent(each(compute), rows=1, wanted=2, stopping=stopping)
     assert numbers(run(block(1, 2, 3, 4, 5))) == [2, 3]
     ends.set()
 
@@ -153,7 +166,7 @@ def test_stop_leaves_out_batches_that_have_not_begun() -> None:
         if batch["n"][0].as_py() == 3:
             stopping.set()
 
-    run = concurrent(each(compute), rows=1, at_once=1, stopping=stopping)
+    run = concurrent(each(compute), rows=1, wanted=1, stopping=stopping)
     assert numbers(run(block(*range(1, 10)))) == [1, 2, 3]
 
 
@@ -168,23 +181,79 @@ def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     stage_runner = SimpleNamespace(note_occupancy=lambda: None)
     monkeypatch.setattr(Segment, "load", lambda _: [stage_runner])
     monkeypatch.setattr(Segment, "of_block", die)
-    (stage,) = stages_of(steps_of(vllm_step(maxConcurrentBatches=4)))
+    (stage,) = stages_of(steps_of(vllm_step()))
     errors = ErrorHandling(tolerant=True, input=Location("/none"))
     actor = dataset._actor(stage, Segment.of([stage], errors))()
     assert list(actor(encode(good(0, 0, [1])))) == []
     assert codes == [1]
 
 
-def test_calls_of_the_actor_are_as_many_as_its_batches() -> None:
-    (stage,) = stages_of(steps_of(vllm_step(maxConcurrentBatches=4)))
-    assert concurrency_of_actors(stage)["max_concurrent_calls_per_actor"] == 4
-    assert isinstance(
-        concurrent_or_single(stage, each(lambda _: None), threading.Event()), ConcurrentBatches
-    )
+@pytest.mark.parametrize(("blocks", "calls"), [(1, MIN_CALLS), (40, 40), (1000, MAX_CALLS)])
+def test_actor_has_the_blocks_that_it_may_take_in_calls(blocks: int, calls: int) -> None:
+    (stage,) = stages_of(steps_of(vllm_step()))
+    assert concurrency_of_actors(stage, blocks)["max_concurrent_calls_per_actor"] == calls
+    made = concurrent_or_single(stage, each(lambda _: None), threading.Event())
+    assert isinstance(made, ConcurrentBatches)
 
 
 def test_other_actors_compute_one_batch_at_a_time() -> None:
-    (stage,) = stages_of(steps_of(vllm_step(maxConcurrentBatches=1)))
+    (stage,) = stages_of(steps_of(python_step()))
     made = each(lambda _: None)()
     assert concurrent_or_single(stage, lambda: made, threading.Event()) is made
     assert concurrency_of_actors(stage) == {}
+
+
+def test_slow_row_of_a_batch_keeps_no_rows_of_later_batches_away(in_flight: RowsInFlight) -> None:
+    slow, slow_ends = threading.Semaphore(0), threading.Event()
+
+    def compute(batch: pa.Table) -> None:
+        answer = in_flight.asks(batch.num_rows)
+        for _ in range(batch.num_rows - 1):
+            answer()
+        slow.release()
+        assert slow_ends.wait(SECONDS)
+
+    run = concurrent(each(compute), rows=4, wanted=5)
+    with ThreadPoolExecutor() as calls:
+        done = calls.submit(lambda: numbers(run(block(*range(100)))))
+        assert all(slow.acquire(timeout=SECONDS) for _ in range(5)), "each row is of another batch"
+        slow_ends.set()
+        assert done.result(SECONDS) == list(range(100))
+
+
+def test_no_batch_begins_while_enough_rows_are_in_flight(in_flight: RowsInFlight) -> None:
+    ends, begun, most = threading.Event(), threading.Semaphore(0), list[int]()
+
+    def compute(_: pa.Table) -> None:
+        most.append(in_flight.rows)
+        begun.release()
+        assert ends.wait(SECONDS)
+
+    run = concurrent(each(compute), rows=4, wanted=5)
+    with ThreadPoolExecutor() as calls:
+        done = calls.submit(lambda: numbers(run(block(*range(100)))))
+        assert all(begun.acquire(timeout=SECONDS) for _ in range(2))
+        ends.set()
+        assert done.result(SECONDS) == list(range(100))
+    assert max(most) == 8
+
+
+def test_rows_without_an_answer_are_counted() -> None:
+    counted = RowsInFlight()
+    counted.begin(4)
+    with counted.batch(4):
+        answer = counted.asks(3)
+        assert counted.rows == 3, "a row that needs no answer is not in flight"
+        answer()
+        assert counted.rows == 2
+        again = counted.asks(3)
+        again()
+        again()
+        again()
+        assert counted.rows == 0, "a row that is asked twice ends once"
+    counted.begin(2)
+    with counted.batch(2):
+        assert counted.rows == 2
+    assert counted.rows == 0
+    counted.asks(5)()
+    assert counted.rows == 0, "rows that are computed without batches are not counted"

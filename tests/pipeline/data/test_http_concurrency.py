@@ -319,6 +319,4 @@ def answers(url: str, rows: int) -> list[str]:
 
     run = concurrent_or_single(stage, make, Event())
     block = pa.table({"text": [str(row) for row in range(rows)]})
-    size = rows if stage.concurrent_batches > 1 else stage.batch_size or rows
-    parts = (run(block.slice(start, size)) for start in range(0, rows, size))
-    return [text for part in parts for table in part for text in table["answer"].to_pylist()]
+    return [text for table in run(block) for text in table["answer"].to_pylist()]

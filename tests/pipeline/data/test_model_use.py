@@ -16,7 +16,11 @@ import pytest
 import torch
 
 from batchinference.pipeline.execution.block_codec import decode, encode
-from batchinference.pipeline.execution.concurrent_batches import concurrency_of_actors
+from batchinference.pipeline.execution.concurrent_batches import (
+    MIN_CALLS,
+    MODEL_CALLS,
+    concurrency_of_actors,
+)
 from batchinference.pipeline.execution.dataset import BlockCalls
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
@@ -24,7 +28,7 @@ from batchinference.pipeline.model_use import TURNS, Occupancy, Turns, computing
 from batchinference.pipeline.runtimes.device import to_device
 from batchinference.pipeline.steps import model as model_steps
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan.stages import MODEL_CALLS, stages_of
+from batchinference.plan.stages import stages_of
 from support.documents.minimal import model_step, python_step
 from support.documents.parsed import steps_of
 from support.documents.vllm_models import vllm_step
@@ -164,7 +168,7 @@ def test_model_outside_of_a_step_computes_without_turns() -> None:
         (STEP, MODEL_CALLS),
         (model_step(), MODEL_CALLS),
         (python_step(), 1),
-        (vllm_step(maxConcurrentBatches=5), 5),
+        (vllm_step(), MIN_CALLS),
     ],
     ids=["model", "text model", "code of the user", "vLLM"],
 )

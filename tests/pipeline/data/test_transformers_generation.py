@@ -14,7 +14,9 @@ import transformers
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
+from batchinference.pipeline.runtimes.transformers.prompts import TextPrompts
 from plugins.messages import Messages
 from support.inputs.photographs import photograph
 from support.models.run_transformers import column, loaded, run
@@ -77,11 +79,11 @@ def test_prompt_and_answer_must_fit_into_the_model(
 
 
 def prompts(source: str, columns: dict[str, list[Any]], **fields: Any) -> tuple[list[str], Any]:
-    """Return the prompts that reach the model, and the warnings about their rows."""
+    """Return the prompts that reach the model, and the warnings about those that are cut."""
     runtime = loaded("text-generation", source, list(columns), **{"sampling": GREEDY, **fields})
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     asked = [key for batch in runtime._prompts(rows) for key in batch.keys]
-    return asked, run_with_warnings(runtime, columns)[1]
+    return asked, [one for one in run_with_warnings(runtime, columns)[1] if one[1] == "TextCut"]
 
 
 NUMBERS = "".join(str(number % 10) for number in range(600))
@@ -267,6 +269,29 @@ def test_details_of_texts(tiny: Tiny, name: str) -> None:
     pad = sampling.config.pad_token_id = 0
     ended = [sampling.end_of(tokens) for tokens in ([9, 9, end, pad], [9, 9, pad])]
     assert ended == [(3, "stop"), (2, "length")]
+
+
+@pytest.mark.parametrize("name", ["text_model", "chat_model"])
+def test_invalid_answer_is_sent_back_in_the_prompt(
+    tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    encode = TextPrompts._text
+
+    def noted(*args: Any, **options: Any) -> str:
+        given.append(encode(*args, **options))
+        return given[-1]
+
+    monkeypatch.setattr(TextPrompts, "_text", noted)
+    fields = {"schema": {"jsonSchema": {"type": "integer"}}, "repair": 1, "prompt": "say {text}"}
+    runtime = loaded("text-generation", tiny(name), ["text"], sampling=GREEDY, **fields)
+    (error,) = runtime({"text": column(["a"])})
+    assert isinstance(error, InvalidAnswer)
+    (answer,) = generated(tiny(name), ["a"], prompt="say {text}")
+    first, second = given[:2]
+    assert first == ("<bos>[user]say a[assistant]" if name == "chat_model" else "say a")
+    sent_back = f"{first}{answer}[user]" if name == "chat_model" else f"{first}\n\n{answer}\n\n"
+    assert second.startswith(f"{sent_back}This answer is invalid: out: ")
 
 
 def test_several_sequences_per_row(tiny: Tiny) -> None:

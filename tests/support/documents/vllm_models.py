@@ -45,7 +45,17 @@ def full_model() -> Document:
         loraPath="s3://models/adapters/",
         loraAdapters=["poem", "ode"],
         adapter="style",
-        maxConcurrentBatches=4,
+    )
+
+
+def full_requests() -> Document:
+    """Return a model whose rows are requests, with every field for them."""
+    return vllm(
+        inputs={"body": "text", "url": "url"},
+        request="body",
+        requestUrl="url",
+        sampling={},
+        toolCallParser="hermes",
     )
 
 

@@ -92,7 +92,7 @@ def test_vllm_model_is_accepted(model: Document) -> None:
         {"source": "s3://models/llama", "revision": "main"},
         {"engine": {"model": "b"}},
         {"parallelism": {"data": 2}},
-        {"maxConcurrentBatches": 0},
+        {"maxConcurrentBatches": 16},
     ],
     ids=short,
 )

@@ -18,7 +18,7 @@ from rich.progress import (
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import byte_size, in_one_line, named_lines, without_controls
+from batchinference.text import byte_size, counted, in_one_line, named_lines, without_controls
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
@@ -142,6 +142,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         shown += f", {counts.failed} failed" if counts.failed else ""
         shown += f", {counts.filtered} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
+    lines += [("tokens", report.tokens_text)] if report.tokens_text else []
     if report.output_bytes is not None:
         lines.append(("size", byte_size(report.output_bytes)))
     lines += named_lines("warnings", report.warnings)
@@ -151,6 +152,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         steps = report.steps.items()
         times = [f"{in_one_line(name)} {one.rows_per_second:.1f} rows/s" for name, one in steps]
         lines.append(("steps", ", ".join(times) + " in each process"))
+        lines += _reuse(report)
         shares = [(name, one.occupancy) for name, one in steps if one.occupancy]
         lines += [("replicas", f"{in_one_line(name)} {_percents(of)}") for name, of in shares]
     if report.retries:
@@ -163,6 +165,15 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     if report.errors:
         lines.append(("errors", report.errors))
     return lines
+
+
+def _reuse(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the numbers of rows that were not computed, by step."""
+    for label in ("reused", "cached"):
+        rows = {name: getattr(times, label) for name, times in report.steps.items()}
+        texts = [f"{in_one_line(name)} {counted(rows[name], 'row')}" for name in rows if rows[name]]
+        if texts:
+            yield label, ", ".join(texts)
 
 
 def _result(report: Report, *, resumes: bool) -> str:

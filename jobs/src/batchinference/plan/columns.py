@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.expression import names_compared_in, written
+from batchinference.spec.gate import parse_expectation
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.reserved import OWN_PREFIX
@@ -31,6 +32,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
         yield from _check_write(spec.write, columns)
+        yield from _check_gate(spec, columns)
     yield from _check_partitions(spec)
 
 
@@ -86,6 +88,18 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
     if chosen and partition_columns.issuperset(chosen):
         message = "every column becomes a directory: nothing is left to write"
         yield Problem("spec.write.partitionBy", message)
+
+
+def _check_gate(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the columns that the gate reads, and that files of the output do not have."""
+    written = spec.write.columns_needed or columns
+    if spec.gate is None or written is None:
+        return
+    directories = spec.write.column_fields.get("partitionBy", ())
+    in_files = [name for name in written if name not in directories]
+    for column in sorted(parse_expectation(spec.gate.expect).columns - set(in_files)):
+        message = _unknown_column(f"it reads column '{column}' of the output", column, in_files)
+        yield Problem("spec.gate.expect", message)
 
 
 def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:

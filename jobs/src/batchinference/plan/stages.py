@@ -27,8 +27,6 @@ TASK_CPUS = 1.0
 WRITE_CPUS = 0.25
 """CPUs of a write task, which mostly waits for storage. With a whole CPU, it might not start until
 all reading is done, and rows are not safe until they are written."""
-MODEL_CALLS = 3
-"""Calls of a replica with a model at the same time."""
 Custom = tuple[tuple[str, int], ...]
 """Custom resources: pairs of Ray's resource name and number of units."""
 
@@ -72,16 +70,14 @@ class Stage:
         return self.model.padded_texts if self.model else ()
 
     @property
-    def concurrent_batches(self) -> int:
-        """The number of batches that a replica computes at the same time."""
-        return self.model.concurrent_batches if self.model else 1
+    def takes_rows(self) -> bool:
+        """Whether an engine or an endpoint computes the rows of several batches together."""
+        return self.model is not None and not self.model.IN_PROCESS
 
     @property
-    def concurrent_calls(self) -> int:
-        """The number of calls of a replica at the same time. A model computes the batch of one of
-        them, while another one prepares its batch, and another one passes on its results."""
-        is_local = self.model is not None and self.model.IN_PROCESS
-        return MODEL_CALLS if is_local else self.concurrent_batches
+    def skips_rows(self) -> bool:
+        """Whether its first step computes only some of the rows."""
+        return bool(self.steps) and self.steps[0].when is not None
 
     @property
     def needs_pool(self) -> bool:
@@ -91,7 +87,7 @@ class Stage:
             return False
         asked = step.resources or Resources()
         own = step.replicas or asked.gpu or asked.memory or asked.custom
-        return bool(own) or (step.model is not None and not step.model.IN_PROCESS)
+        return bool(own) or self.takes_rows
 
 
 def stages_of(steps: list[Step]) -> list[Stage]:

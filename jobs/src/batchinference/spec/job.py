@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, keyed
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.gate import Gate
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.parameters import Parameter
 from batchinference.spec.quantities import Quantity
@@ -32,11 +33,11 @@ MAX_NAME = 40
 
 OPERATOR_FIELDS = ("suspend", "priority", "retry", "deadlines", "ttl", "managedBy")
 """Fields that only the operator reads. The job file of the driver does not contain them."""
-MUTABLE = ("cluster", "suspend", "priority", "retry", "deadlines", "ttl")
+MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl")
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
-MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
+MUTABLE_OF_STEP = ("batchSize", "replicas", "resources", "dedupe", "cache")
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
@@ -100,6 +101,9 @@ class BatchInferenceSpec(SpecModel):
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
     or that repeatedly end their process."""
+    gate: Gate | None = None
+    """A check of the results of the first rows, before the others are computed. It is checked once,
+    and can be changed until then."""
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
     """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
     resume: bool = True
@@ -143,6 +147,13 @@ class BatchInferenceSpec(SpecModel):
                     "step '{name}' needs the paths{fix}",
                     {"name": step.name, "fix": fix},
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_gate(self) -> BatchInferenceSpec:
+        if self.gate is not None and not self.write.STORES_VALUES:
+            message = "gate: the values in files of {format} cannot be read. Write another format"
+            raise PydanticCustomError("gate", message, {"format": self.write.format})
         return self
 
     @model_validator(mode="after")

@@ -165,6 +165,7 @@ _REMOVED = {
     "steps.nearest": "LanceDB or DuckDB on the embeddings, as in docs/outputs.md",
     "steps.repartition": "batchSize of the steps that get the rows",
     "model.padToMultipleOf": "options: {padding: max_length}",
+    "model.maxConcurrentBatches": "engine: {max_num_seqs: NUMBER}",
     "keras": "the runtime onnx, after model.export('model.onnx', format='onnx')",
     "tfrecords": "parquet or webdataset",
     "images": "webdataset with members such as .png, or parquet",

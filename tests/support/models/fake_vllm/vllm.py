@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -80,8 +81,21 @@ class VLLMValidationError(Exception):
     """A request that vLLM refuses."""
 
 
+LAST_WORDS: list[bytes] = []
+"""What the processes of the engine write before it dies."""
+
+
+def write_last_words() -> None:
+    for line in LAST_WORDS:
+        os.write(2, line)
+
+
 class EngineDeadError(Exception):
     """The engine's process has died."""
+
+    def __init__(self) -> None:
+        super().__init__("EngineCore encountered an issue")
+        write_last_words()
 
 
 class Renderer:
@@ -111,12 +125,15 @@ class Renderer:
 
 @dataclass
 class AsyncLLMEngine:
+    errored = False
     arguments: AsyncEngineArgs
     model_config: Any = None
     renderer: Renderer = field(init=False)
+    vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=4))
 
     def __post_init__(self) -> None:
         if (share := self.arguments.gpu_memory_utilization) > 1:
+            write_last_words()
             raise ValueError(f"GPU memory utilization must be less than 1.0. Got {share}.")
         self.renderer = Renderer(self.arguments.model, self.arguments.revision)
 
@@ -133,11 +150,11 @@ class AsyncLLMEngine:
         *,
         lora_request: Any,
         tokenization_kwargs: dict[str, Any],
-    ) -> SimpleNamespace:
+    ) -> Queue:
         text = self._checked(prompt, tokenization_kwargs)
         if isinstance(params, PoolingParams):
-            return _queue(_vector(text))
-        return _queue(self._generated(text, prompt, params, lora_request))
+            return Queue(_vector(text))
+        return Queue(self._generated(text, prompt, params, lora_request))
 
     async def _generated(self, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
         folder = Path(self.arguments.model).parent
@@ -171,29 +188,37 @@ class AsyncLLMEngine:
             raise VLLMValidationError("The decoder prompt is too odd")
         if "lost once" in text and not (mark := Path(self.arguments.model, "lost")).exists():
             mark.touch()
-            raise EngineDeadError("EngineCore encountered an issue")
+            raise EngineDeadError
         if "is lost" in text or text == "die":
-            raise EngineDeadError("EngineCore encountered an issue")
+            raise EngineDeadError
         if "no memory" in text:
             raise MemoryError("no memory left")
         return text
 
 
-def _queue(output: Coroutine[Any, Any, Any]) -> SimpleNamespace:
-    """Return a queue that gets an output, which is computed in the meantime."""
-    task = asyncio.create_task(output)
-    return SimpleNamespace(get=lambda: _awaited(task))
+class Queue:
+    """Gets an output, which is computed in the meantime."""
 
+    def __init__(self, output: Coroutine[Any, Any, Any]) -> None:
+        self._only = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._computed(output))
 
-async def _awaited(task: asyncio.Task[Any]) -> Any:
-    return await task
+    async def _computed(self, output: Coroutine[Any, Any, Any]) -> None:
+        self.put(await output)
+
+    def put(self, output: Any) -> None:
+        self._only.set_result(output)
+
+    async def get(self) -> Any:
+        return await self._only
 
 
 async def _vector(text: str) -> Any:
     import torch
 
     vector = torch.tensor([float(len(text)), 0.5], dtype=torch.bfloat16)
-    return SimpleNamespace(outputs=SimpleNamespace(data=vector))
+    prompt = {"prompt_token_ids": [*text], "num_cached_tokens": 0}
+    return SimpleNamespace(outputs=SimpleNamespace(data=vector), **prompt)
 
 
 async def parse_chat_messages_async(

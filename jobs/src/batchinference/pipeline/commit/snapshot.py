@@ -59,6 +59,8 @@ class Snapshot:
     """The attempt that began or ended with this snapshot."""
     empty_schemas: list[str] = field(default_factory=list)
     """The different columns of commits without rows, as Arrow schemas, until an entry has rows."""
+    gate: str = ""
+    """What was measured for the gate of the job, once it has passed."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
         """Return the snapshot with further commits. Entries that do not count are left out, and
@@ -113,7 +115,7 @@ class Snapshot:
                 for entry, number in zip(self.entries, numbers, strict=True)
             ],
         }
-        return dump_checksummed(stored)
+        return dump_checksummed(stored | ({"gate": self.gate} if self.gate else {}))
 
     @classmethod
     def read(cls, place: Location, work: str) -> Snapshot:
@@ -130,6 +132,7 @@ class Snapshot:
             verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
             fields = {name: raw[name] for name in ("work", "input", "attempt", "empty_schemas")}
+            fields["gate"] = raw.get("gate", "")
             read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(place) from None

@@ -1,8 +1,9 @@
 """Computes several batches at the same time in one actor, whose model takes rows of all of them.
 
-While one batch waits for its slowest row, the model already computes rows of the next ones. Ray
-Data lets an actor run several calls at the same time, one for each block, but runs the batches of
-a block one after the other. So a call gets a whole block, and cuts it into batches itself.
+While one batch waits for its slowest row, the model already computes rows of the next ones: a batch
+begins when few enough rows of the actor wait for an answer. Ray Data lets an actor run several
+calls at the same time, one for each block, but runs the batches of a block one after the other. So
+a call gets a whole block, and cuts it into batches itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.task_notes import retry_notes
 from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.plan import Stage
 from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
@@ -25,26 +27,35 @@ Run = Callable[[pa.Table], Iterator[pa.Table]]
 """The steps of a stage. It keeps measurements and batch sizes, so that each thread needs one."""
 _Batch = Future[list[pa.Table]]
 """The results of a batch. Raises _Failed."""
+MODEL_CALLS = 3
+"""Calls of an actor at the same time. A model computes the batch of one of them, while another one
+prepares its batch, and another one passes on its results."""
+MIN_CALLS, MAX_CALLS = 16, 64
+"""The same if an engine or an endpoint computes the rows of several calls together."""
+MAX_BATCHES = 1024
+"""Maximum number of batches of an actor that wait for their slowest rows, each in a thread."""
 PART_SECONDS = 4.0
 """Seconds after which a call passes on the batches that are done. When a job stops, the call ends
 within twice this time, so that time is left to commit its last part."""
 
 
-def concurrency_of_actors(stage: Stage) -> dict[str, Any]:
-    """Return the arguments of Ray's actor pool for a stage. All blocks of an actor are in calls, so
-    that none waits for it while other actors are idle."""
-    if stage.concurrent_calls == 1:
+def concurrency_of_actors(stage: Stage, most: int = MIN_CALLS) -> dict[str, Any]:
+    """Return the arguments of Ray's actor pool for a stage. `most` is the number of blocks that an
+    actor may take. All blocks of an actor are in calls, so that none waits for it while other
+    actors are idle."""
+    if stage.model is None:
         return {}
+    calls = max(MIN_CALLS, min(most, MAX_CALLS)) if stage.takes_rows else MODEL_CALLS
     return {
-        "max_tasks_in_flight_per_actor": stage.concurrent_calls,
-        "max_concurrent_calls_per_actor": stage.concurrent_calls,
+        "max_tasks_in_flight_per_actor": calls,
+        "max_concurrent_calls_per_actor": calls,
         "enable_true_multi_threading": True,
     }
 
 
 def concurrent_or_single(stage: Stage, make: Callable[[], Run], stopping: Event) -> Run:
     """Return what an actor of a stage runs for each block."""
-    return make() if stage.concurrent_batches == 1 else ConcurrentBatches(stage, make, stopping)
+    return ConcurrentBatches(stage, make, stopping) if stage.takes_rows else make()
 
 
 class ConcurrentBatches:
@@ -56,7 +67,9 @@ class ConcurrentBatches:
         self._make, self._stopping = make, stopping
         self._idle: list[Run] = []
         self._lock = Lock()
-        self._threads = ThreadPoolExecutor(stage.concurrent_batches)
+        self._waiting = ThreadPoolExecutor(1)
+        """Begins the batches, in the order of the calls."""
+        self._threads = ThreadPoolExecutor(MAX_BATCHES)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the block after the steps, in parts. The rows of a part are in the order of the
@@ -65,7 +78,7 @@ class ConcurrentBatches:
             yield encode(RowBatch(notes=notes))
         starts = range(0, block.num_rows, self._rows)
         batches = (block.slice(start, self._rows) for start in starts)
-        running = [self._threads.submit(self._run, batch) for batch in batches]
+        running = [self._submitted(batch) for batch in batches]
         try:
             for part in self._parts(running):
                 tables, error = _results(part)
@@ -86,6 +99,27 @@ class ConcurrentBatches:
             done = wait(running, PART_SECONDS, FIRST_EXCEPTION).done
             yield [batch for batch in running if batch in done]
             running = [batch for batch in running if batch not in done]
+
+    def _submitted(self, batch: pa.Table) -> _Batch:
+        """Return the future results of a batch, which begins when it is its turn."""
+        results: _Batch = Future()
+        self._waiting.submit(self._begin, batch, results)
+        return results
+
+    def _begin(self, batch: pa.Table, results: _Batch) -> None:
+        if results.cancelled():
+            return
+        IN_FLIGHT.begin(batch.num_rows)
+        self._threads.submit(self._compute, batch, results)
+
+    def _compute(self, batch: pa.Table, results: _Batch) -> None:
+        with IN_FLIGHT.batch(batch.num_rows):
+            if not results.set_running_or_notify_cancel():
+                return
+            try:
+                results.set_result(self._run(batch))
+            except BaseException as error:  # noqa: BLE001 - the call raises it
+                results.set_exception(error)
 
     def _run(self, batch: pa.Table) -> list[pa.Table]:
         """Return the results of a batch. Raises _Failed."""

@@ -79,6 +79,8 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
 and actors and write tasks do not have this one. So read tasks and task stages are fused with each
 other, but never into an actor pool or a write task, which would run them sequentially."""
+HELD_ROWS = 4096
+"""Rows that an actor should have if they take times that differ much."""
 MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 """Size of the blocks of tasks that read."""
 
@@ -195,7 +197,7 @@ class DatasetExecution:
             "max_restarts": ACTOR_RESTARTS,
             **placement_arguments(stage, plan, dataset),
         }
-        concurrency = concurrency_of_actors(stage)
+        concurrency = concurrency_of_actors(stage, self._blocks_at_once(most))
         segment = replace(self._segment([stage]), concurrent=bool(concurrency))
         return dataset.map_batches(
             _actor(stage, segment),
@@ -206,14 +208,22 @@ class DatasetExecution:
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
         """Return the number of rows that an actor gets at once: a window of texts, or else all rows
-        of a call, at least a batch. A call is a block if batches are computed at the same time."""
-        if not stage.batch_size or stage.concurrent_batches > 1:
+        of a call, at least a batch, and at least a window if the step skips rows. A call is a block
+        if batches are computed at the same time."""
+        if not stage.batch_size or stage.takes_rows:
             return None
-        if not stage.texts:
-            return whole_call(stage.batch_size)
+        rows = stage.batch_size
+        if self.windows is not None and (stage.texts or stage.skips_rows):
+            rows = self.windows.window_rows(rows, replicas)
+        return rows if stage.texts else whole_call(rows)
+
+    def _blocks_at_once(self, replicas: int) -> int:
+        """Return the number of blocks that an actor should have at the same time: with about
+        HELD_ROWS rows, but not so many that other actors have none."""
         if self.windows is None:
-            return stage.batch_size
-        return self.windows.window_rows(stage.batch_size, replicas)
+            return 1
+        rows = max(1, self.windows.rows // self.blocks)
+        return min(HELD_ROWS // rows, self.blocks // replicas)
 
 
 def _runs_with_reading(stage: Stage) -> bool:
@@ -378,6 +388,10 @@ def _actor(stage: Stage, segment: Segment) -> type:
             self._run = concurrent_or_single(
                 stage, lambda: BlockCalls(stage.name, segment, stopping), stopping
             )
+
+        def __del__(self) -> None:  # Ray Data drops its actor when the actor ends
+            if getattr(self, "_failure", True) is None:
+                segment.flush()
 
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:

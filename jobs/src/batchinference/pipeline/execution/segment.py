@@ -134,6 +134,11 @@ class Segment:
         for stage in self.load():
             yield from stage.take_notes()
 
+    def flush(self) -> None:
+        """Let the steps store what they have kept back, because the process may end."""
+        for stage in self.load():
+            stage.flush()
+
     def current_isolation(self) -> Isolation:
         """Return the isolation of this pass, and of the processes that this one replaces. It is
         false without deaths. Raises JobFailure if adjacent rows have crashed."""

@@ -20,6 +20,9 @@ _NO_LIMIT: Any = nullcontext()
 class RequestFailed(Exception):
     """The request of this row failed, but the endpoint answers other rows."""
 
+    transient = False
+    """Whether the same request may succeed later."""
+
 
 class EndpointDown(ConnectionError):
     """The endpoint does not answer any row, and the retries are exhausted."""
@@ -134,7 +137,11 @@ class Retries:
             only_this_row = self._failed_rows < DOWN_AFTER
         else:
             only_this_row = not isinstance(error, RateLimited) and self._answered >= sent
-        return RequestFailed(str(error)) if only_this_row else EndpointDown(str(error))
+        if not only_this_row:
+            return EndpointDown(str(error))
+        failed = RequestFailed(str(error))
+        failed.transient = True
+        return failed
 
 
 def _now() -> float:

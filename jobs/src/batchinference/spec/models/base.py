@@ -155,11 +155,6 @@ class RuntimeModel(SpecModel):
         """Return the number of pods of a replica on a cluster, which share its GPUs."""
         return 1
 
-    @property
-    def concurrent_batches(self) -> int:
-        """Return the number of batches that a replica computes at the same time."""
-        return 1
-
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise PydanticCustomError if the resources or the batch size do not fit the model."""
 

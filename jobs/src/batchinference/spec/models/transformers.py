@@ -48,6 +48,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _NO_FLASH = (
     "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
 )
+_NO_FULL_TEXT = "schema: with returnFullText, an answer begins with its prompt. Remove one"
 _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
@@ -158,8 +159,8 @@ class TransformersModel(GeneratingModel, WindowedModel):
         if self.task in CLASSIFICATION:
             label: ColumnType = {"label": "string", "score": "float32"}
             return [label] if self.top_k else label
-        if self.task == "text-generation":
-            return ["string"] if self.has_several_texts else "string"
+        if self.task == "text-generation" or self.answer_schema is not None:
+            return self.answer_type
         return None
 
     @model_validator(mode="after")
@@ -177,6 +178,9 @@ class TransformersModel(GeneratingModel, WindowedModel):
         if self.task in ZERO_SHOT and not self.candidate_labels:
             raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
         self.check_details()
+        self.check_answers(self.sampling)
+        if self.answer_schema is not None and self.return_full_text:
+            raise _error("answer_schema", _NO_FULL_TEXT)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
             raise _error("text_limit", _NO_WINDOWS)

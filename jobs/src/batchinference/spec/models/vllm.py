@@ -19,7 +19,6 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
-from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -27,6 +26,7 @@ from batchinference.spec.models.prompts import (
     check_prompt,
     placeholders,
 )
+from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_vllm, row_parameters
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -64,7 +64,7 @@ _TOP_K = "topK is for task classify only"
 _IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
 
 
-class VllmModel(GeneratingModel):
+class VllmModel(RequestModel):
     """A language model that runs in vLLM with continuous batching: a replica starts new rows as
     soon as other rows are finished."""
 
@@ -110,6 +110,9 @@ class VllmModel(GeneratingModel):
     chat: bool | None = None
     """Whether to apply the chat template of the model. By default, true for generate and false for
     embed."""
+    tool_call_parser: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """vLLM's parser for the tool calls of the model, such as `hermes`. Requests with tools that the
+    model may use (`tool_choice: auto`) need it."""
     chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """A Jinja chat template that replaces the chat template of the model."""
     chat_template_args: Arguments = {}
@@ -121,7 +124,8 @@ class VllmModel(GeneratingModel):
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
-    `enable_prefix_caching` or `limit_mm_per_prompt`."""
+    `enable_prefix_caching` or `limit_mm_per_prompt`. A replica has twice as many prompts in memory,
+    with their images, as `max_num_seqs` (256, or 1024 on GPUs with much memory)."""
     parallelism: Parallelism = Parallelism()
     """How the model is distributed over several GPUs."""
     lora_path: Source | None = None
@@ -132,17 +136,14 @@ class VllmModel(GeneratingModel):
     adapters of the Hub, because rows must not choose what is downloaded."""
     adapter: ColumnName | None = None
     """The input with the name of the LoRA adapter of each row. Null for the base model."""
-    max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent batches of a replica. Together they should have more rows than
-    `max_num_seqs`, the maximum number of concurrent sequences of the engine (256, or 1024 on GPUs
-    with much memory), because a batch waits for its slowest row. The prompts of all these rows,
-    with their images, are in memory."""
 
     @property
     def output_type(self) -> ColumnType:
+        if self.request is not None:
+            return "string"
         label: ColumnType = {"label": "string", "score": "float32"}
         types: dict[str, ColumnType] = {
-            "generate": ["string"] if self.has_several_texts else "string",
+            "generate": self.answer_type,
             "embed": ["float32"],
             "classify": [label] if self.top_k else label,
             "score": "float32",
@@ -180,6 +181,8 @@ class VllmModel(GeneratingModel):
 
     @property
     def parameter_inputs(self) -> tuple[str, ...]:
+        if self.request is not None:
+            return super().parameter_inputs
         templates = [self.prompt, self.system, *(message.content for message in self.messages)]
         in_prompt = {name for text in templates for name in placeholders(text or "")}
         return tuple(name for name in self._selecting if name not in in_prompt)
@@ -192,16 +195,12 @@ class VllmModel(GeneratingModel):
 
     @property
     def needs_finite(self) -> bool:
-        return self.task == "embed"
+        return self.task == "embed" and self.request is None
 
     @property
     def pods(self) -> int:
         """Return the number of pods of a replica on a cluster."""
         return self.parallelism.pipeline
-
-    @property
-    def concurrent_batches(self) -> int:
-        return self.max_concurrent_batches
 
     @property
     def other_locations(self) -> list[str]:
@@ -232,6 +231,11 @@ class VllmModel(GeneratingModel):
         self._check_results()
         check_revision(self.source, self.revision)
         self.check_no_windows()
+        if self.tool_call_parser is not None and self.request is None:
+            raise _error("'toolCallParser' needs 'request'")
+        if self.request is not None or self.request_url is not None:
+            self._check_request()
+            return self
         if self.images and self.too_long not in (None, "fail"):
             raise _error(_IMAGES_FIXED)
         if not self.is_chat:
@@ -245,10 +249,16 @@ class VllmModel(GeneratingModel):
         self._check_adapters()
         return self
 
+    def _check_request(self) -> None:
+        if self.task not in ("generate", "embed"):
+            raise _error(f"'request' is for the tasks generate and embed, not for {self.task}")
+        self.check_request()
+
     def _check_results(self) -> None:
         if self.top_k is not None and self.task != "classify":
             raise _error(_TOP_K)
         self.check_details()
+        self.check_answers(self.sampling)
         if self.details is None and self.sampling.get("logprobs") is not None:
             raise _error(
                 "sampling.logprobs: the output is a text, and the log probabilities would be lost. "

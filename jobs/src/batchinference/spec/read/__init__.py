@@ -15,6 +15,7 @@ from batchinference.spec.read.files import (
     JsonOptions,
     ManifestOptions,
     NumpyOptions,
+    OpenaiBatchOptions,
     ParquetOptions,
     PictureOptions,
     ReadAudio,
@@ -24,6 +25,7 @@ from batchinference.spec.read.files import (
     ReadJson,
     ReadManifest,
     ReadNumpy,
+    ReadOpenaiBatch,
     ReadParquet,
     ReadText,
     ReadVideo,
@@ -47,6 +49,7 @@ Read = Annotated[
     ReadImages
     | ReadParquet
     | ReadJson
+    | ReadOpenaiBatch
     | ReadCsv
     | ReadText
     | ReadBinary

@@ -64,7 +64,7 @@ class GenerationRuntime:
         for batch in self._prompts(rows):
             lengths = _lengths_of(batch)
             for row, texts, length in zip(batch.rows, self._generate(batch), lengths, strict=True):
-                results[row] = result_of(self._spec, Answer(texts, length))
+                results[row] = result_of(self._spec, int(row), Answer(texts, length))
         if self._spec.details is not None:
             return results
         text = pa.string()

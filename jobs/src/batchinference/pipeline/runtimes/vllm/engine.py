@@ -7,15 +7,18 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
+from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
+from batchinference.pipeline.runtimes.vllm.server import Server, server_of
 from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel
 
@@ -33,20 +36,22 @@ _LOADING = threading.Lock()
 
 
 def engine_of(document: str, *, has_devices: bool) -> Engine:
-    """Return the engine of a model, given as JSON. It is loaded once per process. Raises
-    ModelLoad."""
+    """Return the engine of a model, given as JSON. It is loaded once per process. Raises ModelLoad,
+    and RuntimeError if a device failed."""
     with _LOADING:  # threads that miss a cache at the same time would load an engine each
         return _engine_of(document, has_devices=has_devices)
 
 
 @lru_cache(maxsize=8)
 def _engine_of(document: str, *, has_devices: bool) -> Engine:
-    model = VllmModel.model_validate_json(document)
+    model, log = VllmModel.model_validate_json(document), EngineLog()
     try:
-        return Engine(model)
+        return Engine(model, log)
     except JobFailure:
         raise
     except Exception as error:
+        if has_devices and (fault := log.device_fault()):
+            raise fault from error
         hint = "" if has_devices else NO_DEVICES
         raise ModelLoad(
             f"the model '{model.source}' cannot be loaded{hint}: {describe(error)}"
@@ -56,18 +61,23 @@ def _engine_of(document: str, *, has_devices: bool) -> Engine:
 class Engine:
     """vLLM's engine."""
 
-    def __init__(self, model: VllmModel) -> None:
+    def __init__(self, model: VllmModel, log: EngineLog) -> None:
+        self.log = log
         self.parameters = parameters_of(model)  # before the weights are downloaded
-        self.processor = _processor(model) if model.is_chat else None
+        self.processor = _processor(model) if model.is_chat and model.request is None else None
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
         self.turn = threading.Lock()
         """Held by the thread that prepares the prompts of a batch: a tokenizer is not for several
         threads, and more of them would take Python's own lock from the event loop."""
         self._adapters = Adapters(model)
+        self._model = model
+        self._server: Server | None = None
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model))
+        # as many rows wait in the engine as it computes: it takes the next one without delay
+        IN_FLIGHT.wanted = 2 * self._llm.vllm_config.scheduler_config.max_num_seqs
         if model.task == "score" and len(self.labels) != 1:
             raise ModelLoad(
                 f"task: '{model.source}' has {len(self.labels)} labels, and a model for task score "
@@ -89,24 +99,60 @@ class Engine:
         where the adapter is None. The result has an exception in place of the answer of a prompt
         that failed."""
         # one task for all of them: a task per prompt costs more than small models compute
-        return asyncio.run_coroutine_threadsafe(self._answers(asked), self._loop)
+        answered = IN_FLIGHT.asks(len(asked))
+        return asyncio.run_coroutine_threadsafe(self._answers(asked, answered), self._loop)
 
-    async def _answers(self, asked: list[tuple[Prompt, Any, Any]]) -> list[Any]:
-        added = [await _result_or_error(self._add(*one)) for one in asked]
+    async def _answers(self, asked: list[Any], answered: Callable[[], None]) -> list[Any]:
+        added = [await _result_or_error(self._add(answered, *one)) for one in asked]
         return [
             one if isinstance(one, Exception) else await _result_or_error(one.get())
             for one in added
         ]
 
-    async def _add(self, prompt: Prompt, parameters: Any, adapter: Any) -> Any:
-        """Return the queue that gets the only output of a prompt, or an error."""
-        return await self._llm.add_request(
+    async def _add(
+        self, answered: Callable[[], None], prompt: Prompt, parameters: Any, adapter: Any
+    ) -> Any:
+        """Return the queue that gets the only output of a prompt, or an error. Call `answered` when
+        it gets that."""
+        queue = await self._llm.add_request(
             str(next(self._numbers)),
             prompt,
             parameters,
             lora_request=adapter,
             tokenization_kwargs=self._tokenization,
         )
+        put = queue.put
+
+        def put_only(output: Any) -> None:
+            put(output)
+            answered()
+
+        queue.put = put_only
+        return queue
+
+    @property
+    def has_died(self) -> bool:
+        return bool(self._llm.errored)
+
+    def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
+        """Return the status and the body of the response of vLLM's server to each request: a path
+        and a body."""
+        return self._run(self._responses(asked, IN_FLIGHT.asks(len(asked))))
+
+    async def _responses(
+        self, asked: list[tuple[str, bytes]], answered: Callable[[], None]
+    ) -> list[tuple[int, bytes]]:
+        if self._server is None:
+            self._server = await server_of(self._llm, self._model)
+        server = self._server
+
+        async def response(request: tuple[str, bytes]) -> tuple[int, bytes]:
+            try:
+                return await server(*request)
+            finally:
+                answered()
+
+        return list(await asyncio.gather(*map(response, asked)))
 
     @cached_property
     def labels(self) -> dict[int, str]:

@@ -23,9 +23,8 @@ from support.service.running import write_keys
 PROGRAM = """
 import sys
 from pathlib import Path
-from batchinference.service import __main__ as program, config, kubernetes
+from batchinference.service import __main__ as program, kubernetes
 kubernetes.ACCOUNT, program.PORT = Path(sys.argv[1]), int(sys.argv[2])
-config.FORMAT = "json"
 program.main(*sys.argv[3:])
 """
 

@@ -22,18 +22,20 @@ from support.service.cluster import FakeCluster
 KEYS = {"team-a": "key-of-team-a-5d1c", "team-b": "key-of-team-b-77e0"}
 ENDPOINT = "/v1/chat/completions"
 FAILING_ROW = 9
+ANSWER = {"name": "answer", "python": {"callable": f"{__name__}:answer"}}
 MODELS = [
-    BatchModel(name="small", spec={"steps": []}),
+    BatchModel(name="small", spec={"steps": [ANSWER]}),
     BatchModel(
         name="failing",
         spec={
             "steps": [
-                {"name": "fail", "batchSize": 1, "python": {"callable": f"{__name__}:fail_late"}}
+                {"name": "fail", "batchSize": 1, "python": {"callable": f"{__name__}:fail_late"}},
+                ANSWER,
             ],
             "errors": {"maxRows": 0},
         },
     ),
-    BatchModel(name="large", namespaces=["team-b"], spec={"steps": []}),
+    BatchModel(name="large", namespaces=["team-b"], spec={"steps": [ANSWER]}),
 ]
 
 
@@ -80,6 +82,11 @@ async def running(directory: Path, cluster: FakeCluster, **settings: Any) -> Asy
             for client in found.clients:
                 await client.close()
         await kubernetes.close()
+
+
+def answer(batch: dict[str, Any]) -> dict[str, Any]:
+    """Add the response of a model."""
+    return {**batch, "response": ['{"choices": []}' for _ in batch["custom_id"]]}
 
 
 def fail_late(batch: dict[str, Any]) -> dict[str, Any]:

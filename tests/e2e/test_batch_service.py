@@ -54,7 +54,7 @@ ThreadingHTTPServer(("", 8000), Endpoint).serve_forever()
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def endpoint(kubectl: Kubectl) -> Iterator[str]:
     """Run an endpoint that answers within a second, and yield its URL."""
     container = {
@@ -69,7 +69,7 @@ def endpoint(kubectl: Kubectl) -> Iterator[str]:
     kubectl("delete", "pod/endpoint", "service/endpoint", "--wait=false")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def batch_service(kubectl: Kubectl, store: ObjectStore, endpoint: str) -> Iterator[Kubectl]:
     """Run two replicas of the service in the namespace of the worker, which is restricted."""
     model = {"runtime": "http", "api": "chat", "url": endpoint, "concurrency": 8}

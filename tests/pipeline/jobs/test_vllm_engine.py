@@ -72,6 +72,21 @@ def model(models: Path, name: str = "chat", **fields: Any) -> Document:
     return vllm(source=str(models / name), **{"engine": ENGINE, "sampling": of_task, **fields})
 
 
+def requesting(models: Path, name: str = "chat", **fields: Any) -> Document:
+    """Return a model whose rows are requests."""
+    inputs = {"body": "body", "url": "url"}
+    rows = {"inputs": inputs, "request": "body", "requestUrl": "url", "sampling": {}}
+    return model(models, name, **rows, **fields)
+
+
+def requests_of(engine: EngineProcess, spec: Document, *bodies: Document) -> list[Any]:
+    """Return the response to each request, or its error."""
+    kinds = {"messages": "chat/completions", "prompt": "completions", "input": "embeddings"}
+    urls = [f"/v1/{kinds[next(iter(body))]}" for body in bodies]
+    found = answers(engine.rows(spec, body=list(map(json.dumps, bodies)), url=urls))
+    return [json.loads(one) if one.startswith("{") else one for one in found]
+
+
 def square(color: str) -> str:
     buffer = io.BytesIO()
     Image.new("RGB", (40, 40), color).save(buffer, "PNG")
@@ -177,7 +192,7 @@ class TestTexts:
         spec = model(models, inputs=inputs, sampling=sampling, details="about")
         found = engine.rows(spec, text=[*"abcd"], limit=[2, 5, None, -1])
         counts = [row["about"]["completion_tokens"] for row in found[:3]]
-        assert counts == [2, 5, 16]
+        assert counts == [2, 5, ENGINE["max_model_len"] - found[2]["about"]["prompt_tokens"]]
         assert "max_tokens must be at least 1, got -1" in found[3]["error"]
 
 
@@ -223,6 +238,58 @@ class TestOtherTasks:
         )
         assert red == again != blue
         assert broken.startswith("UnidentifiedImageError: ")
+
+    def test_requests_of_the_openai_api(
+        self, engine: EngineProcess, models: Path, messages: Messages
+    ) -> None:
+        turn = [{"role": "user", "content": "ab"}]
+        greedy = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        function = {"name": "f", "parameters": OBJECT}
+        tools = {
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": {"type": "function", "function": {"name": "f"}},
+        }
+        chat, several, completion, tool, *refused = requests_of(
+            engine,
+            requesting(models, toolCallParser="hermes"),
+            {"messages": turn, **greedy, "logprobs": True, "top_logprobs": 1, "model": "gpt"},
+            {"messages": turn, "n": 2, "max_completion_tokens": 3, "seed": 1},
+            {"prompt": ["ab", "cd"], **greedy},
+            {"messages": turn, "max_tokens": 200, "temperature": 0, **tools},
+            {"messages": [{"role": "user", "content": "x" * 300}]},
+            {"messages": turn, "temperature": -1},
+            {"messages": turn, "seed": "a"},
+        )
+        (choice,) = chat["choices"]
+        (expected,) = answers(engine.rows(model(models), text=["ab"]))
+        assert (choice["message"]["content"], chat["object"]) == (expected, "chat.completion")
+        assert len(choice["logprobs"]["content"]) == chat["usage"]["completion_tokens"] == 12
+        assert chat["model"] == str(models / "chat")
+        assert [choice["index"] for choice in several["choices"]] == [0, 1]
+        assert completion["object"] == "text_completion"
+        assert len({choice["text"] for choice in completion["choices"]}) == 2
+        (call,) = tool["choices"][0]["message"]["tool_calls"]
+        assert set(json.loads(call["function"]["arguments"])) == {"ok"}
+        messages.check(*refused)
+
+    def test_requests_with_pictures(self, engine: EngineProcess, models: Path) -> None:
+        def request(color: str) -> Document:
+            picture = {"type": "image_url", "image_url": {"url": square(color)}}
+            turn = {"role": "user", "content": [{"type": "text", "text": "What is "}, picture]}
+            return {"messages": [turn], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+        one_image = {**ENGINE, "limit_mm_per_prompt": {"image": 1, "video": 0}}
+        spec = requesting(models, "vision", engine=one_image)
+        found = requests_of(engine, spec, *map(request, ("red", "blue", "red")))
+        red, blue, again = (one["choices"][0]["message"]["content"] for one in found)
+        assert red == again != blue
+
+    def test_requests_of_embeddings(self, engine: EngineProcess, models: Path) -> None:
+        spec = requesting(models, task="embed")
+        one, several = requests_of(engine, spec, {"input": "ab"}, {"input": ["ab", "cd"]})
+        (expected,) = answers(engine.rows(model(models, task="embed"), text=["ab"]))
+        assert one["data"][0]["embedding"] == pytest.approx(expected, abs=1e-3)
+        assert (len(several["data"]), several["usage"]["prompt_tokens"]) == (2, 6)
 
     def test_embeddings(self, engine: EngineProcess, models: Path) -> None:
         found = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])

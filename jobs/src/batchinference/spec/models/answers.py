@@ -55,10 +55,10 @@ class AnswerField(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.enum and self.type.strip() != "string":
-            raise _error("enum is for the type string. For other values, use jsonSchema")
+            raise schema_error("enum is for the type string. For other values, use jsonSchema")
         bounded = _schema_of(parse_type(self.type)).get("type") in ("integer", "number")
         if not bounded and (self.minimum, self.maximum) != (None, None):
-            raise _error("minimum and maximum are for numbers. Remove them")
+            raise schema_error("minimum and maximum are for numbers. Remove them")
         return self
 
     @property
@@ -91,7 +91,7 @@ class AnswerSchema(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.fields is None) == (self.json_schema is None):
-            raise _error("schema has exactly one of fields and jsonSchema")
+            raise schema_error("schema has exactly one of fields and jsonSchema")
         if self.json_schema is not None:
             _check_schema(self.json_schema)
             _ColumnTypes(self.json_schema).of(self.json_schema)
@@ -143,7 +143,9 @@ class _ColumnTypes:
         level above it, or an empty text. Raises PydanticCustomError if there are too many."""
         self._count += 1
         if self._count > MAX_TYPES:
-            raise _error(f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one")
+            raise schema_error(
+                f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one"
+            )
         if not isinstance(schema, dict) or len(above) > MAX_DEPTH:
             return "json"
         if reference := schema.get("$ref"):
@@ -190,16 +192,18 @@ def _check_schema(schema: dict[str, Any]) -> None:
     except SchemaError as error:
         where = ".".join(map(str, ["jsonSchema", *error.absolute_path]))
         fix = "Use JSON Schema 2020-12"
-        raise _error(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
+        raise schema_error(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
     except RecursionError:
-        raise _error("jsonSchema: a 'pattern' is nested too deep. Use a simpler one") from None
+        raise schema_error(
+            "jsonSchema: a 'pattern' is nested too deep. Use a simpler one"
+        ) from None
     names = {*names_in(schema)}
     for keyword in (name for name in _REFUSED if name in names):
-        raise _error(f"jsonSchema: '{keyword}' is not supported. Remove it")
+        raise schema_error(f"jsonSchema: '{keyword}' is not supported. Remove it")
     for reference in _references(schema):
         if not _REFERENCE.fullmatch(reference) or _resolved(schema, reference) is None:
             message = f"jsonSchema: '$ref' to '{reference[:_SHOWN]}' leads nowhere"
-            raise _error(f"{message}. Use a schema in it, such as #/$defs/NAME")
+            raise schema_error(f"{message}. Use a schema in it, such as #/$defs/NAME")
 
 
 def _references(part: Any) -> Iterator[str]:
@@ -218,5 +222,6 @@ def _resolved(root: Mapping[str, Any], reference: str) -> Any:
     return root.get(keyword, {}).get(name)
 
 
-def _error(message: str) -> PydanticCustomError:
+def schema_error(message: str) -> PydanticCustomError:
+    """Return an error about a schema."""
     return PydanticCustomError("answer_schema", "{message}", {"message": message})

@@ -21,7 +21,6 @@ from batchinference.pipeline.runtimes.prompts import (
     text_of,
 )
 from batchinference.spec.models import HttpModel
-from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.models.http import PATHS
 from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.warnings import WarningName
@@ -53,7 +52,10 @@ class OpenAi:
         self._model = model
         self._path = _RESULTS[model.api]
         self._size: int | None = None
-        self._constraint = _response_format(model.answer_schema)
+        self._constraint: dict[str, Any] = {}
+        if model.answer_schema is not None:
+            named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
+            self._constraint["response_format"] = {"type": "json_schema", "json_schema": named}
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
@@ -115,14 +117,6 @@ class OpenAi:
                 "Divide the texts with a step chunk, or set the model's field tooLong to truncate"
             )
         return True
-
-
-def _response_format(schema: AnswerSchema | None) -> dict[str, Any]:
-    """Return the field of a request that lets the endpoint generate only JSON that fits."""
-    if schema is None:
-        return {}
-    named = {"name": "answer", "strict": True, "schema": schema.document}
-    return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
 class Json:

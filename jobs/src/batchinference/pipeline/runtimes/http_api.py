@@ -12,7 +12,12 @@ import numpy as np
 from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
-from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
+from batchinference.pipeline.runtimes.openai_requests import (
+    body_of,
+    path_of_row,
+    report_response,
+    tokens_in,
+)
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
     fill,
@@ -36,8 +41,6 @@ class Embedding:
     is_cut: bool
 
 
-MAX_TOKENS = 2**31
-"""A row with more tokens would be an error of the endpoint."""
 _RESULTS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),
@@ -74,12 +77,12 @@ class OpenAi:
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
         value, usage = _at(response, self._path), response.get("usage")
-        tokens = _tokens(usage, "prompt_tokens")
+        tokens = tokens_in(usage, "prompt_tokens")
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
         reason = response["choices"][0].get("finish_reason")
-        text = Text(_text(value), _tokens(usage, "completion_tokens"), _reason(reason))
-        return Answer([text], tokens, _tokens(usage, "prompt_tokens_details", "cached_tokens"))
+        text = Text(_text(value), tokens_in(usage, "completion_tokens"), _reason(reason))
+        return Answer([text], tokens, tokens_in(usage, "prompt_tokens_details", "cached_tokens"))
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
@@ -158,8 +161,11 @@ class Requests:
             raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
         return response
 
-    def result(self, row: int, answer: Any) -> Any:
-        return answer
+    def result(self, row: int, answer: tuple[str, Any]) -> str:
+        """Return the text of the response to a row of the batch, and report what it says."""
+        text, response = answer
+        report_response(row, response)
+        return text
 
 
 ApiAdapter = OpenAi | Json | Requests
@@ -200,13 +206,6 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
             where = ".".join(path)
             raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None
     return value
-
-
-def _tokens(usage: Any, *path: str) -> int | None:
-    """Return a number of tokens that an endpoint says; None if it does not, or if it cannot be."""
-    for name in path:
-        usage = usage.get(name) if isinstance(usage, dict) else None
-    return usage if type(usage) is int and 0 <= usage <= MAX_TOKENS else None
 
 
 def _reason(value: Any) -> str | None:

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.row_warnings import count_tokens, warn
-from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
+from batchinference.pipeline.runtimes.answers import (
+    Answer,
+    Text,
+    report_response,
+    result_of,
+    usage_of,
+)
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
 from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
@@ -20,6 +26,7 @@ from batchinference.pipeline.runtimes.prompts import (
     plain,
     text_of,
 )
+from batchinference.pipeline.storage.json import load_json
 from batchinference.spec.models import HttpModel
 from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.models.http import PATHS
@@ -37,8 +44,6 @@ class Embedding:
     is_cut: bool
 
 
-MAX_TOKENS = 2**31
-"""A row with more tokens would be an error of the endpoint."""
 _RESULTS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),
@@ -71,13 +76,11 @@ class OpenAi:
         retry may return one."""
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
-        value, usage = _at(response, self._path), response.get("usage")
-        tokens = _tokens(usage, "prompt_tokens")
+        value, (tokens, cached, made) = _at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
         reason = response["choices"][0].get("finish_reason")
-        text = Text(_text(value), _tokens(usage, "completion_tokens"), _reason(reason))
-        return Answer([text], tokens, _tokens(usage, "prompt_tokens_details", "cached_tokens"))
+        return Answer([Text(_text(value), made, _reason(reason))], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
@@ -164,7 +167,9 @@ class Requests:
             raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
         return response
 
-    def result(self, row: int, answer: Any) -> Any:
+    def result(self, row: int, answer: str) -> str:
+        """Return the text of the response for a row of the batch, and report its tokens."""
+        report_response(row, load_json(answer))
         return answer
 
 
@@ -206,13 +211,6 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
             where = ".".join(path)
             raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None
     return value
-
-
-def _tokens(usage: Any, *path: str) -> int | None:
-    """Return a number of tokens that an endpoint says; None if it does not, or if it cannot be."""
-    for name in path:
-        usage = usage.get(name) if isinstance(usage, dict) else None
-    return usage if type(usage) is int and 0 <= usage <= MAX_TOKENS else None
 
 
 def _reason(value: Any) -> str | None:

@@ -32,6 +32,7 @@ from batchinference.pipeline.steps.result_cache import (
 from batchinference.pipeline.steps.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.models import Model
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 
 
@@ -139,7 +140,10 @@ class Reuse(Transform):
                 result = all_failed(1, error)
         by_parent = defaultdict(list)
         for warning in warnings:
-            by_parent[warning.row].append(warning)
+            if isinstance(warning.name, TokenKind):  # equal rows use no tokens
+                warn(warning.name, row=rows[warning.row], amount=warning.amount)
+            else:
+                by_parent[warning.row].append(warning)
         parents = result.parents.tolist()
         results = KnownResults(
             [keys[rows[parent]] for parent in parents],

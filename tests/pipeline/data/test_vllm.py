@@ -43,6 +43,7 @@ from batchinference.pipeline.runtimes.model_files import files_of, files_without
 from batchinference.pipeline.runtimes.vllm import checks, engine
 from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
 from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
+from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
 from batchinference.pipeline.storage import retry
@@ -342,6 +343,11 @@ def test_older_output_says_nothing_about_an_engine(folder: str, tmp_path: Path) 
     log.write_text(f"{ECC}\n")
     with standard_error_in(log), pytest.raises(EngineDied):
         asked(model(source=folder), text=["is lost"])
+
+
+def test_standard_error_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fstat", lambda _: os.close(-1))
+    assert EngineLog().device_fault() is None
 
 
 def test_output_of_a_dead_engine_may_be_no_file(folder: str) -> None:

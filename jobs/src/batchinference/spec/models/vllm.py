@@ -24,6 +24,7 @@ from batchinference.spec.models.prompts import (
     Messages,
     Template,
     check_prompt,
+    columns_of_prompt,
     placeholders,
 )
 from batchinference.spec.models.requests import RequestModel
@@ -179,6 +180,11 @@ class VllmModel(RequestModel):
     def is_chat(self) -> bool:
         """Return whether the chat template is applied."""
         return self.task == "generate" if self.chat is None else self.chat
+
+    @property
+    def prefix_columns(self) -> tuple[str, ...]:
+        has_cache = self.generates and self.engine.get("enable_prefix_caching", True)
+        return columns_of_prompt(self) if has_cache else ()
 
     @property
     def parameter_inputs(self) -> tuple[str, ...]:

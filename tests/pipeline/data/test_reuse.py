@@ -134,7 +134,7 @@ def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
     place = {"path": str(tmp_path)}
     first = Job(cache=place)
     assert warnings_of(first.of("a", "paid", "paid")) == [(1, "inputTokens", 3)]
-    first.stage.take_notes()
+    flush_caches()
     assert warnings_of(Job(cache=place).of("paid")) == []
 
 

@@ -788,6 +788,14 @@ def test_requests_have_only_known_fields_and_pictures_in_them(
     assert image == {"type": "image_url", "image_url": {"url": png_uri()}}
 
 
+def test_tokens_of_requests_are_reported(folder: str, server: FakeServer) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 5}
+    server.answer = 200, json.dumps({"choices": [], "usage": usage}).encode()
+    bodies = ["no request", *([json.dumps({"messages": []})] * 2)]
+    found = Asked(model(source=folder, **REQUESTS), body=bodies, url=[None] * 3)
+    assert found.tokens == {"inputTokens": {1: 3, 2: 3}, "outputTokens": {1: 5, 2: 5}}
+
+
 def png_uri() -> str:
     buffer = io.BytesIO()
     Image.new("RGB", (2, 2)).save(buffer, "PNG")

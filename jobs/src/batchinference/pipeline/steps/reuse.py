@@ -31,6 +31,7 @@ from batchinference.pipeline.steps.result_cache import (
 from batchinference.pipeline.steps.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.models import Model
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 
 
@@ -103,11 +104,14 @@ class Reuse(Transform):
         with collect_warnings() as warnings:
             result = as_result(self._transform(part))
         failed = {rows[at]: error for at, error in result.failed.items()}
-        if not result.table.num_rows:
-            return {}, failed
         by_parent = defaultdict[int, list[RowWarning]](list)
         for warning in warnings:
-            by_parent[warning.row].append(warning)
+            if isinstance(warning.name, TokenKind):  # equal rows use no tokens
+                warn(warning.name, row=rows[warning.row], amount=warning.amount)
+            else:
+                by_parent[warning.row].append(warning)
+        if not result.table.num_rows:
+            return {}, failed
         results = KnownResults(
             [keys[rows[parent]] for parent in result.parents],
             result.table.select(self._outputs),

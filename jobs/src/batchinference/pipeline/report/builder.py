@@ -266,10 +266,8 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
 
 
 def _cache_text(step: str, errors: int) -> str:
-    return (
-        f"step '{step}': {counted(errors, 'time')}, a file of the cache was damaged, or the cache "
-        "could not be read or written. Its rows were computed, or are not stored"
-    )
+    problem = "files of the cache are damaged, or it cannot be read or written"
+    return f"step '{step}': {problem} ({counted(errors, 'time')})"
 
 
 def _times(notes: list[dict[str, float]], counts: Counter[str]) -> StepTimes:

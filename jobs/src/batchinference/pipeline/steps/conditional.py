@@ -40,7 +40,7 @@ class Conditional(Transform):
         """Return a mask (bool) of the rows for which the step runs; None if the condition fails for
         a row, which the call then finds."""
         try:
-            return self._condition.mask(batch).to_numpy()
+            return np.asarray(self._condition.mask(batch).to_numpy())
         except (UnsuitableTypes, pa.ArrowException):
             return None
 

@@ -214,6 +214,7 @@ class StepRunner:
     ) -> None:
         self.name = step.name
         self._transform = transform
+        self._take_own_notes = getattr(transform, "take_notes", list[str])
         self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
         self._batch = BatchSize.of(step)
@@ -242,7 +243,7 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
-            own = [(self.name, note) for note in self._transform.take_notes()]
+            own = [(self.name, note) for note in self._take_own_notes()]
             notes = (*batch.notes, *sizes, *own, *self._time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):

@@ -103,10 +103,6 @@ class Transform:
         TransformResult."""
         raise NotImplementedError
 
-    def take_notes(self) -> Sequence[str]:
-        """Return notes for the report about the batches since the last notes, as JSON."""
-        return ()
-
     @classmethod
     def check(cls, step: str, settings: Any) -> None:
         """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the

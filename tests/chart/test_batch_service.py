@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.service import config
+from batchinference.service.config import parse_config
 from chart.value_sets import BATCH_SERVICE, PROMETHEUS
 from support.cluster.chart import NAMESPACE, Chart
 
@@ -92,14 +92,11 @@ def test_one_replica_has_no_disruption_budget(chart: Chart) -> None:
     assert "PodDisruptionBudget" not in rendered(chart, {"replicas": 1})
 
 
-def test_the_service_reads_what_the_chart_writes(
-    chart: Chart, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(config, "FORMAT", "json")
+def test_the_service_reads_what_the_chart_writes(chart: Chart) -> None:
     model = {"name": "a/b", "namespaces": ["a"], "spec": {"steps": [STEP]}}
     own = {"models": [model], "storage": {"region": "r"}, "maxLines": 12_000_000}
     text = rendered(chart, own)["ConfigMap"]["data"]["config.json"]
-    found = config.parse_config(text)
+    found = parse_config(text)
     assert (found.max_lines, found.max_file_bytes) == (12_000_000, 100 * 2**30)
     assert found.storage.region == "r"
     assert [each.model_dump() for each in found.models] == [model]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,8 @@ class FakeCluster:
     """Number of the next created objects whose answers get lost."""
     refusal: str = ""
     """The message with which objects are refused."""
+    run: Callable[[Object], None] | None = None
+    """Runs the job of a new object, in place of the operator."""
 
     def application(self) -> web.Application:
         found = web.Application()
@@ -55,10 +58,13 @@ class FakeCluster:
         now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=len(self.objects))
         sent["metadata"]["creationTimestamp"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         self.objects[key] = sent
+        answer = json.loads(json.dumps(sent))
+        if self.run:
+            await asyncio.to_thread(self.run, sent)
         if self.lost_answers:
             self.lost_answers -= 1
             return web.json_response({}, status=504)
-        return web.json_response(sent, status=201)
+        return web.json_response(answer, status=201)
 
     async def _get(self, request: web.Request) -> web.Response:
         found = self.objects.get((request.match_info["namespace"], request.match_info["name"]))

@@ -22,18 +22,20 @@ from support.service.cluster import FakeCluster
 KEYS = {"team-a": "key-of-team-a-5d1c", "team-b": "key-of-team-b-77e0"}
 ENDPOINT = "/v1/chat/completions"
 FAILING_ROW = 9
+ANSWER = {"name": "answer", "python": {"callable": f"{__name__}:answer"}}
 MODELS = [
-    BatchModel(name="small", spec={"steps": []}),
+    BatchModel(name="small", spec={"steps": [ANSWER]}),
     BatchModel(
         name="failing",
         spec={
             "steps": [
-                {"name": "fail", "batchSize": 1, "python": {"callable": f"{__name__}:fail_late"}}
+                {"name": "fail", "batchSize": 1, "python": {"callable": f"{__name__}:fail_late"}},
+                ANSWER,
             ],
             "errors": {"maxRows": 0},
         },
     ),
-    BatchModel(name="large", namespaces=["team-b"], spec={"steps": []}),
+    BatchModel(name="large", namespaces=["team-b"], spec={"steps": [ANSWER]}),
 ]
 
 
@@ -57,10 +59,10 @@ class Running:
         return [str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file()]
 
 
-def write_keys(directory: Path) -> Keys:
-    """Write the hashes of the keys as Kubernetes mounts a Secret."""
+def write_keys(directory: Path, keys: dict[str, str]) -> Keys:
+    """Write the hashes of keys by namespace as Kubernetes mounts a Secret."""
     directory.mkdir(exist_ok=True)
-    for namespace, key in KEYS.items():
+    for namespace, key in keys.items():
         hashed = hashlib.sha256(key.encode()).hexdigest()
         (directory / f"{namespace}.first").write_text(hashed + "\n")
     return Keys(directory)
@@ -72,7 +74,7 @@ async def running(directory: Path, cluster: FakeCluster, **settings: Any) -> Asy
     config = ServiceConfig(**{"path": str(directory / "store"), "models": MODELS, **settings})
     async with TestServer(cluster.application(), host="127.0.0.1") as api:
         kubernetes = Kubernetes(str(api.make_url("")).rstrip("/"), lambda: "token-of-the-pod\n")
-        service = Service(config, write_keys(directory / "keys"), kubernetes)
+        service = Service(config, write_keys(directory / "keys", KEYS), kubernetes)
         async with TestServer(service.application(), host="127.0.0.1") as server:
             url = str(server.make_url("")).rstrip("/")
             found = Running(url, cluster, directory / "store")
@@ -80,6 +82,11 @@ async def running(directory: Path, cluster: FakeCluster, **settings: Any) -> Asy
             for client in found.clients:
                 await client.close()
         await kubernetes.close()
+
+
+def answer(batch: dict[str, Any]) -> dict[str, Any]:
+    """Add the response of a model."""
+    return {**batch, "response": ['{"choices": []}' for _ in batch["custom_id"]]}
 
 
 def fail_late(batch: dict[str, Any]) -> dict[str, Any]:

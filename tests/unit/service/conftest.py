@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.service import config
 from support.service.cluster import FakeCluster
 from support.service.running import Running, running
-
-
-@pytest.fixture(autouse=True)
-def known_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "FORMAT", "json")
 
 
 @pytest.fixture

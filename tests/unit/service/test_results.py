@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from openai.types import Batch
 
 from batchinference.spec.report import JobState
 from support.jobs.without_ray import run_without_ray
+from support.servers.loopback import handled_by
 from support.service.running import ENDPOINT, FAILING_ROW, Running, request_line, requests
 
 ROWS = 20
@@ -42,6 +45,48 @@ async def finished(service: Running, batch: Batch, phase: str) -> Batch:
     counts = {"written": ROWS, "failed": 1}
     service.cluster.set_status({"phase": phase, "counts": counts, "conditions": conditions})
     return await service.client().batches.retrieve(batch.id)
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """An endpoint that refuses one of the requests."""
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        refused = request["messages"][0]["content"] == f"question {FAILING_ROW}"
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        message = {"role": "assistant", "content": "yes"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        good = {"id": "1", "object": "chat.completion", "choices": [choice], "usage": usage}
+        answer = {"error": {"message": "refused"}} if refused else good
+        self.send_response(400 if refused else 200)
+        content = json.dumps(answer).encode()
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+async def test_answers_and_refusals_of_an_endpoint_are_two_files(service: Running) -> None:
+    batch = await created(service)
+    job = service.cluster.only()
+    with handled_by(Endpoint) as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        model = {"runtime": "http", "api": "chat", "url": url, "inputs": {"body": "body"}}
+        job["spec"]["steps"] = [
+            {"name": "answer", "model": {**model, "request": "body", "output": "response"}}
+        ]
+        report = await asyncio.to_thread(run_without_ray, job)
+    counts = report.counts.model_dump()
+    service.cluster.set_status({"phase": "Succeeded", "counts": counts})
+    done = await service.client().batches.retrieve(batch.id)
+    assert done.request_counts is not None
+    assert done.request_counts.model_dump() == {"total": ROWS, "completed": ROWS - 1, "failed": 1}
+    answers = await lines_of(service, done.output_file_id)
+    assert {line["response"]["status_code"] for line in answers} == {200}
+    (refusal,) = await lines_of(service, done.error_file_id)
+    assert refusal["custom_id"] == f"row-{FAILING_ROW}"
+    assert refusal["response"]["status_code"] == 400
+    ids = {line["custom_id"] for line in [*answers, refusal]}
+    assert ids == {f"row-{n}" for n in range(ROWS)}
 
 
 async def test_output_is_all_parts_in_order(service: Running) -> None:

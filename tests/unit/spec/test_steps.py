@@ -78,6 +78,17 @@ def test_only_models_reuse_results(reuse: Document, messages: Messages) -> None:
         messages.check(refused(with_step(**{kind: KINDS[kind], **reuse})))
 
 
+def test_condition_is_for_steps_that_add_columns(messages: Messages) -> None:
+    allowed = {"model", "python", "addColumns", "labelFromPath"}
+    for kind in allowed:
+        facts = first_step(with_step(**{kind: KINDS[kind], "when": "score < 3"})).facts
+        assert "score" in facts.reads, kind
+    for kind in sorted(KINDS.keys() - allowed):
+        messages.check(refused(with_step(**{kind: KINDS[kind], "when": "a < 3"})))
+    assert first_step(with_step(decode={**KINDS["decode"], "output": "b"}, when="a is not None"))
+    messages.check(refused(with_step(python=KINDS["python"], when="1 < 2")))
+
+
 @pytest.mark.parametrize(
     ("callable_", "is_class"),
     [

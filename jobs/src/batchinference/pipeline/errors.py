@@ -128,6 +128,12 @@ class LimitExceeded(JobFailure):
     reason = "LimitExceeded"
 
 
+class GateFailed(JobFailure):
+    """The results of the first rows are not as the job expects."""
+
+    reason = "GateFailed"
+
+
 class Interrupted(JobFailure):
     """The job was asked to stop."""
 

@@ -200,6 +200,11 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
                 "another write.path or errors.path"
             )
     source.ignored.check(spec.errors.warnings)
+    for field in () if source.repeatable else spec.first_rows_columns:
+        raise BadInput(
+            f"spec.{field}: rows of {spec.read.format} may differ each time that they are read, so "
+            "that no rows can be computed first. Remove the field, or read files"
+        )
     problems = list(check_columns(spec, source.columns()))
     if not problems:
         problems = list(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
 from pydantic_core import from_json
 
+from batchinference.openai_urls import PATHS, path_of
+
 MAX_LINE = 64 * 2**20
 """Maximum bytes of a line."""
 MAX_ERRORS = 50
 """Maximum number of errors that a batch shows."""
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+ENDPOINTS = tuple(f"/v1{path}" for path in PATHS)
+_FIELDS = ("custom_id", "method", "url", "body")
+_MISSING = "missing_required_parameter"
 
 
 class LineError(BaseModel):
@@ -105,40 +110,33 @@ class LineChecker:
         if not isinstance(request, dict):
             self._error("invalid_json_line", "This line is not parseable as a JSON object")
             return
-        self._check_id(request.get("custom_id"))
-        if request.get("method") != "POST":
-            self._error("invalid_method", "method: expected POST", param="method")
-        self._check_url(request.get("url"))
-        self._check_body(request.get("body"))
+        for code, param, message in self._problems(**{name: request.get(name) for name in _FIELDS}):
+            self._error(code, f"{param}: {message}", param=param)
 
-    def _check_id(self, custom_id: Any) -> None:
+    def _problems(
+        self, custom_id: Any, method: Any, url: Any, body: Any
+    ) -> Iterator[tuple[str, str, str]]:
+        """Yield the problems of a request: code, field, message."""
+        path, model = path_of(url), body.get("model") if isinstance(body, dict) else None
         if not isinstance(custom_id, str) or not custom_id:
-            message = "custom_id: expected a text that no other line has"
-            self._error("missing_required_parameter", message, param="custom_id")
-            return
-        hashed = hashlib.blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8)
-        self._ids[-1] = int.from_bytes(hashed.digest()) or 1
-
-    def _check_url(self, url: Any) -> None:
-        known = isinstance(url, str) and f"/v1{url.removeprefix('/v1')}" in ENDPOINTS
-        if not known:
-            self._error("invalid_url", f"url: expected one of {', '.join(ENDPOINTS)}", param="url")
-        elif self.found.url is None:
-            self.found.url = f"/v1{url.removeprefix('/v1')}"
-        elif self.found.url.removeprefix("/v1") != url.removeprefix("/v1"):
-            message = f"url: the lines before have {self.found.url}. Use one endpoint per file"
-            self._error("mismatched_url", message, param="url")
-
-    def _check_body(self, body: Any) -> None:
-        model = body.get("model") if isinstance(body, dict) else None
+            yield _MISSING, "custom_id", "expected a text that no other line has"
+        else:
+            hashed = hashlib.blake2b(custom_id.encode(), digest_size=8)
+            self._ids[-1] = int.from_bytes(hashed.digest()) or 1
+        if method != "POST":
+            yield "invalid_method", "method", "expected POST"
+        if path is None:
+            yield "invalid_url", "url", f"expected one of {', '.join(ENDPOINTS)}"
+        elif f"/v1{path}" != (self.found.url or f"/v1{path}"):
+            yield "mismatched_url", "url", "another line has another. Use one per file"
+        else:
+            self.found.url = f"/v1{path}"
         if not isinstance(model, str) or not model:
-            message = "body.model: expected the name of a model"
-            self._error("missing_required_parameter", message, param="body.model")
-        elif self.found.model is None:
+            yield _MISSING, "body.model", "expected the name of a model"
+        elif model != (self.found.model or model):
+            yield "mismatched_model", "body.model", "another line has another. Use one per file"
+        else:
             self.found.model = model
-        elif model != self.found.model:
-            message = "body.model: the lines before name another model. Use one model per file"
-            self._error("mismatched_model", message, param="body.model")
 
     def _error(
         self, code: str, message: str, line: int | None = None, param: str | None = None

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     BAD_OUTPUT = "BadOutput"
     MODEL_LOAD = "ModelLoad"
     TOO_MANY_ERRORS = "TooManyErrors"
+    GATE_FAILED = "GateFailed"
     INCOMPLETE = "Incomplete"
     INTERRUPTED = "Interrupted"
     APPLICATION = "Application"
@@ -92,6 +93,7 @@ _MEANINGS = {
     Cause.BAD_OUTPUT: "the output path cannot be written, or holds rows of other work or code",
     Cause.MODEL_LOAD: "a model or module cannot be found or loaded",
     Cause.TOO_MANY_ERRORS: "more rows failed, or more warnings occurred, than `errors` allows",
+    Cause.GATE_FAILED: "the results of the first rows are not as `gate` expects",
     Cause.INCOMPLETE: "the output did not contain each input row exactly once",
     Cause.INTERRUPTED: "the driver was stopped, but not by the operator",
     Cause.APPLICATION: "a step raised an error that no row caused",
@@ -148,6 +150,9 @@ _REMEDIES = {
     "with `batchinference retry-errors`, or on a cluster with `errors.retryFailedRows: true`. Or "
     "allow more failed rows in `errors.maxRows` or `errors.maxPercent`, and run the job again: it "
     "resumes.",
+    Cause.GATE_FAILED: "The message has the measured values. Look at the rows in the output, and "
+    "correct the steps. To accept these rows, change `gate.expect` or remove `gate`, and run the "
+    "job again: it resumes.",
     Cause.INCOMPLETE: "A cluster retries the job. On your machine, run the job again: it computes "
     "the missing rows. If it happens again, report it with the report of the job.",
     Cause.INTERRUPTED: "A cluster retries the job. On your machine, run the job again: it resumes.",

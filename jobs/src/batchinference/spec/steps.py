@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns
+from batchinference.spec.cascade import Cascade
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
@@ -136,9 +138,11 @@ class Cache(SpecModel):
     """How to access the object store."""
 
 
-_SETTINGS = ("name", "batch_size", "replicas", "resources", "dedupe", "cache")
+_SETTINGS = ("name", "when", "cascade", "batch_size", "replicas", "resources", "dedupe", "cache")
 """The fields of a step that are no action."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
+_CONDITIONAL = ("model", "python", "add_columns", "decode", "label_from_path")
+"""The kinds of steps that may have a condition: they add columns, or change rows one by one."""
 TUNABLE = ("model", "python")
 """The kinds of steps that may have a batch size and resources."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
@@ -162,6 +166,14 @@ class Step(SpecModel):
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
+    when: Condition | None = None
+    """Run the step only for the rows for which this expression is true, in the language of
+    `filter`. The step skips all other rows, also those for which it is null: a column that the step
+    adds is null there, and a column that it replaces keeps its value. They are counted as Skipped.
+    For model, python, addColumns, decode and labelFromPath."""
+    cascade: Cascade | None = None
+    """Learn from the first rows when an earlier result is good enough, and skip such rows. For a
+    step without `when`."""
     model: Model | None = None
     """Run a model on each batch."""
     python: PythonStep | None = None
@@ -218,11 +230,29 @@ class Step(SpecModel):
         return next(kind for kind in self.kinds() if getattr(self, kind) is not None)
 
     @property
+    def skips_rows(self) -> bool:
+        """Return whether the step computes only some of the rows."""
+        return bool(self.when or self.dedupe or self.cache)
+
+    @property
     def facts(self) -> StepFacts:
         """Return the facts about this step."""
         action = getattr(self, self.kind)
         facts: StepFacts = _FACTS[self.kind](action) if self.kind in _FACTS else action.facts
-        return facts
+        if (condition := self.condition) is None:
+            return facts
+        return replace(
+            facts,
+            reads={*facts.reads, *columns_read_by(condition)},
+            expressions=[*facts.expressions, condition],
+            summary=facts.summary and f"{facts.summary}, when {condition}",
+        )
+
+    @property
+    def condition(self) -> str | None:
+        """Return the condition of the rows for which the step runs. That of a cascade has any
+        number as its threshold."""
+        return self.cascade.condition(0.5) if self.cascade else self.when
 
     def with_places(self, places: Mapping[str, str]) -> Step:
         """Return a copy with other paths and addresses, by field as in `facts.places`."""
@@ -239,6 +269,8 @@ class Step(SpecModel):
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
             raise PydanticCustomError("step_kind", "{message}", {"message": message})
+        if self.condition is not None:
+            self._check_when(given[0])
         if self.kind not in TUNABLE:
             self._check_no_pool(given[0])
         elif not self.facts.in_actors:
@@ -251,6 +283,23 @@ class Step(SpecModel):
         if self.rename_columns is not None:
             _check_new_names(self.rename_columns)
         return self
+
+    def _check_when(self, kind: str) -> None:
+        if self.when is not None and self.cascade is not None:
+            raise PydanticCustomError("step_when", "a step has 'when' or 'cascade'. Remove one", {})
+        in_place = self.decode is not None and self.decode.made == self.decode.column
+        if self.kind in _CONDITIONAL and not in_place:
+            return
+        fix = f"It is for {', '.join(map(to_alias, _CONDITIONAL))}"
+        if self.kind == "filter":
+            fix = "Add its condition to the filter"
+        elif in_place:
+            fix = "Set output, because the rows that it skips keep their bytes"
+        raise PydanticCustomError(
+            "step_when",
+            "'{field}' does not apply to this {kind} step. {fix}",
+            {"field": "cascade" if self.cascade else "when", "kind": kind, "fix": fix},
+        )
 
     def _check_no_pool(self, kind: str) -> None:
         for name in ("batch_size", "replicas", "resources"):

@@ -156,6 +156,11 @@ class WarningName(StrEnum):
         "the input of a model was empty, so its output is null",
         "Filter these rows, or set the model's field emptyInput to fail or compute",
     )
+    SKIPPED = (
+        "Skipped",
+        "the condition of a step was not true, so the step has passed rows on unchanged",
+        "Nothing, if the field when of the step is as intended",
+    )
     NON_FINITE = (
         "NonFinite",
         "a model returned NaN or infinity",

@@ -209,14 +209,14 @@ class DatasetExecution:
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
         """Return the number of rows that an actor gets at once: a window of texts, or else all rows
-        of a call, at least a batch. A call is a block if batches are computed at the same time."""
+        of a call, at least a batch, and at least a window if the step skips rows. A call is a block
+        if batches are computed at the same time."""
         if not stage.batch_size or stage.takes_rows:
             return None
-        if not stage.texts:
-            return whole_call(stage.batch_size)
-        if self.windows is None:
-            return stage.batch_size
-        return self.windows.window_rows(stage.batch_size, replicas)
+        rows = stage.batch_size
+        if self.windows is not None and (stage.texts or stage.skips_rows):
+            rows = self.windows.window_rows(rows, replicas)
+        return rows if stage.texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
         """Return the number of blocks that an actor should have at the same time: with about

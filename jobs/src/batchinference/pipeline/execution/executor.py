@@ -82,6 +82,11 @@ class Executor:
             stop=lambda: StopRequest(self._run_id).send(),
         )
 
+    @property
+    def has_rows(self) -> bool:
+        """Return whether rows are missing."""
+        return self._prepared.missing != {}
+
     def run(self) -> None:
         """Run the attempt until all rows are committed.
 
@@ -90,7 +95,7 @@ class Executor:
         tasks."""
         configure()
         prepared = self._prepared
-        share = prepared.input.share(prepared.missing)
+        share = prepared.share
         sizing = prepared.sizing.of_part(share)
         wanted = (
             self._number_of_tasks(sizing, share) if self._plan.single_segment else sizing.read_tasks

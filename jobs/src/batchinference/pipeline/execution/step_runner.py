@@ -57,6 +57,7 @@ from batchinference.pipeline.steps import (
     TransformResult,
     checked,
     load_step,
+    with_condition,
 )
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.steps.preparation import Preparation
@@ -183,7 +184,8 @@ def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     """Return the runner of the preparation of a model step. Its time is measured separately."""
     began = time.perf_counter()
     preparation = Preparation.load(step.name, step.model, device)
-    runner = StepRunner(step, preparation, errors, preparation_of(step.name))
+    transform = with_condition(step, preparation)
+    runner = StepRunner(step, transform, errors, preparation_of(step.name))
     runner.add_load(time.perf_counter() - began)
     return runner
 
@@ -213,7 +215,7 @@ class StepRunner:
         measured_as: str | None = None,
     ) -> None:
         self.name = step.name
-        self._transform = transform
+        self._transform, self._skips_rows = transform, step.skips_rows
         self._take_own_notes = getattr(transform, "take_notes", list[str])
         self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
@@ -301,13 +303,14 @@ class StepRunner:
         """Return the results of the batch, or of its first rows if these are large or if the step
         fails after them. Raises JobFailure if there are none, or if the process must end."""
         results = StepResults()
-        with self._time.measured(lambda: results.rows), self._computing():
-            while wanted := results.rows_wanted(batch.ids, self._batch.size):
+        chosen = ChosenRows(self._transform.chosen(batch.table)) if self._skips_rows else ALL_ROWS
+        with self._time.measured(lambda: chosen.number(0, results.rows)), self._computing():
+            while wanted := results.rows_wanted(batch.ids, self._batch.size, chosen):
                 part = batch.table.slice(results.rows, wanted)
                 noted = batch.ids[results.rows : results.rows + wanted]
                 try:
                     with noted_rows(self.name, noted):
-                        done = self._run(part, batch.ids, results)
+                        done = self._run(part, batch.ids, results, chosen)
                 except EngineDied:
                     raise  # at once, so that the note of the rows remains: this process ends, too
                 except JobFailure as failure:
@@ -324,9 +327,12 @@ class StepRunner:
                     results.is_full = True
         return results
 
-    def _run(self, part: pa.Table, ids: np.ndarray, results: StepResults) -> bool:
+    def _run(
+        self, part: pa.Table, ids: np.ndarray, results: StepResults, chosen: ChosenRows
+    ) -> bool:
         """Add the results of a part of the batch. Return whether that was successful; if not, the
         part must be retried, maybe in smaller parts."""
+        start = results.rows
         began = time.perf_counter() - TURNS.waited
         try:
             isolated = self._isolated(part, results.rows, ids)
@@ -335,7 +341,8 @@ class StepRunner:
         except Exception as error:
             if is_out_of_memory(error):
                 with self._sharing:
-                    self._batch.record_out_of_memory(part.num_rows, error)
+                    rows = chosen.number(start, start + part.num_rows)
+                    self._batch.record_out_of_memory(rows, error)
                 return False
             if may_be_transient(error) and self._waits:
                 time.sleep(self._waits.pop(0))
@@ -344,8 +351,9 @@ class StepRunner:
         results.add(isolated)
         seconds = time.perf_counter() - TURNS.waited - began
         self._row_seconds = seconds / max(1, isolated.rows)
-        with self._sharing:
-            self._batch.record_success(isolated.rows, seconds)
+        if computed := chosen.number(start, results.rows):
+            with self._sharing:
+                self._batch.record_success(computed, seconds)
         self._waits = list(WAITS)
         return True
 
@@ -383,6 +391,29 @@ class StepRunner:
         return self._errors.failed_row(self.name, row_id, error, rows.slice(index, 1))
 
 
+class ChosenRows:
+    """Counts the rows of a batch that a step computes. `mask` selects them; None for all rows."""
+
+    def __init__(self, mask: np.ndarray | None = None) -> None:
+        self._before = None if mask is None else np.concatenate([[0], np.cumsum(mask)])
+
+    def number(self, start: int, stop: int) -> int:
+        """Return the number of computed rows among the rows from `start` up to `stop`."""
+        if self._before is None:
+            return stop - start
+        return int(self._before[stop] - self._before[start])
+
+    def stop(self, start: int, most: int) -> int:
+        """Return the row before which at most `most` rows from `start` on are computed. As many
+        other rows as possible are before it."""
+        if self._before is None:
+            return start + most
+        return int(np.searchsorted(self._before, self._before[start] + most, side="right")) - 1
+
+
+ALL_ROWS = ChosenRows()
+
+
 @dataclass
 class StepResults:
     """The results of a step for the first rows of a batch. Indexes refer to rows of the batch."""
@@ -402,11 +433,13 @@ class StepResults:
     failure: JobFailure | None = None
     """Why the step has no results for the next rows."""
 
-    def rows_wanted(self, ids: np.ndarray, most: int) -> int:
-        """Return the number of rows to compute next, at most `most`. `ids` are the ids of the input
-        rows. If the results are large or full, only the rows up to the last row whose input row
-        already has results are wanted. Ray may have put rows of other input rows between them."""
+    def rows_wanted(self, ids: np.ndarray, most: int, chosen: ChosenRows = ALL_ROWS) -> int:
+        """Return the number of rows to take next, of which at most `most` are computed. `ids` are
+        the ids of the input rows. If the results are large or full, only the rows up to the last
+        row whose input row already has results are wanted. Ray may have put rows of other input
+        rows between them."""
         rest = ids[self.rows :]
+        most = chosen.stop(self.rows, most) - self.rows
         if self.nbytes < RESULT_BYTES and not self.is_full:
             return min(len(rest), most)
         begun = np.flatnonzero(np.isin(rest, ids[: self.rows]))

@@ -21,6 +21,8 @@ class WriteModel(SpecModel):
     """Whether a file without rows has columns."""
     READ_IN_PARTS: ClassVar[bool] = False
     """Whether the first rows of a file can be read without the others."""
+    STORES_VALUES: ClassVar[bool] = True
+    """Whether the values of rows can be read from its files."""
 
     MERGES_FILES: ClassVar[bool] = False
     """Whether small files of the output are merged."""

@@ -129,6 +129,7 @@ class WriteWebdataset(WriteRows, WriteDirectories):
     integers, json for other values."""
 
     STORES_COLUMNS = False
+    STORES_VALUES = False
 
     format: Literal["webdataset"]
     key_column: ColumnName | None = None

@@ -1,8 +1,8 @@
 """Measures what `dedupe` and `cache` gain, and what they cost without equal inputs.
 
 One process computes embeddings of MiniLM in batches of 64 texts, without Ray. Each round runs all
-cases, in another order. The ratio of a case is its rows per second of CPU time, relative to the same
-texts without either."""
+cases, in another order. The ratio of a case is its rows per second of CPU time, relative to the
+same texts without either."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def inputs() -> dict[str, list[str]]:
 
 
 def measured(texts: list[str], **reuse: Any) -> tuple[float, int]:
-    """Return the rows per second of CPU time of the step, and the number of rows that were not computed."""
+    """Return the rows per second of CPU time, and the number of rows that were not computed."""
     model = {"runtime": "sentenceTransformers", "source": MODEL, "output": "embedding"}
     fields = {"name": "embed", "model": {**model, "inputs": {"text": "text"}}, **reuse}
     errors = ErrorHandling(tolerant=True, input=Location("/nowhere"))

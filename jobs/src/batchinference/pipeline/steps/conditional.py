@@ -43,7 +43,7 @@ class Conditional(Transform):
             mask = self._condition.mask(batch)
         except (UnsuitableTypes, pa.ArrowException):
             return None
-        chosen = mask.to_numpy()
+        chosen: np.ndarray = mask.to_numpy()
         inner = self._transform.chosen(self._part(batch).filter(mask)) if chosen.any() else None
         if inner is not None:
             chosen = chosen.copy()

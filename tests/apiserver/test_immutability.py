@@ -141,6 +141,7 @@ def test_metadata_can_be_changed(namespace: Namespace) -> None:
 CHANGEABLE = [
     ("spec.suspend", True),
     ("spec.priority", 7),
+    ("spec.gate", {"rows": 3, "expect": "mean(n) > 0"}),
     ("spec.retry", {"maxAttempts": 5, "onCause": {"Application": "Retry"}}),
     ("spec.deadlines", {"pending": "30m", "total": "6h"}),
     ("spec.ttl", {"cluster": "1h", "rayJob": "24h"}),

@@ -27,6 +27,7 @@ FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnno
 FREE |= {"podLabels", "serviceAccount.annotations", "metrics.service.annotations"}
 FREE |= {"metrics.podMonitor.labels", "metrics.serviceMonitor.labels", "deploymentAnnotations"}
 FREE |= {"metrics.prometheusRule.labels", "metrics.dashboard.labels"}
+FREE |= {"batchService.resources", "batchService.serviceAccountAnnotations"}
 FREE |= {"metrics.dashboard.annotations", "crds.annotations", "extraPodSpec"}
 """Values that are objects of Kubernetes or of the user, with arbitrary fields."""
 
@@ -45,7 +46,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
         f"policy.{name}": ([f"m-{name}/"], f"m-{name}/")
         for name in (
             *("volumes", "images", "serviceAccounts", "priorityClasses", "queuePriorityClasses"),
-            *("runtimeClasses", "tolerations", "annotations"),
+            *("queues", "runtimeClasses", "schedulers", "tolerations", "labels", "annotations"),
         )
     },
     "policy.maxPriority": (86, "maxPriority: 86"),
@@ -127,6 +128,18 @@ TESTED_ELSEWHERE = {
             for name in ("enabled", "namespaces", "kuberayFrom", "egress")
         ),
         "test_network_policy.py",
+    ),
+    **dict.fromkeys(
+        (
+            f"batchService.{name}"
+            for name in (
+                *("enabled", "replicas", "image", "path", "maxFileBytes", "maxLines", "models"),
+                *("keysSecret", "env", "envFrom", "serviceAccountName", "port", "from", "egress"),
+                *("serviceAccountAnnotations", "resources"),
+                *("storage.endpoint", "storage.region", "storage.anonymous"),
+            )
+        ),
+        "test_batch_service.py",
     ),
     "networkPolicy.metricsFrom": "test_network_policy.py",
     "networkPolicy.apiServerPorts": "test_network_policy.py",
@@ -218,6 +231,9 @@ INVALID = [
     ({"defaults": []}, "/defaults"),
     ({"defaults": {"imagee": "x"}}, "/defaults"),
     ({"tokenKey": {"key": "secret"}}, "/tokenKey"),
+    ({"batchService": {"paths": "x"}}, "/batchService"),
+    ({"batchService": {"path": "./x"}}, "/batchService/path"),
+    ({"batchService": {"models": [{"name": "a"}]}}, "/batchService/models/0"),
     ({"rbac": {"create": "no"}}, "/rbac/create"),
     ({"serviceAccount": {"annotations": {"a": 1}}}, "/serviceAccount/annotations/a"),
     ({"workers": 0}, "/workers"),

@@ -68,6 +68,7 @@ TOKEN_KEY = {
     "stringData": {"key": "0123456789abcdef0123456789abcdef"},
 }
 PATCHES = [{"groups": ["*"], "pod": {"metadata": {"annotations": {"a": "b"}}}}]
+BATCH_SERVICE: Object = {"enabled": True, "path": "s3://bucket/batches", "keysSecret": "keys"}
 SETS: dict[str, Object] = {
     "default": {},
     "everything": EVERYTHING,
@@ -99,7 +100,10 @@ SETS: dict[str, Object] = {
             "images": ["registry.example/"],
             "serviceAccounts": [],
             "priorityClasses": ["one", "two"],
+            "queues": ["one"],
             "queuePriorityClasses": ["it's quoted"],
+            "schedulers": ["one"],
+            "labels": ["team"],
             "runtimeClasses": ["one"],
             "tolerations": ["example.com/gpu"],
             "annotations": ["example.com/"],
@@ -113,7 +117,10 @@ SETS: dict[str, Object] = {
     # `helm upgrade --reuse-values` from a chart without these values
     "values of an older chart": {
         **dict.fromkeys(
-            ("policy", "admissionPolicy", "prices", "global", "envFrom", "extraObjects")
+            (
+                *("policy", "admissionPolicy", "prices", "global", "envFrom", "extraObjects"),
+                "batchService",
+            )
         ),
         "metrics": dict.fromkeys(
             ("serviceMonitor", "prometheusRule", "dashboard", "maxNamespaces")
@@ -164,5 +171,11 @@ SETS: dict[str, Object] = {
         "revisionHistoryLimit": 0,
     },
     "Argo CD": {"crds": {"annotations": {"argocd.argoproj.io/sync-wave": "-1"}}},
+    "batch service": {"batchService": BATCH_SERVICE},
+    "batch service with peers": {
+        "batchService": {**BATCH_SERVICE, "replicas": 1, "from": [PROMETHEUS]},
+        "watchNamespaces": NAMESPACES,
+        "networkPolicy": {"enabled": True},
+    },
     "other user": {"podSecurityContext": {"runAsUser": 1000, "runAsGroup": 1000}},
 }

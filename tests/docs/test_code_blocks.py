@@ -24,6 +24,16 @@ from support.program import run_program
 BLOCKS = code_blocks()
 ANY = -1
 TESTED = {
+    ("docs/batch-service.md", "python"): (
+        1,
+        "tests/docs/test_batch_service_page.py",
+        "test_client_of_the_page_gets_all_answers",
+    ),
+    ("docs/batch-service.md", "yaml"): (
+        1,
+        "tests/docs/test_batch_service_page.py",
+        "test_values_of_the_page_configure_the_service",
+    ),
     ("docs/cli-transcript.md", "console"): (
         ANY,
         "tests/e2e/test_transcript.py",

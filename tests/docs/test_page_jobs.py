@@ -222,6 +222,14 @@ def check_passages(rows: list[Row]) -> None:
     assert all(len(row["text"]) == row["chunk_end"] - row["chunk_start"] <= 24 for row in rows)
 
 
+def check_second_opinion(rows: list[Row]) -> None:
+    assert len(rows) == 3
+    assert {row["expensive"] is None for row in rows} == {True, False}
+    for row in rows:
+        assert row["label"] == (row["expensive"] or row["cheap"])["label"]
+        assert (row["expensive"] is not None) == (row["cheap"]["score"] < 0.8)
+
+
 def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
@@ -240,6 +248,7 @@ EXPECTED = {
         "steps": count(2),
         "one-topic": count(2),
         "bad-rows": count(2),
+        "gated": count(3),
     },
     "docs/models.md": {
         "missing-texts": check_missing_texts,
@@ -253,6 +262,7 @@ EXPECTED = {
         "brightness": check_brightness,
         "rows": count(80),
         "passages": check_passages,
+        "second-opinion": check_second_opinion,
         "stored-photos": check_stored,
         "praise": check_praise,
         "legacy": count(3),

@@ -91,6 +91,7 @@ def messages(
             r"0x[0-9a-f]{8,}": "0xADDRESS",
             r"\b(127\.0\.0\.1|localhost)(:|', )\d+": r"HOST\2PORT",
             r"\b[0-9a-f]{64}\b": "SHA256",
+            r"\bvllm\.py:\d+": "vllm.py:LINE",
         },
     )
     yield found

@@ -33,7 +33,7 @@ MAY_BE_LONG = 5
 HEAVY = ("ray", "pyarrow", "torch", "transformers", "numpy", "pandas", "PIL")
 KUBERNETES = ("kopf", "kubernetes")
 NETWORK = (*KUBERNETES, "aiohttp")
-BASE = {"cronsim", "pydantic", "pydantic_core", "yaml", "batchinference"}
+BASE = {"cronsim", "jsonschema", "pydantic", "pydantic_core", "yaml", "batchinference"}
 """What the light part of `jobs` may import. The operator installs only these packages of it."""
 LIGHT = {
     "batchinference.spec": HEAVY + NETWORK,

@@ -59,6 +59,30 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- mergeOverwrite (include "bi.labels" . | fromYaml) (include "bi.testSelector" . | fromYaml) | toYaml -}}
 {{- end -}}
 
+{{/* Labels of the pods of the batch service, which no selector of the operator may select. */}}
+{{- define "bi.batchSelector" -}}
+app.kubernetes.io/name: {{ include "bi.name" . | trunc 49 | trimSuffix "-" }}-batch-service
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "bi.batchLabels" -}}
+{{- mergeOverwrite (include "bi.labels" . | fromYaml) (include "bi.batchSelector" . | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{- define "bi.batchServiceAccount" -}}
+{{- default (printf "%s-batch" (include "bi.fullname" .)) .Values.batchService.serviceAccountName -}}
+{{- end -}}
+
+{{/* The configuration of the batch service. As JSON, because YAML would write large numbers as floats. */}}
+{{- define "bi.batchConfig" -}}
+{{- $storage := dict -}}
+{{- range $name, $value := .Values.batchService.storage -}}
+{{- if $value }}{{ $_ := set $storage $name $value }}{{ end -}}
+{{- end -}}
+{{- $config := pick .Values.batchService "path" "maxFileBytes" "maxLines" "models" -}}
+{{- merge (dict "storage" $storage) $config | toJson -}}
+{{- end -}}
+
 {{/* Settings of all pods of the chart. */}}
 {{- define "bi.scheduling" -}}
 {{- with .Values.imagePullSecrets }}

@@ -57,7 +57,11 @@ def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(
     "cut",
-    [FileLayout(("m",)), FileLayout(partition_by=("m",)), FileLayout(partition_by=("lists",))],
+    [
+        FileLayout(("m",), fields={"m": "columns"}),
+        FileLayout(partition_by=("m",), fields={"m": "partitionBy"}),
+        FileLayout(partition_by=("lists",)),
+    ],
     ids=short,
 )
 def test_unusable_columns_are_named(cut: FileLayout, messages: Messages) -> None:

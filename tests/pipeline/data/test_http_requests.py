@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from batchinference import credentials
 from batchinference.credentials import without_credentials
+from batchinference.openai_urls import PATHS
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import collect_warnings
@@ -25,7 +26,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from batchinference.spec.models import HttpModel
 from plugins.messages import Messages
 from support.documents.http_models import ask, chat, json_endpoint
-from support.outputs.row_warnings import plain
+from support.outputs.row_warnings import plain, tokens_in
 from support.servers.scripted_http import Answer, Server, answering, served
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
@@ -87,6 +88,47 @@ async def test_details_are_what_the_endpoint_says() -> None:
         cached_tokens = 2 if isinstance(usage, dict) and cached.items() <= usage.items() else None
         about = expected or {**unknown, "cached_tokens": cached_tokens}
         assert result == ("a", {**about, "finish_reason": reason if expected else None})
+
+
+async def test_tokens_and_cut_answers_are_reported() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 5}
+    choice = {"message": {"content": "a"}, "finish_reason": "length"}
+    answer = {"choices": [choice], "data": [{"embedding": [1.0]}], "usage": usage}
+    for api, tokens, warned in (
+        ("chat", {"inputTokens": {0: 3, 1: 3}, "outputTokens": {0: 5, 1: 5}}, ["AnswerCut"] * 2),
+        ("embeddings", {"inputTokens": {0: 3, 1: 3}}, []),
+    ):
+        async with served(answering(200, answer)) as server:
+            with collect_warnings() as warnings:
+                await ask(chat(url=server.url, api=api), question=["a", "b"])
+        assert tokens_in(warnings) == tokens
+        assert [name for _, name, _ in plain(warnings)] == warned
+
+
+async def test_schema_is_a_response_format_and_invalid_answers_are_sent_back() -> None:
+    number = {"type": "integer", "maximum": 5}
+    found = iter(["7", "3"])
+
+    async def answer(_: web.Request) -> web.Response:
+        text = next(found)
+        return web.json_response({"choices": [{"message": {"content": text}, "text": text}]})
+
+    for api in ("chat", "completions"):
+        found = iter(["7", "3"])
+        fields = {"api": api, "schema": {"jsonSchema": number}, "repair": 1}
+        async with served(answer) as server:
+            assert await ask(chat(url=server.url, **fields), question=["a"]) == [3]
+        first, second = bodies(server)
+        named = {"name": "answer", "strict": True, "schema": number}
+        expected = {"type": "json_schema", "json_schema": named}
+        assert first["response_format"] == second["response_format"] == expected
+        if api == "chat":
+            prompt, previous, request = second["messages"]
+            assert [prompt] == first["messages"]
+            assert previous == {"role": "assistant", "content": "7"}
+            assert "greater than 5 (maximum)" in request["content"]
+        else:
+            assert second["prompt"].startswith("a\n\n7\n\nThis answer is invalid: ")
 
 
 async def test_chat_has_system_message_turns_and_prompt() -> None:
@@ -366,3 +408,61 @@ async def test_proxy_of_the_environment_is_asked(
             with pytest.raises(ConnectionError):
                 await ask(model, question=["a"])
     assert bool(proxy.requests) == asked
+
+
+REQUESTS: dict[str, Any] = {
+    "inputs": {"body": "body", "url": "url"},
+    "request": "body",
+    "requestUrl": "url",
+}
+
+
+async def test_complete_request_is_sent_and_its_response_kept() -> None:
+    response = '{"choices": [{"n": 1.50}],\n "usage": {"total_tokens": 3}}'
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=response, content_type="application/json")
+
+    texts = ['{"model": "own", "tools": [1], "stream": false}', '{"input": "a"}', '{"prompt": 1}']
+    urls = [None, "/v1/embeddings", "/completions"]
+    for name, models in (("served", ["served"] * 3), (None, ["own", None, None])):
+        async with served(answer) as server:
+            model = chat(url=server.url + "/v1", name=name, **REQUESTS)
+            assert await ask(model, body=texts, url=urls) == [response] * 3
+        sent = {request.path: request.body for request in server.requests}
+        assert sorted(sent) == ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+        assert [sent[f"/v1{path}"].get("model") for path in PATHS] == [
+            models[0],
+            models[2],
+            models[1],
+        ]
+        assert sent["/v1/chat/completions"]["tools"] == [1]
+        assert "stream" not in sent["/v1/chat/completions"]
+
+
+async def test_row_that_is_no_request_fails(messages: Messages) -> None:
+    good = "{}"
+    rows = [
+        ("{", None),
+        ("[]", None),
+        (7, None),
+        ('{"stream": true}', None),
+        ('{"n": NaN}', None),
+        ('{"n": 1, "n": 2}', None),
+        (good, "/v1/files"),
+        (good, None),
+    ]
+    async with served(saying("x")) as server:
+        bodies_, urls = ([*values] for values in zip(*rows, strict=True))
+        *errors, answered = await ask(chat(url=server.url, **REQUESTS), body=bodies_, url=urls)
+    assert json.loads(answered)["choices"]
+    assert len(server.requests) == 1
+    messages.check(*errors)
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 500])
+async def test_refused_request_fails_its_row_only(status: int, messages: Messages) -> None:
+    async with served(answering(status, {"error": {"message": "no"}})) as server:
+        (error,) = await ask(chat(url=server.url, retries=0, **REQUESTS), body=["{}"], url=[None])
+    assert isinstance(error, RequestFailed)
+    messages.check(error)

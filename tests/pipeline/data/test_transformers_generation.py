@@ -14,7 +14,9 @@ import transformers
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
+from batchinference.pipeline.runtimes.transformers.prompts import TextPrompts
 from plugins.messages import Messages
 from support.inputs.photographs import photograph
 from support.models.run_transformers import column, loaded, run
@@ -77,11 +79,11 @@ def test_prompt_and_answer_must_fit_into_the_model(
 
 
 def prompts(source: str, columns: dict[str, list[Any]], **fields: Any) -> tuple[list[str], Any]:
-    """Return the prompts that reach the model, and the warnings about their rows."""
+    """Return the prompts that reach the model, and the warnings about those that are cut."""
     runtime = loaded("text-generation", source, list(columns), **{"sampling": GREEDY, **fields})
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     asked = [key for batch in runtime._prompts(rows) for key in batch.keys]
-    return asked, run_with_warnings(runtime, columns)[1]
+    return asked, [one for one in run_with_warnings(runtime, columns)[1] if one[1] == "TextCut"]
 
 
 NUMBERS = "".join(str(number % 10) for number in range(600))
@@ -269,6 +271,29 @@ def test_details_of_texts(tiny: Tiny, name: str) -> None:
     assert ended == [(3, "stop"), (2, "length")]
 
 
+@pytest.mark.parametrize("name", ["text_model", "chat_model"])
+def test_invalid_answer_is_sent_back_in_the_prompt(
+    tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    encode = TextPrompts._text
+
+    def noted(*args: Any, **options: Any) -> str:
+        given.append(encode(*args, **options))
+        return given[-1]
+
+    monkeypatch.setattr(TextPrompts, "_text", noted)
+    fields = {"schema": {"jsonSchema": {"type": "integer"}}, "repair": 1, "prompt": "say {text}"}
+    runtime = loaded("text-generation", tiny(name), ["text"], sampling=GREEDY, **fields)
+    (error,) = runtime({"text": column(["a"])})
+    assert isinstance(error, InvalidAnswer)
+    (answer,) = generated(tiny(name), ["a"], prompt="say {text}")
+    first, second = given[:2]
+    assert first == ("<bos>[user]say a[assistant]" if name == "chat_model" else "say a")
+    sent_back = f"{first}{answer}[user]" if name == "chat_model" else f"{first}\n\n{answer}\n\n"
+    assert second.startswith(f"{sent_back}This answer is invalid: out: ")
+
+
 def test_several_sequences_per_row(tiny: Tiny) -> None:
     sampling = {**GREEDY, "num_beams": 3, "num_return_sequences": 2}
     found = generated(tiny("text_model"), TEXTS, sampling=sampling)
@@ -337,9 +362,14 @@ def test_sampling_follows_the_distribution() -> None:
         assert abs(counts[token] / 4000 - share) < 4 * (share * (1 - share) / 4000) ** 0.5
 
 
-def test_default_is_256_new_tokens(tiny: Tiny) -> None:
-    sampling = {"suppress_tokens": [CHARACTERS.index("<eos>")]}
-    assert len(generated(tiny("text_model"), ["a"], sampling=sampling)[0]) in range(200, 257)
+def test_default_of_new_tokens_depends_on_the_positions(tiny: Tiny, short_model: str) -> None:
+    for source, most in ((tiny("text_model"), 512), (short_model, 256)):
+        runtime = loaded("text-generation", source, ["text"])
+        assert runtime._sampling.config.max_new_tokens == most
+    cut = {"tooLong": "truncate", "sampling": {"max_new_tokens": None}}
+    (asked,), warnings = prompts(tiny("text_model"), {"text": [NUMBERS]}, **cut)
+    room = 512 - 512 // 4 - 1  # without <bos>
+    assert (len(asked), warnings) == (room, [(0, "TextCut", len(NUMBERS) - room)])
 
 
 def test_invalid_sampling_is_rejected(tiny: Tiny) -> None:

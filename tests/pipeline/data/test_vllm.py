@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import io
+import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +27,15 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch, to_table
 from batchinference.pipeline.column_types import arrow_type
-from batchinference.pipeline.errors import EngineDied, JobFailure, ModelLoad, describe
+from batchinference.pipeline.errors import (
+    DeviceFailed,
+    EngineDied,
+    JobFailure,
+    ModelLoad,
+    describe,
+)
+from batchinference.pipeline.execution import step_runner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
@@ -31,9 +43,12 @@ from batchinference.pipeline.runtimes.model_files import files_of, files_without
 from batchinference.pipeline.runtimes.vllm import checks, engine
 from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
 from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
+from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
 from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
@@ -41,11 +56,13 @@ from support.documents.refusals import short
 from support.documents.vllm_models import vllm
 from support.models import tiny_transformers
 from support.models.hub_cache import add_to_hub_cache
-from support.outputs.row_warnings import plain
+from support.outputs.batches import good
+from support.outputs.row_warnings import plain, tokens_in
 from support.servers.loopback import handled_by
 from support.servers.openai import save_language_model
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
+NOWHERE = Location("/nowhere/input.parquet")
 TEMPLATE = (
     "{% if 'odd' in messages[0].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{{ messages[0].content }}"
@@ -81,7 +98,7 @@ class Asked:
         with collect_warnings() as warnings:
             result = as_result(transform(to_table(columns)))
         self.table, self.failed = result.table, result.failed
-        self.warnings = plain(warnings)
+        self.warnings, self.tokens = plain(warnings), tokens_in(warnings)
         answers = self.table["answer"].to_pylist() if "answer" in self.table.column_names else []
         self._by_row = dict(zip(result.parents.tolist(), answers, strict=False))
 
@@ -138,6 +155,19 @@ def test_details_have_the_type_that_the_plan_knows(folder: str) -> None:
             assert done.schema.field(name).type == arrow_type(kind)
 
 
+def test_tokens_and_cut_texts_are_reported(folder: str) -> None:
+    asking = {"source": folder, "chat": False, "sampling": {"max_tokens": 3, "n": 2}}
+    found = Asked(model(**asking), text=["abcd", "ab", None])
+    assert found.tokens == {
+        "inputTokens": {0: 4, 1: 2},
+        "cachedTokens": {0: 2, 1: 1},
+        "outputTokens": {0: 8, 1: 6},
+    }
+    assert found.warnings == [(0, "AnswerCut", 0), (2, "NullInput", 0)]
+    embedded = Asked(model(source=folder, task="embed"), text=["abcd", None, "ab"])
+    assert embedded.tokens["inputTokens"] == {0: 4, 2: 2}
+
+
 def test_details_of_a_text(folder: str) -> None:
     spec = model(source=folder, chat=False, sampling={"logprobs": 1}, details="about")
     about = Asked(spec, text=["ab", None]).table["about"].to_pylist()
@@ -153,11 +183,41 @@ def test_details_of_a_text(folder: str) -> None:
     }
 
 
+def test_schema_constrains_the_engine_and_types_its_answers(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, Any]] = []
+    generate = fake_engine().AsyncLLMEngine._generated
+
+    async def generated(self: Any, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
+        given.append((text, params.structured_outputs.json))
+        return await generate(self, text, prompt, params, adapter)
+
+    monkeypatch.setattr("vllm.AsyncLLMEngine._generated", generated)
+    number = {"type": "integer", "maximum": 50}
+    fields = {"chat": False, "schema": {"jsonSchema": number}, "repair": 1, "details": "about"}
+    done = Asked(model(source=folder, **fields), text=["12", "19", None])
+    assert done.table["answer"].to_pylist() == [21, None]
+    assert done.table.schema.field("answer").type == pa.int64()
+    assert [about and about["finish_reason"] for about in done.table["about"].to_pylist()] == [
+        "stop",
+        None,
+    ]
+    assert describe(done.failed[1]).startswith("InvalidAnswer: answer: ")
+    assert {json.loads(schema)["maximum"] for _, schema in given} == {50}
+    assert [text for text, _ in given][:2] == ["12", "19"]
+    assert given[2][0].startswith("19\n\n91\n\nThis answer is invalid")
+
+
+def fake_engine() -> Any:
+    return importlib.import_module("vllm")
+
+
 def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> None:
     inputs = {"question": "text", "limit": "most"}
     spec = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"})
     most = pa.array([1, None, 2], pa.int64())
-    assert asked(spec, text=["abc", "a" * 20, "abc"], most=most) == ["c", "a" * 16, "cb"]
+    assert asked(spec, text=["abc", "a" * 20, "abc"], most=most) == ["c", "a" * 20, "cb"]
     wrong = asked(spec, text=["abc", "abc"], most=["2", None])
     messages.check(wrong[0])
     assert wrong[1] == "cba"
@@ -220,6 +280,84 @@ def test_error_of_the_engine_is_not_of_a_row(folder: str, text: str, error: Any)
         asked(model(source=folder), text=["a", text])
 
 
+@contextmanager
+def standard_error_in(path: Path) -> Iterator[None]:
+    """Redirect the standard error to a file, as in processes of Ray."""
+    before = os.dup(2)
+    with path.open("ab", buffering=0) as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+ECC = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["running", "starting"])
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("", EngineDied),
+        ("\xff no error of a device\n", EngineDied),
+        (f"(EngineCore pid=7) ERROR 11-29 [core.py:1376] {ECC}\n", DeviceFailed),
+        (f"{ECC}\n".replace("torch.", "raise torch."), EngineDied),
+        (f"what(): [Rank 1] {ECC}\nCUDA error: out of memory\n", DeviceFailed),
+        ("NCCL error: unhandled system error", DeviceFailed),
+        ("NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus", DeviceFailed),
+        (f"CUDA error: an illegal memory access was encountered\n{ECC}\n", EngineDied),
+        ("CUDA error: out of memory\nNCCL error: unhandled cuda error\n", EngineDied),
+    ],
+    ids=short,
+)
+def test_cause_of_a_dead_engine_is_in_its_output(
+    folder: str, tmp_path: Path, *, log: str, kind: type[JobFailure], at_start: bool
+) -> None:
+    import vllm as fake
+
+    fake.LAST_WORDS.append(log.encode("latin-1"))
+    spec = model(source=folder, **({"engine": {"gpu_memory_utilization": 2}} if at_start else {}))
+    step = Step.model_validate({"name": "ask", "model": spec, "resources": {"gpu": 1}})
+    gpu = Device("cuda") if at_start else Device()
+
+    def run() -> None:
+        stage = StageRunner(Stage("ask", (step,)), ErrorHandling(tolerant=True, input=NOWHERE))
+        list(stage(good(0, 0, pa.table({"text": ["is lost"]}))))
+
+    with (
+        patch.object(step_runner, "device_of", lambda **_: gpu),
+        standard_error_in(tmp_path / "log"),
+        pytest.raises(JobFailure) as raised,
+    ):
+        run()
+    expected = ModelLoad if at_start and kind is EngineDied else kind
+    assert type(raised.value) is expected
+    if kind is DeviceFailed:
+        assert log.splitlines()[0] in raised.value.message
+
+
+def test_older_output_says_nothing_about_an_engine(folder: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{ECC}\n")
+    with standard_error_in(log), pytest.raises(EngineDied):
+        asked(model(source=folder), text=["is lost"])
+
+
+def test_standard_error_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fstat", lambda _: os.close(-1))
+    assert EngineLog().device_fault() is None
+
+
+def test_output_of_a_dead_engine_may_be_no_file(folder: str) -> None:
+    reader, writer = os.pipe()
+    with standard_error_in(Path(f"/dev/fd/{writer}")), pytest.raises(EngineDied):
+        asked(model(source=folder), text=["is lost"])
+    os.close(reader)
+    os.close(writer)
+
+
 def test_text_of_an_aborted_request_is_no_answer(
     folder: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
@@ -243,7 +381,8 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
     spec = model(**{**fields, "sampling": {"max_tokens": 10}}, tooLong="truncateLeft")
     room = 50 - len("Say !") - 1 - (len("[user][assistant]") if chat else 0)  # and <bos>
     done = Asked(spec, text=["a", numbers])
-    assert done.warnings == [(1, "TextCut", 90 - room)]
+    cut = [one for one in done.warnings if one[1] == "TextCut"]
+    assert cut == [(1, "TextCut", 90 - room)]
     inputs = {"question": "text", "style": "style"}
     (tmp_path / "adapters" / "poem").mkdir(parents=True)
     (tmp_path / "adapters" / "poem" / ADAPTER_FILE).write_text("{}")
@@ -251,7 +390,7 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
                     loraPath=str(tmp_path / "adapters"))  # fmt: skip
     assert asked(adapted, text=[numbers], style=["poem"])[0].endswith("/adapters/poem")
     whole = Asked(model(**fields, tooLong="fail"), text=[numbers])
-    assert whole.warnings == []
+    assert "TextCut" not in [name for _, name, _ in whole.warnings]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +466,7 @@ def test_runtimes_of_a_process_share_one_engine(
     class Loaded:
         """Is loaded until the second thread waits for the lock, or loads an engine, too."""
 
-        def __init__(self, _: VllmModel) -> None:
+        def __init__(self, *_: object) -> None:
             (goes_on if begun.is_set() else begun).set()
             assert goes_on.wait(60)
 
@@ -598,3 +737,116 @@ def test_model_id_and_streamed_weights_are_not_fetched() -> None:
     assert files_without_weights(model()) == files_of(model()) == "org/model"
     spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
     assert files_of(spec) == "s3://models/llama"
+
+
+REQUESTS: dict[str, Any] = {
+    "inputs": {"body": "body", "url": "url"},
+    "request": "body",
+    "requestUrl": "url",
+    "sampling": {},
+}
+
+
+class FakeServer:
+    """A server that gives its own answers, or repeats the body of the request."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.answer: tuple[int, bytes] | None = None
+
+        async def server_of(*_: Any) -> Any:
+            return self.respond
+
+        monkeypatch.setattr(engine, "server_of", server_of)
+
+    async def respond(self, path: str, body: bytes) -> tuple[int, bytes]:
+        self.asked.append((path, json.loads(body)))
+        return self.answer or (200, body)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    return FakeServer(monkeypatch)
+
+
+def test_requests_have_only_known_fields_and_pictures_in_them(
+    folder: str, server: FakeServer
+) -> None:
+    picture = {"type": "image_url", "image_url": {"url": png_uri(), "detail": "low"}, "uuid": "x"}
+    tools = [{"role": "assistant", "tool_calls": [1]}, {"role": "tool", "content": "1"}]
+    turn = {"role": "user", "content": [{"type": "text", "text": "a", "extra": 1}, picture]}
+    body = {"model": "gpt", "user": "u", "messages": [turn, *tools], "tools": [1], "n": 2}
+    spec = model(source=folder, **REQUESTS)
+    urls = ["/chat/completions", None]
+    asked(spec, body=[json.dumps(body), json.dumps({"messages": []})], url=urls)
+    (path, sent), (other, _) = server.asked
+    assert path == other == "/chat/completions"
+    assert sent.keys() == {"model", "messages", "tools", "n"}
+    assert sent["model"] == folder
+    (text, image), *rest = sent["messages"][0]["content"], *sent["messages"][1:]
+    assert (text, rest) == ({"type": "text", "text": "a"}, tools)
+    assert image == {"type": "image_url", "image_url": {"url": png_uri()}}
+
+
+def png_uri() -> str:
+    buffer = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def with_part(**part: Any) -> Any:
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
+CHAT = "/v1/chat/completions"
+UNTRUSTED: dict[str, tuple[Any, str]] = {
+    "template": ({"messages": [], "chat_template": "x"}, CHAT),
+    "loaded by the processor": ({"messages": [], "mm_processor_kwargs": {}}, "/chat/completions"),
+    "tensor": ({"prompt": "", "prompt_embeds": "AAAA"}, "/v1/completions"),
+    "near picture": (with_part(type="image_url", image_url={"url": "http://127.0.0.1:1/a"}), CHAT),
+    "file": (with_part(type="image_url", image_url="file:///etc/passwd"), CHAT),
+    "embedding of a picture": (with_part(type="image_embeds", image_embeds="AA"), CHAT),
+    "film": (with_part(type="video_url", video_url={"url": "a"}), CHAT),
+    "content": ({"messages": [{"role": "user", "content": {"type": "x"}}]}, CHAT),
+    "messages": ({"messages": "a"}, CHAT),
+    "chat as prompt": ({"prompt": [{"role": "user"}]}, "/v1/completions"),
+    "embedding": ({"input": "a"}, "/v1/embeddings"),
+}
+
+
+@pytest.mark.parametrize("case", UNTRUSTED)
+def test_request_that_reads_other_things_is_a_failed_row(
+    folder: str, server: FakeServer, case: str, messages: Messages
+) -> None:
+    body, url = UNTRUSTED[case]
+    messages.check(asked(model(source=folder, **REQUESTS), body=[json.dumps(body)], url=[url]))
+    assert server.asked == []
+
+
+def test_embeddings_are_of_texts_and_tokens(
+    folder: str, server: FakeServer, messages: Messages
+) -> None:
+    spec = model(source=folder, task="embed", **REQUESTS)
+    good = ["a", ["a", "b"], [1, 2], [[1], [2]]]
+    bad = [[{"role": "user", "content": "a"}], [[{"role": "user"}]], [True], {"a": 1}]
+    bodies = [json.dumps({"input": value, "dimensions": 2}) for value in [*good, *bad]]
+    answers = asked(spec, body=bodies, url=["/v1/embeddings"] * 8)
+    assert [body["input"] for _, body in server.asked] == good
+    messages.check(*answers[4:])
+
+
+def test_refused_request_is_a_failed_row_unless_the_engine_is_dead(
+    folder: str, server: FakeServer, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    spec = model(source=folder, **REQUESTS)
+    for server.answer in (
+        (400, b'{"error": {"message": "too long", "code": 400}}'),
+        (404, b'{"detail": "Not Found"}'),
+        (500, b"no json"),
+        (200, b"data: [DONE]"),
+    ):
+        messages.check(asked(spec, body=["{}"], url=[None]))
+    monkeypatch.setattr("vllm.AsyncLLMEngine.errored", True)
+    server.answer = (500, b"{}")
+    with messages.raises(EngineDied):
+        asked(spec, body=["{}"], url=[None])

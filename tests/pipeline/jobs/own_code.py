@@ -290,6 +290,10 @@ class VectorsOfDogs:
         return {"vector": np.ones((len(texts), 3)) if dogs else [None] * len(texts), **batch}
 
 
+def without_ids(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "custom_id"}
+
+
 def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
     """Raise ValueError for bad rows until a file exists."""
     if "bad" in row["text"] and not Path(file).exists():

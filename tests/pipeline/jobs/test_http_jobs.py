@@ -3,24 +3,25 @@ the reason."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
+from batchinference.api.outputs import error_groups
 from batchinference.spec.report import JobState
+from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document
-from support.jobs.on_ray import errors_of, job_document, run_job, write_lines
+from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
 from support.outputs.rows import rows_of
+from support.outputs.verify_command import verified
 from support.servers.corrupting_proxy import Faults, Upstream, corrupting
-from support.servers.scripted_http import Answer, Server, served
+from support.servers.scripted_http import Answer, serving
 
 TEXTS = [f"row {number}" for number in range(100)]
 
@@ -31,21 +32,6 @@ async def respond_in_capitals(request: web.Request) -> web.Response:
     if text == "row 77":
         return web.json_response({"error": "no"}, status=422)
     return web.json_response({"choices": [{"message": {"content": text.upper()}}]})
-
-
-@contextmanager
-def serving(answer: Answer) -> Iterator[Server]:
-    """Run a server in its own thread."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    opened = served(answer)
-    try:
-        yield asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result()
-        asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result()
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
 
 
 def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Document:
@@ -77,3 +63,64 @@ def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None
     )
     assert error["error"] == 'RequestFailed: the endpoint answered 422: {"error": "no"}'
     assert faults.met.total() > 15
+
+
+REVIEW = {
+    "label": {"type": "string", "enum": ["good", "bad"]},
+    "score": {"type": "float32", "minimum": 0, "maximum": 1},
+}
+GOOD = '{"label": "good", "score": 0.5}'
+ANSWERS = {
+    "fence": [f"```json\n{GOOD}\n```"],
+    "prose": [f"Sure: {GOOD}", GOOD],
+    "high": ['{"label": "good", "score": 7}'] * 2,
+    "higher": ['{"label": "good", "score": 1e400}', '{"label": "bad", "score": 11}'],
+    "cut": ['{"label": "go'] * 2,
+}
+
+
+def answering_badly() -> Answer:
+    """Return a script that gives the answers to a text one after the other, and one error."""
+    errors = [web.json_response({"error": "an error with status 200"})]
+
+    async def answer(request: web.Request) -> web.Response:
+        messages = json.loads(await request.text())["messages"]
+        text, turns = messages[0]["content"], len(messages) // 2
+        if text == "prose" and errors:
+            return errors.pop()
+        content = ANSWERS.get(text, [GOOD])[turns]
+        reason = "length" if text == "cut" else "stop"
+        choice = {"message": {"content": content}, "finish_reason": reason}
+        return web.json_response({"choices": [choice]})
+
+    return answer
+
+
+def test_answers_are_typed_repaired_or_grouped_by_the_violated_rule(
+    tmp_path: Path, messages: Messages
+) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": [*ANSWERS, *TEXTS[:20]]})
+    output = tmp_path / "out"
+    with serving(answering_badly()) as server:
+        ask = chat(url=server.url, schema={"fields": REVIEW}, repair=1)
+        steps = [
+            {"name": "ask", "model": ask},
+            {"name": "use", "addColumns": {"sure": "answer.score >= 0.5"}},
+        ]
+        job = job_document("review", source, output, steps=steps, write={"format": "parquet"},
+                           errors={"maxRows": 3})  # fmt: skip
+        run = run_in_process(job)
+    assert run.report.state == JobState.SUCCEEDED, run.report.message
+    assert run.counts == (25, 22, 3, 0)
+    found = pq.read_table(output)
+    kinds = [("label", pa.string()), ("score", pa.float32())]
+    assert found.schema.field("answer").type == pa.struct(kinds)
+    assert {(str(row["answer"]), row["sure"]) for row in found.to_pylist()} == {
+        ("{'label': 'good', 'score': 0.5}", True)
+    }
+    groups = {group.cause: group.rows for group in error_groups(str(output))}
+    messages.check(list(groups))
+    assert sorted(groups.values()) == [1, 2]
+    (repaired,) = run.report.warnings
+    assert (repaired.name, repaired.count, repaired.amount) == ("AnswerRepaired", 1, 1)
+    assert verified(output).result == "proven"

@@ -15,6 +15,7 @@ from batchinference.pipeline.errors import (
     BadInput,
     Interrupted,
     JobFailure,
+    LimitExceeded,
     TooManyErrors,
 )
 from batchinference.pipeline.execution import stop_signals
@@ -136,6 +137,19 @@ def test_exception_of_the_observer_ends_the_work(long: Long) -> None:
     with pytest.raises(TooManyErrors, match="enough"):
         run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK)
     assert (long.given_up, long.ended) == (True, True)
+
+
+def test_work_that_has_used_its_tokens_commits_what_it_has(
+    long: Long, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long, "drain", long.released.set)
+
+    def exceed() -> None:
+        raise LimitExceeded("enough")
+
+    with pytest.raises(LimitExceeded, match="enough"):
+        run_monitored(long, exceed, StopSignal(), poll_seconds=QUICK)
+    assert (long.given_up, long.ended) == (False, True)
 
 
 def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,7 @@ NO_OBJECT = "the operator reads no setting from it and copies it to no other obj
 
 REASONS: dict[str, tuple[str, ...]] = {
     OWN_NAMESPACE: (
-        "cluster.imagePullSecrets[].name",
-        *("cluster.volumes[].persistentVolumeClaim.claimName", "cluster.queueName"),
+        *("cluster.imagePullSecrets[].name", "cluster.volumes[].persistentVolumeClaim.claimName"),
         *("cluster.volumes[].configMap.name", "cluster.volumes[].secret.secretName"),
         *("cluster.envFrom[].configMapRef.name", "cluster.envFrom[].secretRef.name"),
         *(
@@ -64,7 +63,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         ),
         "cluster.volumes[].persistentVolumeClaim.readOnly",
         *("cluster.fsGroup", "cluster.ephemeralStorage", "cluster.head.ephemeralStorage"),
-        "cluster.labels{}",
+        *("steps[].resources.ephemeralStorage", "cluster.profiles{}.idleTimeout"),
         *("cluster.env[].name", "cluster.env[].value"),
         *("cluster.profiles{}.env[].name", "cluster.profiles{}.env[].value"),
         *("cluster.profiles{}.device", "cluster.rayStartParams{}{}"),
@@ -99,10 +98,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         ),
         "concurrencyPolicy",
     ),
-    NODES: (
-        *(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),
-        "cluster.schedulerName",
-    ),
+    NODES: (*(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),),
     OWN_PODS: (
         "cluster.topologySpreadConstraints[].labelSelector.matchLabels{}",
         *(
@@ -113,6 +109,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         ),
     ),
     COLUMNS: (
+        "steps[].model.requestUrl",
         *("read.items[]", "read.options.includePaths", "read.options.ignoreMissingPaths"),
         *("read.allowEmpty", "read.options.pathColumn"),
         *("steps[].labelFromPath.column", "steps[].labelFromPath.index"),

@@ -54,6 +54,10 @@ def full_models() -> dict[str, Document]:
         "sampling": {"temperature": 0, "max_tokens": 64},
         "details": "about",
     }
+    fields = {
+        "label": {"type": "string", "enum": ["a", "b"], "description": "Its kind."},
+        "score": {"type": "float32", "minimum": 0, "maximum": 1, "nullable": True},
+    }
     sending = {
         "concurrency": 8,
         "requestsPerSecond": 2.5,
@@ -63,8 +67,10 @@ def full_models() -> dict[str, Document]:
         "headersFrom": {"OpenAI-Organization": "OPENAI_ORGANIZATION"},
     }
     return {
-        "chat": chat(**asking, **sending),
-        "completions": chat(api="completions", prompt="Q: {question}"),
+        "chat": chat(**asking, **sending, schema={"fields": fields}, repair=2),
+        "completions": chat(
+            api="completions", prompt="Q: {question}", schema={"jsonSchema": {"type": "integer"}}
+        ),
         "embeddings": chat(
             api="embeddings", sampling={"dimensions": 64}, maxInputTokens=8191, tooLong="fail"
         ),

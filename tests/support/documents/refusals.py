@@ -11,7 +11,7 @@ from support.documents import http_models as endpoints
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.runtimes import FULL_MODELS, full_model
 from support.documents.variations import REMOVED, changed, full_document, place_of
-from support.documents.vllm_models import full_vllm_step
+from support.documents.vllm_models import full_requests, full_vllm_step, vllm_step
 
 
 def refused(value: Any) -> str:
@@ -59,6 +59,7 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "int96": "ns",
     },
     "json": {"maxRowBytes": 1 << 20, "lines": False},
+    "openaiBatch": {"maxRowBytes": 1 << 20},
     "csv": {
         "maxRowBytes": 1 << 20,
         "duplicateColumns": "rename",
@@ -171,8 +172,10 @@ def valid_documents() -> dict[str, Document]:
         **{f"http {api}": running(model) for api, model in endpoints.full_models().items()},
         **{f"model {name}": running(full_model(name)) for name in FULL_MODELS},
         "vllm": document(steps=[full_vllm_step()]),
+        "vllm with requests": document(steps=[vllm_step(**full_requests())]),
         "write parquet": writing("parquet", mode="error", compression="lz4"),
         "write json": writing("json", mode="overwrite", compression="gzip"),
+        "write openaiBatch": writing("openaiBatch", customIdColumn="key", responseColumn="answer"),
         "write lance": writing("lance", rowsPerFile=1000),
         "write delta": writing("delta", partitionBy=["class"]),
         "write iceberg": writing(

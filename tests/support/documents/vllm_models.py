@@ -48,5 +48,16 @@ def full_model() -> Document:
     )
 
 
+def full_requests() -> Document:
+    """Return a model whose rows are requests, with every field for them."""
+    return vllm(
+        inputs={"body": "text", "url": "url"},
+        request="body",
+        requestUrl="url",
+        sampling={},
+        toolCallParser="hermes",
+    )
+
+
 def full_vllm_step() -> Document:
     return {**vllm_step(), "model": full_model()}

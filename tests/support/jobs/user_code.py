@@ -46,3 +46,45 @@ def embed(batch: dict[str, Any]) -> dict[str, Any]:
     """Add the mean of each channel."""
     means = [image.reshape(-1, 3).mean(axis=0) for image in batch["image"]]
     return {**batch, "embedding": np.stack(means).astype(np.float32)}
+
+
+def tens(batch: dict[str, Any]) -> dict[str, Any]:
+    """Add a column with ten times the number, for at most four rows at a time."""
+    if len(batch["n"]) > 4:
+        raise RuntimeError("a batch is too large")
+    return {**batch, "tens": batch["n"] * 10}
+
+
+class Tens:
+    """The step `tens` as a class, which runs in an actor pool."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return tens(batch)
+
+
+def logged(batch: dict[str, Any], file: str) -> dict[str, Any]:
+    """Append the number of each row to a file."""
+    with Path(file).open("a") as log:
+        log.write("".join(f"{number}\n" for number in batch["n"]))
+    return batch
+
+
+def fails_from(batch: dict[str, Any], n: int, file: str) -> dict[str, Any]:
+    """End the job at rows from a number on, until a file exists."""
+    if max(batch["n"]) >= n and not Path(file).exists():
+        raise KeyboardInterrupt
+    return batch
+
+
+def costly(batch: dict[str, Any], file: str, n: int) -> dict[str, Any]:
+    """Add the right result, and append the number of each row to a file. End the job at rows from a
+    number on, until a file exists."""
+    fails_from(batch, n, str(Path(file).parent / "fixed"))
+    return {**logged(batch, file), "costly": batch["right"]}
+
+
+class Costly:
+    """The step `costly` as a class, which runs in an actor pool."""
+
+    def __call__(self, batch: dict[str, Any], file: str, n: int) -> dict[str, Any]:
+        return costly(batch, file, n)

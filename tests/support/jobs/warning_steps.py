@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.spec.warnings import WarningName
 
 
@@ -24,6 +24,16 @@ def fail_odd(batch: dict[str, np.ndarray]) -> dict[str, Any]:
     """Raise an error for each row whose `id` is odd."""
     if (batch["id"] % 2 == 1).any():
         raise ValueError("odd")
+    return batch
+
+
+def use_tokens(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Count as many input tokens as the number of each row, and one output token. Return an error
+    for negative numbers, after a token was used."""
+    for row, number in enumerate(batch["n"].tolist()):
+        count_tokens(row, read=abs(number), made=1)
+    if len(batch["n"]) > 1 and (batch["n"] < 0).any():
+        raise ValueError("negative")
     return batch
 
 

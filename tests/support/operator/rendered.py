@@ -17,6 +17,7 @@ from batchinference.rendering import (
 )
 from batchinference.spec import BatchInference
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.platform_defaults import NO_DEFAULTS, PlatformDefaults
 
 Object = dict[str, Any]
 
@@ -72,6 +73,7 @@ def render(
     name, namespace = job.metadata.name, job.metadata.namespace
     names, owner = Names(name, UID, attempt), Owner(name, UID) if owned else None
     attempt_of_it = Owner(names.ray_job, RAY_JOB_UID, RAY_JOB, RAY_API_VERSION) if owned else None
-    config_map, ray_job = attempt_objects(complete, names, owner, 1 if owned else None)
+    platform = defaults if isinstance(defaults, PlatformDefaults) else NO_DEFAULTS
+    config_map, ray_job = attempt_objects(complete, names, owner, 1 if owned else None, platform)
     secret = token_secret(namespace, names, TOKEN, attempt_of_it)
     return Rendered(complete, config_map, secret, ray_job)

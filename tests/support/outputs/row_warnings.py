@@ -8,6 +8,8 @@ from typing import Any
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings
 from batchinference.pipeline.runtimes import Runtime
+from batchinference.spec.progress import TokenKind
+from batchinference.spec.warnings import WarningName
 from support.models.run_transformers import run
 
 Found = list[tuple[int, str, int]]
@@ -15,7 +17,22 @@ Found = list[tuple[int, str, int]]
 
 
 def plain(warnings: Iterable[RowWarning]) -> Found:
-    return sorted((warning.row, warning.name.value, warning.amount) for warning in warnings)
+    """Return warnings without numbers of tokens."""
+    return sorted(
+        (warning.row, warning.name.value, warning.amount)
+        for warning in warnings
+        if isinstance(warning.name, WarningName)
+    )
+
+
+def tokens_in(warnings: Iterable[RowWarning]) -> dict[str, dict[int, int]]:
+    """Return the tokens that were counted: for each kind, the number of each row."""
+    found: dict[str, dict[int, int]] = {}
+    for row, kind, number in warnings:
+        if isinstance(kind, TokenKind):
+            of_kind = found.setdefault(kind.value, {})
+            of_kind[row] = of_kind.get(row, 0) + number
+    return found
 
 
 def warnings_of(batch: RowBatch) -> Found:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +65,21 @@ async def served(answer: Answer) -> AsyncIterator[Server]:
     async with TestServer(application, host="127.0.0.1") as running:
         server.port = running.port or 0
         yield server
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[Server]:
+    """Run a server in its own thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    opened = served(answer)
+    try:
+        yield asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result()
+        asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
 
 
 def answering(status: int, body: Any, content_type: str = "application/json") -> Answer:

@@ -112,7 +112,7 @@ def test_usage_counters_grow_by_the_difference_of_statuses() -> None:
         "deviceSeconds": 10,
         "cpuSeconds": 40,
         "progress": {"rows": 7},
-        "counts": {"failed": 2},
+        "counts": {"failed": 2, "inputTokens": 9, "outputTokens": 4},
     }
     lost = {"number": 1, "outcome": "Failed", "cause": "NodeLost", "deviceSeconds": 25}
     metrics.jobs.record_status_change("team", {}, first)
@@ -123,6 +123,9 @@ def test_usage_counters_grow_by_the_difference_of_statuses() -> None:
     assert value(metrics, "cpu_seconds_total", namespace="team") == 40
     assert value(metrics, "rows_finished_total", namespace="team") == 7
     assert value(metrics, "rows_failed_total", namespace="team") == 2
+    tokens = {"input": 9, "cached": 0, "output": 4}
+    for kind, number in tokens.items():
+        assert value(metrics, "tokens_total", namespace="team", kind=kind) == number
     end = {"namespace": "team", "outcome": "Failed", "cause": "NodeLost"}
     assert value(metrics, "attempt_device_seconds_total", **end) == 25
 

@@ -14,23 +14,29 @@ from support.documents.parsed import job
 from support.operator.rendered import Rendered, render
 
 
-def launched(rendered: Rendered, demand: dict[str, float], group: str) -> tuple[list[str], bool]:
-    """Return the groups of the nodes that the autoscaler starts for an actor with this demand and
-    a label selector for `group`, and whether the demand is feasible."""
+def autoscaling_config(rendered: Rendered) -> Any:
+    """Return what Ray's autoscaler reads from a RayCluster."""
     from ray.autoscaler._private.kuberay.autoscaling_config import (
         _derive_autoscaling_config_from_ray_cr,
     )
-    from ray.autoscaler.v2.event_logger import AutoscalerEventLogger
     from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
+
+    metadata = {"name": "cluster", "namespace": "default"}
+    resource = {"metadata": metadata, "spec": without_minimum_workers(rendered.cluster)}
+    return AutoscalingConfig(
+        _derive_autoscaling_config_from_ray_cr(resource), skip_content_hash=True
+    )
+
+
+def launched(rendered: Rendered, demand: dict[str, float], group: str) -> tuple[list[str], bool]:
+    """Return the groups of the nodes that the autoscaler starts for an actor with this demand and
+    a label selector for `group`, and whether the demand is feasible."""
+    from ray.autoscaler.v2.event_logger import AutoscalerEventLogger
     from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
     from ray.autoscaler.v2.utils import ResourceRequestUtil
     from ray.core.generated.common_pb2 import LABEL_OPERATOR_IN
 
-    metadata = {"name": "cluster", "namespace": "default"}
-    resource = {"metadata": metadata, "spec": without_minimum_workers(rendered.cluster)}
-    config = AutoscalingConfig(
-        _derive_autoscaling_config_from_ray_cr(resource), skip_content_hash=True
-    )
+    config = autoscaling_config(rendered)
     selector = [[(GROUP_LABEL, LABEL_OPERATOR_IN, [group])]]
     request = ResourceRequestUtil.make(demand, label_selectors=selector)
     reply = ResourceDemandScheduler(AutoscalerEventLogger(None)).schedule(
@@ -73,3 +79,21 @@ def test_autoscaler_reports_demands_above_a_pod_as_infeasible(more: dict[str, An
     made = render(job(steps=[step], cluster={"profiles": {"Ascend910B": {}}}))
     (stage,) = plan_for_cluster(made.job.spec).stages
     assert launched(made, {**demand_of(stage), **more}, "embed") == ([], False)
+
+
+def test_devices_may_be_idle_for_another_time_than_cpus() -> None:
+    steps = [model_step(resources={"gpu": 1}), model_step("rank", resources={"custom": {"NPU": 1}})]
+    cluster: Document = {"idleTimeout": "2m", "profiles": {"GPU": {"idleTimeout": "10m"}}}
+    config = autoscaling_config(render(job(steps=steps, cluster=cluster)))
+    groups = config.get_node_type_configs()
+    found = {name: group.idle_timeout_s for name, group in groups.items()}
+    assert (found["embed"], found["rank"], found["cpu"]) == (600, None, None)
+    assert config.get_idle_timeout_s() == 120
+
+
+def test_cluster_of_a_fixed_size_has_no_idle_timeouts() -> None:
+    """KubeRay refuses them without an autoscaler."""
+    step = model_step(resources={"gpu": 1}, replicas={"min": 1, "max": 1})
+    cluster = {"workers": {"min": 1, "max": 1}, "queueName": "gpu",
+               "profiles": {"GPU": {"idleTimeout": "10m"}}}  # fmt: skip
+    assert "idleTimeoutSeconds" not in str(render(job(steps=[step], cluster=cluster)).cluster)

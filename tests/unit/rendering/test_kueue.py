@@ -95,6 +95,23 @@ def test_kueue_queue_may_come_from_the_platform() -> None:
     assert made.ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
 
 
+@pytest.mark.parametrize(
+    ("step", "queue", "expected"),
+    [(ONE_POD, "gpu", (True, True)), (ONE_POD, None, (False, False)),
+     ({**ONE_POD, "replicas": {"min": 1, "max": 2}}, "gpu", (False, True))],
+    ids=["of a fixed size", "without a queue", "scales"],
+)  # fmt: skip
+def test_defaults_for_queues_apply_to_jobs_that_can_have_them(
+    step: Document, queue: str | None, expected: tuple[bool, bool]
+) -> None:
+    platform = Cluster.model_validate(
+        {"image": "a", "topology": {"level": "rack"}, "queuePriorityClassName": "nightly"}
+    )
+    cluster = {"queueName": queue, "workers": FIXED}
+    found = render(job(steps=[step], cluster=cluster), platform).job.spec.cluster
+    assert (found.topology is not None, found.queue_priority_class_name is not None) == expected
+
+
 def test_kueue_does_not_suspend_a_job_without_a_queue() -> None:
     made = render(job(cluster={"image": "own:1"})).ray_job
     assert "suspend" not in made["spec"]

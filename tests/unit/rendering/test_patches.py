@@ -26,7 +26,7 @@ def pods(*patches: Any) -> list[Any]:
     """Return the pods of the head, the group `cpu` and the group `embed` with these patches."""
     defaults = PlatformDefaults.model_validate({"image": "x", "patches": list(patches)})
     complete = with_platform_defaults(job(steps=[model_step(resources={"gpu": 1})]), defaults)
-    _, ray_job = attempt_objects(complete, Names("j", "u", 1), None, patches=defaults.patches)
+    _, ray_job = attempt_objects(complete, Names("j", "u", 1), None, platform=defaults)
     cluster = ray_job["spec"]["rayClusterSpec"]
     return [one["template"] for one in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
 

@@ -30,7 +30,7 @@ FREE = {
         "constructorRefs",
         "engine",
     ),
-    *("chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
+    *("jsonSchema", "chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
     *("labels", "annotations", "matchLabels", "volumeAttributes"),
 }
 """Mappings with keys that the user chooses: `options` of a model, but not `options` of `read`."""

@@ -112,6 +112,7 @@ def test_unknown_fields_are_kept_in_arguments_only() -> None:
         "spec.read.items[]",
         "model.sampling",
         "model.options",
+        "model.schema.jsonSchema",
         "model.factoryArgs",
         "model.body",
         "model.chatTemplateArgs",

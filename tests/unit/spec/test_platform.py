@@ -8,7 +8,7 @@ from batchinference.rendering import with_platform_defaults
 from batchinference.spec import SpecError, parse_defaults
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.job_view import MutableSpec
-from support.documents.minimal import Document
+from support.documents.minimal import Document, python_step
 from support.documents.parsed import job
 from support.operator.rendered import render
 
@@ -58,7 +58,7 @@ def test_platform_secret_in_invalid_yaml_is_not_shown() -> None:
 PLATFORM = """
 deadlines: {pending: 30m, stall: 1h}
 ttl: {rayJob: 168h}
-retry: {maxAttempts: 5, onCause: {NodeLost: Fail}}
+retry: {maxAttempts: 5, onCause: {NodeLost: Fail}, backoff: {initial: 1s, max: 20m}}
 limits:
   deadlines: {total: 72h, stall: 2h}
   ttl: {cluster: 1h, afterFinished: 720h}
@@ -81,7 +81,14 @@ limits:
          {"cluster": "59m", "rayJob": "168h", "afterFinished": "1h"}),
         ("retry", {}, {"maxAttempts": 5, "onCause": {"NodeLost": "Fail"}}),
         ("retry", {"maxAttempts": 3}, {"maxAttempts": 3, "onCause": {"NodeLost": "Fail"}}),
-        ("retry", {"maxAttempts": 100, "onCause": {}}, {"maxAttempts": 8, "onCause": {}}),
+        ("retry", {"maxAttempts": 100, "onCause": {}},
+         {"maxAttempts": 8, "onCause": {"NodeLost": "Fail"}}),
+        ("retry", {"onCause": {"NodeLost": "Retry", "BadInput": "Retry"}},
+         {"maxAttempts": 5, "onCause": {"NodeLost": "Retry", "BadInput": "Retry"}}),
+        ("retry", {"onCause": {"BadInput": "Retry"}, "backoff": {"max": "1m"}},
+         {"onCause": {"NodeLost": "Fail", "BadInput": "Retry"},
+          "backoff": {"initial": "1s", "max": "1m"}}),
+        ("retry", {"backoff": {"initial": "10s"}}, {"backoff": {"initial": "10s", "max": "20m"}}),
     ],
 )  # fmt: skip
 def test_sections_of_a_job_get_the_defaults_and_limits_of_the_platform(
@@ -96,17 +103,51 @@ def test_sections_of_a_job_get_the_defaults_and_limits_of_the_platform(
         assert {name: dumped[name] for name in expected} == expected
 
 
+def disk_of(pod: Document) -> tuple[str | None, str | None]:
+    """Return the request and the limit of the disk space of a pod."""
+    resources = pod["spec"]["containers"][0]["resources"]
+    request, limit = (resources[kind].get("ephemeral-storage") for kind in ("requests", "limits"))
+    return request, limit
+
+
 @pytest.mark.parametrize(
     ("own", "head", "worker"),
     [
-        ({}, "10Gi", "10Gi"),
-        ({"ephemeralStorage": "2Gi"}, "2Gi", "2Gi"),
-        ({"ephemeralStorage": "1Ti", "head": {"ephemeralStorage": "3Gi"}}, "3Gi", "10Gi"),
-        ({"head": {"ephemeralStorage": "11Gi"}}, "10Gi", "10Gi"),
+        ({}, ("0", "10Gi"), ("0", "10Gi")),
+        ({"ephemeralStorage": "2Gi"}, ("2Gi", "2Gi"), ("2Gi", "2Gi")),
+        ({"ephemeralStorage": "1Ti", "head": {"ephemeralStorage": "3Gi"}},
+         ("3Gi", "3Gi"), ("10Gi", "10Gi")),
+        ({"head": {"ephemeralStorage": "11Gi"}}, ("10Gi", "10Gi"), ("0", "10Gi")),
+    ],
+)  # fmt: skip
+def test_disk_space_of_pods_is_limited(own: Document, head: str, worker: str) -> None:
+    """A limit is no request: pods that use little disk space fit on any node."""
+    platform = parse_defaults("image: a\nlimits: {ephemeralStorage: 10Gi}")
+    assert [*map(disk_of, render(job(cluster=own), platform).pods)] == [head, worker]
+
+
+GIB_10 = {"ephemeralStorage": "10Gi"}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "limit", "expected"),
+    [
+        ({}, None, [(None, None), ("15Gi", None), ("30Gi", None)]),
+        (GIB_10, None, [("10Gi", "10Gi"), ("25Gi", "25Gi"), ("40Gi", "40Gi")]),
+        ({"head": GIB_10}, "20Gi", [("10Gi", "10Gi"), ("15Gi", "20Gi"), ("20Gi", "20Gi")]),
     ],
 )
-def test_disk_space_of_pods_is_limited(own: Document, head: str, worker: str) -> None:
-    platform = parse_defaults("image: a\nlimits: {ephemeralStorage: 10Gi}")
-    pods = render(job(cluster=own), platform).pods
-    resources = [pod["spec"]["containers"][0]["resources"] for pod in pods]
-    assert [one["limits"]["ephemeral-storage"] for one in resources] == [head, worker]
+def test_pods_request_disk_space_for_the_models_of_their_steps(
+    cluster: Document, limit: str | None, expected: list[tuple[str, str]]
+) -> None:
+    """A pod of the group `cpu` runs all steps of the group, and other pods run one of theirs."""
+    sizes = {"tag": (0, "5Gi"), "embed": (1, "20Gi"), "rank": (1, "30Gi"), "count": (0, "10Gi")}
+    steps = [
+        python_step(name, resources={"gpu": gpu, "ephemeralStorage": size})
+        for name, (gpu, size) in sizes.items()
+    ]
+    platform = PlatformDefaults.model_validate(
+        {"image": "a", "limits": {"ephemeralStorage": limit} if limit else {}}
+    )
+    found = render(job(steps=steps, cluster=cluster), platform).pods
+    assert [*map(disk_of, found)] == expected

@@ -71,6 +71,24 @@ def test_pool_fields_are_for_models_and_classes(field: str, messages: Messages) 
         messages.check(refused(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]})))
 
 
+@pytest.mark.parametrize("reuse", [{"dedupe": True}, {"cache": {"path": "s3://bucket/cache"}}])
+def test_only_models_reuse_results(reuse: Document, messages: Messages) -> None:
+    assert first_step(with_step(model=KINDS["model"], **reuse)).facts.in_actors
+    for kind in sorted(KINDS.keys() - {"model"}):
+        messages.check(refused(with_step(**{kind: KINDS[kind], **reuse})))
+
+
+def test_condition_is_for_steps_that_add_columns(messages: Messages) -> None:
+    allowed = {"model", "python", "addColumns", "labelFromPath"}
+    for kind in allowed:
+        facts = first_step(with_step(**{kind: KINDS[kind], "when": "score < 3"})).facts
+        assert "score" in facts.reads, kind
+    for kind in sorted(KINDS.keys() - allowed):
+        messages.check(refused(with_step(**{kind: KINDS[kind], "when": "a < 3"})))
+    assert first_step(with_step(decode={**KINDS["decode"], "output": "b"}, when="a is not None"))
+    messages.check(refused(with_step(python=KINDS["python"], when="1 < 2")))
+
+
 @pytest.mark.parametrize(
     ("callable_", "is_class"),
     [

@@ -142,17 +142,13 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         shown += f", {counts.failed} failed" if counts.failed else ""
         shown += f", {counts.filtered} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
+    lines += [("tokens", report.tokens_text)] if report.tokens_text else []
     if report.output_bytes is not None:
         lines.append(("size", byte_size(report.output_bytes)))
     lines += named_lines("warnings", report.warnings)
     if report.state == JobState.SUCCEEDED and speed:
         lines.append(("speed", speed))
-    if report.steps:
-        steps = report.steps.items()
-        times = [f"{in_one_line(name)} {one.rows_per_second:.1f} rows/s" for name, one in steps]
-        lines.append(("steps", ", ".join(times) + " in each process"))
-        shares = [(name, one.occupancy) for name, one in steps if one.occupancy]
-        lines += [("replicas", f"{in_one_line(name)} {_percents(of)}") for name, of in shares]
+    lines += _lines_of_steps(report)
     if report.retries:
         lines.append(("retries", f"{report.retries} after a process had died"))
     if report.seconds:
@@ -163,6 +159,21 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     if report.errors:
         lines.append(("errors", report.errors))
     return lines
+
+
+def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
+    """Return the lines about the steps: their speed, reused results and busy replicas."""
+    steps = [(in_one_line(name), one) for name, one in (report.steps or {}).items()]
+    lines = []
+    if steps:
+        times = [f"{name} {one.rows_per_second:.1f} rows/s" for name, one in steps]
+        lines.append(("steps", ", ".join(times) + " in each process"))
+    texts = [f"{name} {one.reused or 0} in this job, {one.cached or 0} of other jobs"
+             for name, one in steps if one.reused or one.cached]  # fmt: skip
+    lines += [("reused", ", ".join(texts))] if texts else []
+    return lines + [
+        ("replicas", f"{name} {_percents(one.occupancy)}") for name, one in steps if one.occupancy
+    ]
 
 
 def _result(report: Report, *, resumes: bool) -> str:

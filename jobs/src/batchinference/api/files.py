@@ -74,7 +74,11 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
         for field, place in step.facts.places.items()
         if _is_path(place, directory)
     }
-    return step.with_places(changed) if changed else step
+    step = step.with_places(changed) if changed else step
+    if step.cache is None:
+        return step
+    path = _absolute(step.cache.path, directory)
+    return step.model_copy(update={"cache": step.cache.model_copy(update={"path": path})})
 
 
 def _is_path(place: Place, directory: Path) -> bool:

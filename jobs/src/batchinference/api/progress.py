@@ -55,6 +55,7 @@ class Observation:
             ("", self.message),
             ("rows", self.progress.rows_text),
             ("failed rows", str(self.failed_rows or "")),
+            ("tokens", self.counts.tokens_text if self.counts else ""),
             *named_lines("warnings", self.warnings),
             ("speed", ", ".join(self.pace)),
             ("stage", self.stage),

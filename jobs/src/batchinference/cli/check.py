@@ -42,7 +42,7 @@ from batchinference.spec import (
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.merge import with_defaults
 from batchinference.spec.parameters import Values
-from batchinference.spec.platform_defaults import Patch, PlatformDefaults
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU, Profile
 from batchinference.version import __version__
@@ -194,9 +194,9 @@ def _load_and_show(
     file: str,
     platform: Platform,
     settings: Sequence[str],
-    show: Callable[[BatchInference, Sequence[Patch]], None],
+    show: Callable[[BatchInference, PlatformDefaults], None],
 ) -> int:
-    """Call `show` with the job with complete cluster settings, and the patches of the platform. Or
+    """Call `show` with the job with complete cluster settings, and the settings of the platform. Or
     print the problems of the job.
 
     Return the exit code. Without a policy file, everything is allowed.
@@ -211,7 +211,7 @@ def _load_and_show(
         if policy:
             own = job.spec
             raise_for_problems([*policy.check(own.cluster), *policy.check_priority(own.priority)])
-        show(with_platform_defaults(job, defaults), defaults.patches)
+        show(with_platform_defaults(job, defaults), defaults)
     except SpecError as error:
         print_problems(current_file, error)
         return exits.BAD_INPUT
@@ -229,19 +229,19 @@ def _load_defaults(file: Path | None) -> PlatformDefaults:
     return with_defaults(defaults, PlatformDefaults(image=image, profiles={GPU: gpu}))
 
 
-def _print_plan(job: BatchInference, patches: Sequence[Patch], form: Format) -> None:
+def _print_plan(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:
     problems: list[Problem] = []
     try:
-        attempt_objects(job, _names(job), None, patches=patches)
+        attempt_objects(job, _names(job), None, platform=platform)
     except SpecError as error:
         problems = error.problems
     show_view(view_of(job.spec, plan_for_cluster(job.spec), problems), form)
 
 
-def _print_objects(job: BatchInference, patches: Sequence[Patch], form: Format) -> None:
+def _print_objects(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:
     """Print the job's objects without an owner, for kubectl apply."""
     names = _names(job)
-    config_map, ray_job = attempt_objects(job, names, None, patches=patches)
+    config_map, ray_job = attempt_objects(job, names, None, platform=platform)
     secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)
     objects = [config_map, secret, ray_job]
     if form is Format.JSON:

@@ -37,6 +37,8 @@ def check_storage(job: BatchInference) -> Iterator[Finding]:
     yield _access("write.path", spec.write.path, spec.write.storage)
     if spec.errors.path:
         yield _access("errors.path", spec.errors.path, spec.write.storage)
+    for cache in filter(None, (step.cache for step in spec.steps)):
+        yield _access("cache.path", cache.path, cache.storage)
 
 
 def _access(field: str, path: str, storage: Storage) -> Finding:

@@ -34,4 +34,5 @@ def _data_of(status: OutputStatus) -> dict[str, Any]:
     data, progress, counts = as_data(status), status.progress, status.counts
     del data["progress"], data["counts"]
     rows = {"rows": progress.rows, "total": progress.total, "percent": progress.percent}
-    return data | rows | counts.model_dump(include={"written", "failed", "filtered"})
+    counted = counts.model_dump(by_alias=True, exclude_none=True, exclude={"read", "warned"})
+    return data | rows | counted

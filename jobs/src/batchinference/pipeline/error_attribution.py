@@ -30,7 +30,7 @@ _DEVICE_ERROR = re.compile(
     r"(CUDA|HIP|NPU|NCCL|RCCL|HCCL)( driver| runtime| function)? (error|failure)|CUDA_ERROR_"
     r"|Error \[(CUDA|HIP)\]"
     r"|device-side assert|uncorrectable ECC|no CUDA-capable device|No CUDA GPUs are available"
-    r"|no NVIDIA driver"
+    r"|no NVIDIA driver|NVRM: Xid|GPU is lost"
 )
 """Matches messages of libraries about a device. All later calls in the process may fail, too."""
 _KERNEL_STOPPED = re.compile(
@@ -128,6 +128,14 @@ def is_device_fault(error: BaseException) -> bool:
         and not _UNSUITABLE_CODE.search(str(link))
         for link in _chain(error)
     )
+
+
+def device_fault_in(log: str) -> RuntimeError | None:
+    """Return the first error about a device in a log, if the device failed. Later errors may be its
+    consequences. Lines of code in tracebacks do not count."""
+    lines = (line.strip() for line in log.splitlines() if "raise " not in line)
+    error = RuntimeError(next(filter(_DEVICE_ERROR.search, lines), ""))
+    return error if is_device_fault(error) else None
 
 
 def is_about_the_file(error: BaseException) -> bool:

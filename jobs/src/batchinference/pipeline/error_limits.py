@@ -1,4 +1,5 @@
-"""Checks the limits on failed rows and warnings while a job runs, such as `errors.maxPercent`."""
+"""Checks limits while a job runs: on failed rows and warnings, such as `errors.maxPercent`, and on
+tokens."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from batchinference.pipeline.errors import TooManyErrors
+from batchinference.pipeline.errors import LimitExceeded, TooManyErrors
 from batchinference.pipeline.input import RowCount
 from batchinference.spec.job import ErrorPolicy
+from batchinference.spec.limits import Limits
 from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
@@ -88,6 +90,15 @@ def check_warnings(
             f"{count} {limits.name.unit}(s) have the warning {limits.name.value}, limit: "
             f"errors.warnings[{index}].{limit}. {limits.name.message}. One of them: "
             f"{most.example if most else None}"
+        )
+
+
+def check_tokens(limits: Limits, counts: Counts) -> None:
+    """Raise LimitExceeded if the models have used more tokens than the job may use."""
+    if limits.tokens is not None and counts.tokens > limits.tokens:
+        raise LimitExceeded(
+            f"the job has used {counts.tokens_text}, and cluster.limits.tokens allows "
+            f"{limits.tokens:,}; the written output is kept"
         )
 
 

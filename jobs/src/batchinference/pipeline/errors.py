@@ -122,6 +122,18 @@ class TooManyErrors(JobFailure):
     reason = "TooManyErrors"
 
 
+class LimitExceeded(JobFailure):
+    """The job has used what `cluster.limits` allows."""
+
+    reason = "LimitExceeded"
+
+
+class GateFailed(JobFailure):
+    """The results of the first rows are not as the job expects."""
+
+    reason = "GateFailed"
+
+
 class Interrupted(JobFailure):
     """The job was asked to stop."""
 

@@ -18,7 +18,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_plan import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.error_limits import check_errors, check_warnings
+from batchinference.pipeline.error_limits import check_errors, check_tokens, check_warnings
 from batchinference.pipeline.errors import (
     BadOutput,
     JobFailure,
@@ -35,11 +35,13 @@ from batchinference.pipeline.execution.crash_notes import (
 )
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
+from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
+from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
@@ -139,9 +141,11 @@ class JobRun:
         Incomplete if rows are missing after the last pass."""
         passes = Passes()
         while True:
-            executor = Executor(self.job.spec, plan, run)
+            plan = with_thresholds(plan, run.start.thresholds)
+            executor = Executor(self.job.spec, plan, run_of_first(self.job.spec, run))
             with keep_heartbeat(run.attempt.heartbeat):
-                end = self._run_attempt(run, executor)
+                end = with_findings(self.job.spec, run, self._run_attempt(run, executor))
+                self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
@@ -158,7 +162,7 @@ class JobRun:
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
-        if run.missing != {}:
+        if executor.has_rows:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
@@ -175,7 +179,8 @@ class JobRun:
     def _observe(self, run: AttemptRun, executor: Executor) -> None:
         """Update the progress and publish it.
 
-        Raises TooManyErrors, and BadOutput if another run has taken over the output."""
+        Raises TooManyErrors, LimitExceeded, and BadOutput if another run has taken over the
+        output."""
         try:
             run.attempt.check_lease()
             counts = run.counts()
@@ -189,6 +194,7 @@ class JobRun:
             self.job.spec.errors, counts, run.count, run.bad_row, resumes=self.job.spec.resume
         )
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
+        check_tokens(self.job.spec.cluster.limits, counts)
 
     def _finalize(self, run: AttemptRun, end: AttemptEnd, executor: Executor) -> Report:
         """Complete the output, in which no rows are missing, and return the report."""
@@ -209,6 +215,8 @@ class JobRun:
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
+        if write.id_column is not None:
+            write_error_file(attempt.layout, write.id_column, snapshot.entries, run.first_file)
         attempt.complete(snapshot, report)
         if attempt.layout.is_replacement:
             # its stored report is final, even if replacing the old output fails

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -138,16 +139,18 @@ def as_text(document: bytes | str) -> str:
     return document.decode(json.detect_encoding(document))
 
 
-def load_exact(document: bytes | str) -> Any:
-    """Return `load_unique` of a document, with fractions as Decimal."""
-    return load_unique(document, fractions=Decimal)
+def load_exact(document: bytes | str, **options: Any) -> Any:
+    """Return `load_unique` of a document, with fractions as Decimal and options of the parser."""
+    return load_unique(document, fractions=Decimal, **options)
 
 
-def load_unique(document: bytes | str, fractions: Callable[[str], Any] = float) -> Any:
+def load_unique(
+    document: bytes | str, fractions: Callable[[str], Any] = float, **options: Any
+) -> Any:
     """Return the parsed JSON. Raises ValueError if it is invalid, or names a field of an object
     twice."""
     with _valid():
-        return json.loads(document, parse_float=fractions, object_pairs_hook=_unique)
+        return json.loads(document, parse_float=fractions, object_pairs_hook=_unique, **options)
 
 
 def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
@@ -168,8 +171,8 @@ def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name in counts if counts[name] > 1)
         raise ValueError(f"an object has two fields '{twice}'")
     return fields
 

@@ -19,6 +19,7 @@ from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.prepare import (
+    check_caches,
     check_errors_path,
     check_input,
     check_paths,
@@ -50,6 +51,7 @@ def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
     failures = (
         about_input,
         _failure_of(lambda: check_errors_path(layout)),
+        _failure_of(lambda: check_caches(spec, layout)),
         _failure_of(lambda: _check_output(spec, layout, job, reads_content=reads_output)),
     )
     return [*steps, *(Problem("", failure.message) for failure in failures if failure)]

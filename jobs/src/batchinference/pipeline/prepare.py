@@ -50,7 +50,6 @@ from batchinference.plan.columns import check_columns
 from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles
-from batchinference.spec.write import WriteNumbered
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,7 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
     for step in spec.steps:
         check_step(step)
     check_errors_path(layout)
+    check_caches(spec, layout)
     check_paths(spec.read, layout)
 
 
@@ -147,6 +147,16 @@ def check_errors_path(layout: Layout) -> None:
             f"spec.errors.path: '{errors.uri}' is below write.path '{output.uri}', so readers "
             "would read error records as output. Choose another errors.path, or remove the field"
         )
+
+
+def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
+    """Raise BadOutput if a cache is in the output, where readers would find its files."""
+    for cache in filter(None, (step.cache for step in spec.steps)):
+        if layout.output.holds(Location(cache.path, cache.storage) / "file"):
+            raise BadOutput(
+                f"spec.steps.cache.path: '{cache.path}' is in write.path '{layout.output.uri}'. "
+                "Choose another path"
+            )
 
 
 def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
@@ -190,6 +200,11 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
                 "another write.path or errors.path"
             )
     source.ignored.check(spec.errors.warnings)
+    for field in () if source.repeatable else spec.first_rows_columns:
+        raise BadInput(
+            f"spec.{field}: rows of {spec.read.format} may differ each time that they are read, so "
+            "that no rows can be computed first. Remove the field, or read files"
+        )
     problems = list(check_columns(spec, source.columns()))
     if not problems:
         problems = list(
@@ -210,6 +225,6 @@ def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | Non
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
     """Return the number of input files of earlier appends, from which row numbers continue."""
-    if not (isinstance(spec.write, WriteNumbered) and spec.write.row_number):
+    if spec.write.number_column is None:
         return 0
     return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)

@@ -106,7 +106,7 @@ class RowBatch:
         """Return rows that could not be read because of the same error."""
         texts = (READ_STEP, describe(error), "")
         columns = [pa.array(ids), *(pa.repeat(text, len(ids)) for text in texts)]
-        columns.append(pa.nulls(len(ids), pa.string()))
+        columns.append(pa.repeat(pa.scalar(getattr(error, "values", None), pa.string()), len(ids)))
         return cls(source=ids, errors=pa.table(columns, schema=ERRORS))
 
     @property

@@ -1,4 +1,4 @@
-"""Collects the warnings that decoders and models report about single rows.
+"""Collects the warnings that decoders and models report about single rows, and their tokens.
 
 Code that changes a value calls `warn`, wherever it runs below the code that owns the row. The owner
 of the row collects the warnings. Without a collector, they are dropped:
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.warnings import WarningName
 
@@ -31,19 +32,19 @@ WARNING_LIST = pa.list_(pa.struct([("name", pa.string()), ("amount", pa.int64())
 
 
 class RowWarning(NamedTuple):
-    """A warning about one row. `row` is its index in the batch that was being computed; 0 for the
-    only row. `amount` is what is added up, such as the number of tokens that were cut."""
+    """A warning about one row, or the number of tokens of one kind that a model has used for it.
+    `row` is its index in the batch that was being computed; 0 for the only row. `amount` is what is
+    added up, such as the number of tokens that were cut."""
 
     row: int
-    name: WarningName
+    name: WarningName | TokenKind
     amount: int
 
 
 class WarnedRow(ValueError):
     """The error of a row that fails because the job does not accept one of its warnings."""
 
-    def __init__(self, warning: RowWarning) -> None:
-        name, amount = warning.name, warning.amount
+    def __init__(self, name: WarningName, amount: int) -> None:
         added = f" ({amount} {name.amount})" if name.amount and amount else ""
         super().__init__(
             f"{name.value}: {name.meaning}{added}, and errors.warnings makes such rows failed "
@@ -54,10 +55,22 @@ class WarnedRow(ValueError):
 _collected: ContextVar[list[RowWarning] | None] = ContextVar("warnings", default=None)
 
 
-def warn(name: WarningName, *, row: int = 0, amount: int = 0) -> None:
+def warn(name: WarningName | TokenKind, *, row: int = 0, amount: int = 0) -> None:
     """Report a warning about a row of the batch that is being computed."""
     if (warnings := _collected.get()) is not None:
         warnings.append(RowWarning(row, name, amount))
+
+
+def count_tokens(
+    row: int = 0, *, read: int | None, cached: int | None = None, made: int | None = None
+) -> None:
+    """Report the input tokens that a model has read for a row, how many of them were cached, and
+    the output tokens that it has made, as far as they are known. For rows that are computed
+    together, `row` is one of them."""
+    kinds = {TokenKind.INPUT: read, TokenKind.CACHED: cached, TokenKind.OUTPUT: made}
+    for kind, number in kinds.items():
+        if number is not None:
+            warn(kind, row=row, amount=number)
 
 
 @contextmanager
@@ -85,8 +98,8 @@ def errors_of(warnings: Iterable[RowWarning], failing: Collection[str]) -> dict[
     """Return the error of each row that has a warning with a name in `failing`, by row index."""
     errors: dict[int, Exception] = {}
     for warning in warnings if failing else ():
-        if warning.name in failing:
-            errors.setdefault(warning.row, WarnedRow(warning))
+        if isinstance(warning.name, WarningName) and warning.name in failing:
+            errors.setdefault(warning.row, WarnedRow(warning.name, warning.amount))
     return errors
 
 

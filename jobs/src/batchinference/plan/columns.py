@@ -31,6 +31,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
         yield from _check_write(spec.write, columns)
+        yield from _check_first_rows(spec, columns)
     yield from _check_partitions(spec)
 
 
@@ -86,6 +87,17 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
     if chosen and partition_columns.issuperset(chosen):
         message = "every column becomes a directory: nothing is left to write"
         yield Problem("spec.write.partitionBy", message)
+
+
+def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the columns that a gate or a cascade reads, and that files of the output lack."""
+    directories = spec.write.column_fields.get("partitionBy", ())
+    written = spec.write.columns_needed or columns
+    in_files = [name for name in written or () if name not in directories]
+    for field, needed in spec.first_rows_columns.items() if written is not None else ():
+        for column in sorted(needed - set(in_files)):
+            message = _unknown_column(f"it reads column '{column}' of the output", column, in_files)
+            yield Problem(f"spec.{field}", message)
 
 
 def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:

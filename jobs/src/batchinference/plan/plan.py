@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 from batchinference.plan.columns import check_columns
 from batchinference.plan.devices import with_devices
-from batchinference.plan.groups import WorkerGroup, group_of, groups_of
+from batchinference.plan.groups import CPU_GROUP, WorkerGroup, group_of, groups_of
 from batchinference.plan.machine import fit_to_machine, fit_to_memory
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
 from batchinference.plan.writing import cpus_with_writers
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU
+from batchinference.spec.quantities import memory_bytes
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,18 @@ class Plan:
 
     def group_of(self, stage: Stage) -> str:
         return group_of(stage, list(self.groups))
+
+    def disk_bytes(self, group: WorkerGroup) -> int:
+        """Return the bytes that the steps of a group need on the disk of a pod. A pod of the group
+        `cpu` runs all of its steps, and a pod of another group one."""
+        asked = [
+            memory_bytes(step.resources.ephemeral_storage)
+            for stage in self.stages
+            if self.group_of(stage) == group.name
+            for step in stage.steps
+            if step.resources and step.resources.ephemeral_storage
+        ]
+        return sum(asked) if group.name == CPU_GROUP else max(asked, default=0)
 
     def on_machine(self, found: Mapping[str, float]) -> Plan:
         """Return the plan for one machine with these resources, by Ray's names. Steps run on the

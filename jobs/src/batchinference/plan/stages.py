@@ -75,6 +75,11 @@ class Stage:
         return self.model is not None and not self.model.IN_PROCESS
 
     @property
+    def skips_rows(self) -> bool:
+        """Whether its first step computes only some of the rows."""
+        return bool(self.steps) and self.steps[0].when is not None
+
+    @property
     def needs_pool(self) -> bool:
         """Whether the job sets `replicas`, or requests more than CPUs for a replica."""
         step = self.steps[0] if self.steps else None

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering.quantities import smaller_memory
+from batchinference.rendering.kueue import scaling_groups
 from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.job import BatchInference
 from batchinference.spec.limits import lower_limits
@@ -24,7 +24,8 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     named items (env, volumes, volumeMounts, imagePullSecrets) are merged by name. Any other value
     of the job replaces the default. The lower of two limits applies, so a job cannot exceed the
     limits of the platform. `retry`, `deadlines` and `ttl` get defaults and limits too. In the
-    platform's `rayStartParams`, groups that the job does not have are ignored.
+    platform's `rayStartParams`, groups that the job does not have are ignored. So are `topology`
+    and `queuePriorityClassName` for a job that cannot have them.
 
     Raises SpecError if the merged settings are invalid.
     """
@@ -33,10 +34,9 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     limits = lower_limits(job.spec.cluster.limits, defaults.limits)
     cluster = with_defaults(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
+    cluster = _without_unsuitable(job, cluster)
     if isinstance(defaults, PlatformDefaults):
         raise_for_problems(_volumes_of_patches(job.spec.cluster, defaults.patches))
-        if (most := defaults.limits.ephemeral_storage) is not None:
-            cluster = _with_limited_storage(cluster, most)
         sections = Lifecycle(job.spec.retry, job.spec.deadlines, job.spec.ttl)
         spec = job.spec.model_copy(update=defaults.complete(sections)._asdict())
         job = job.model_copy(update={"spec": spec})
@@ -61,11 +61,15 @@ def _without_images(defaults: Cluster) -> Cluster:
     return defaults.model_copy(update={"profiles": profiles})
 
 
-def _with_limited_storage(cluster: Cluster, most: str) -> Cluster:
-    given, head = cluster.ephemeral_storage, cluster.head
-    of_head = smaller_memory(head.ephemeral_storage or given, most)
-    limited = head.model_copy(update={"ephemeral_storage": of_head})
-    update = {"head": limited, "ephemeral_storage": smaller_memory(given, most)}
+def _without_unsuitable(job: BatchInference, cluster: Cluster) -> Cluster:
+    """Return the settings of a job without defaults for queues that Kueue would refuse for it."""
+    own, update = job.spec.cluster, dict[str, None]()
+    if cluster.queue_name is None and own.queue_priority_class_name is None:
+        update["queue_priority_class_name"] = None
+    if cluster.topology is not None and own.topology is None:
+        groups = plan_for_cluster(_with_cluster(job, cluster).spec).groups
+        if cluster.queue_name is None or scaling_groups(groups):
+            update["topology"] = None
     return cluster.model_copy(update=update)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from batchinference.plan import WorkerGroup
 from batchinference.plan.devices import Profiles, profiles_of
 from batchinference.rendering.objects import dump
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.profiles import GPU, Profile
 
 
@@ -55,6 +56,13 @@ def device_count(group: WorkerGroup, profiles: Profiles) -> int:
         for name, profile in found.items()
         if profile.resource or profile.device or profile.resource_claim_template_name
     )
+
+
+def idle_seconds(group: WorkerGroup, profiles: Profiles) -> int | None:
+    """Return how long a pod of the group may be idle; None if no profile of its devices says it."""
+    found = profiles_of(group.gpus, group.custom, group.accelerator, profiles).values()
+    given = [seconds_of(profile.idle_timeout) for profile in found if profile.idle_timeout]
+    return max(given, default=None)
 
 
 def _apply_profile(pod: dict[str, Any], profile: Profile) -> None:

@@ -81,10 +81,15 @@ def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> Iterator[Pro
             "same resources, or leave the queue"
         )
         yield Problem("spec.cluster.queueName", message)
-    scale = [group.name for group in groups if group.min < group.max]
+    scale = scaling_groups(groups)
     if cluster.topology is not None and scale:
         message = (
             f"Kueue cannot place pods in a job that scales (groups {', '.join(scale)}). Set "
             "replicas.min and max of each step, and workers.min and max, to the same number"
         )
         yield Problem("spec.cluster.topology", message)
+
+
+def scaling_groups(groups: Sequence[WorkerGroup]) -> list[str]:
+    """Return the names of the groups whose number of pods can change."""
+    return [group.name for group in groups if group.min < group.max]

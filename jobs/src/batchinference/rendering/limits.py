@@ -12,7 +12,7 @@ from typing import Any
 from batchinference.plan import CPU_GROUP
 from batchinference.rendering.names import DEVICES_LABEL
 from batchinference.rendering.objects import templates_of
-from batchinference.rendering.quantities import cpus_of
+from batchinference.rendering.quantities import DISK_SPACE, cpus_of, smaller_memory
 from batchinference.spec.limits import Limits
 from batchinference.spec.problems import Problem
 
@@ -38,6 +38,18 @@ def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
 
 def _bytes(value: dict[str, Any]) -> int:
     return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def limit_disk_space(ray_cluster: dict[str, Any], most: str | None) -> None:
+    """Limit the disk space of the Ray containers, in place. A container that requests none requests
+    0 then: without a request, Kubernetes would request the limit."""
+    if most is None:
+        return
+    for _, _, template in templates_of(ray_cluster):
+        resources = template["spec"]["containers"][0]["resources"]
+        limits, requests = resources["limits"], resources["requests"]
+        limits[DISK_SPACE] = smaller_memory(limits.get(DISK_SPACE), most)
+        requests[DISK_SPACE] = smaller_memory(requests.get(DISK_SPACE, "0"), most)
 
 
 def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:

@@ -31,6 +31,11 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
     outputs: list[tuple[str, str | None]] = [
         *((f"spec.write.{field}", place) for field, place in spec.write.locations.items()),
         ("spec.errors.path", spec.errors.path),
+        *(
+            (f"spec.steps[{index}].cache.path", step.cache.path)
+            for index, step in enumerate(spec.steps)
+            if step.cache
+        ),
     ]
     for field, output in outputs:
         if output is not None and is_local(output) and not _mounted(output, spec):

@@ -22,7 +22,12 @@ from batchinference.rendering.names import (
     Names,
 )
 from batchinference.rendering.objects import RESTRICTED, Owner, dump, dump_given, metadata
-from batchinference.rendering.quantities import cpu_quantity, smaller_memory
+from batchinference.rendering.quantities import (
+    DISK_SPACE,
+    cpu_quantity,
+    memory_quantity,
+    smaller_memory,
+)
 from batchinference.spec.cluster import Cluster, Head
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS
@@ -81,7 +86,7 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
         template["metadata"]["annotations"] = {**PROTECTION, **cluster.annotations}
     template["spec"] |= _placement_of_head(cluster.head)
     storage = cluster.head.ephemeral_storage or cluster.ephemeral_storage
-    _request_storage(template["spec"], storage)
+    _request_disk_space(template["spec"], storage)
     spec = template["spec"]
     digests = {DIGEST_VARIABLES[name]: digest_of(file) for name, file in files.items()}
     has_images = any(profile.image for profile in cluster.profiles.values())
@@ -147,11 +152,13 @@ def object_store_bytes(memory: str) -> int:
     return max(MIN_OBJECT_STORE_BYTES, int(free * OBJECT_STORE_SHARE))
 
 
-def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[str, Any]:
-    """Return the pod template of a worker group."""
+def worker_template(
+    cluster: Cluster, names: Names, group: WorkerGroup, disk_bytes: int = 0
+) -> dict[str, Any]:
+    """Return the pod template of a worker group whose steps need `disk_bytes` on each pod."""
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
-    _request_storage(template["spec"], cluster.ephemeral_storage)
+    _request_disk_space(template["spec"], cluster.ephemeral_storage, disk_bytes)
     if topology := topology_annotations(cluster.topology, group):
         template["metadata"].setdefault("annotations", {}).update(topology)
     node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
@@ -230,11 +237,16 @@ def _placement_of_head(head: Head) -> dict[str, Any]:
     return settings
 
 
-def _request_storage(pod: dict[str, Any], size: str | None) -> None:
-    """Request and limit the disk space of the Ray container, if a size is given."""
+def _request_disk_space(pod: dict[str, Any], size: str | None, of_steps: int = 0) -> None:
+    """Request the disk space of the Ray container: the size that the job gives for all pods, and
+    the bytes of the steps. Limit it too if a size is given: otherwise, logs have no limit."""
+    if size is None and not of_steps:
+        return
+    whole = memory_quantity(memory_bytes(size or "0") + of_steps) if of_steps else size
+    resources = pod["containers"][0]["resources"]
+    resources["requests"][DISK_SPACE] = whole
     if size is not None:
-        for quantities in pod["containers"][0]["resources"].values():
-            quantities["ephemeral-storage"] = size
+        resources["limits"][DISK_SPACE] = whole
 
 
 def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:

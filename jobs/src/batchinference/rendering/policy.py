@@ -57,14 +57,20 @@ class PlatformPolicy(BaseModel):
     """Names of ServiceAccounts."""
     priority_classes: Literal[True] | Names = True
     """Names of PriorityClasses."""
+    queues: Literal[True] | Names = True
+    """Names of LocalQueues of Kueue."""
     queue_priority_classes: Literal[True] | Names = True
     """Names of WorkloadPriorityClasses of Kueue."""
     runtime_classes: Literal[True] | Names = True
     """Names of RuntimeClasses."""
+    schedulers: Literal[True] | Names = True
+    """Names of schedulers."""
     tolerations: Literal[True] | Names = True
     """Keys of taints."""
     profiles: bool = True
     """Whether jobs may define or change profiles."""
+    labels: Literal[True] | Names = True
+    """Keys of labels. An entry that ends in `/` allows all keys that begin with it."""
     annotations: Literal[True] | Names = list(SAFE_ANNOTATIONS)
     """Keys of annotations. An entry that ends in `/` allows all keys that begin with it."""
     max_priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 1_000_000_000
@@ -183,10 +189,13 @@ RULES = (
     Rule("images", ("image", "profiles{}.image", "volumes[].image.reference"), "image"),
     Rule("serviceAccounts", ("serviceAccountName",)),
     Rule("priorityClasses", ("priorityClassName",)),
+    Rule("queues", ("queueName",)),
     Rule("queuePriorityClasses", ("queuePriorityClassName",)),
     Rule("runtimeClasses", ("profiles{}.runtimeClassName",)),
+    Rule("schedulers", ("schedulerName",)),
     Rule("tolerations", tuple(f"{at}tolerations[].key?" for at in ("", "head.", "profiles{}."))),
     Rule("profiles", ("profiles{}",), "any"),
+    Rule("labels", ("labels*",), "prefix"),
     Rule("annotations", ("annotations*",), "prefix"),
     Rule("hostAccess", ("envFrom[].prefix?",), "variable"),
 )

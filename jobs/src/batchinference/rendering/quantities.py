@@ -7,6 +7,9 @@ import re
 
 from batchinference.spec.quantities import memory_bytes
 
+DISK_SPACE = "ephemeral-storage"
+"""The name of the disk space of a container among its resources."""
+
 
 def cpu_quantity(cpus: float) -> str:
     """Return CPUs as a Kubernetes quantity: 2, 500m. Never 0, which would mean no limit."""

@@ -7,16 +7,15 @@ patches only its deadlines and ttlSecondsAfterFinished, each field separately.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
-from batchinference.plan import WorkerGroup, plan_for_cluster
+from batchinference.plan import Plan, WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
-from batchinference.rendering.devices import start_parameters
-from batchinference.rendering.kueue import queued
-from batchinference.rendering.limits import check_limits, check_size
+from batchinference.rendering.devices import idle_seconds, start_parameters
+from batchinference.rendering.kueue import queued, scaling_groups
+from batchinference.rendering.limits import check_limits, check_size, limit_disk_space
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
 from batchinference.rendering.objects import RESTRICTED, Owner, metadata
 from batchinference.rendering.patches import patched
@@ -31,7 +30,7 @@ from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import BatchInference
 from batchinference.spec.lifecycle import Deadlines
-from batchinference.spec.platform_defaults import Patch
+from batchinference.spec.platform_defaults import NO_DEFAULTS, PlatformDefaults
 from batchinference.spec.problems import raise_for_problems
 
 GRACE_SECONDS = 3600
@@ -111,18 +110,19 @@ def attempt_objects(
     names: Names,
     owner: Owner | None,
     generation: int | None = None,
-    patches: Sequence[Patch] = (),
+    platform: PlatformDefaults = NO_DEFAULTS,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the ConfigMap and the RayJob of an attempt of a job with complete cluster settings.
 
-    Both contain the same plan. `generation` is the generation of the BatchInference. `patches` are
-    those of the platform. Raises SpecError if the job cannot run on a cluster.
+    Both contain the same plan. `generation` is the generation of the BatchInference. `platform` has
+    the patches and limits of pods. Raises SpecError if the job cannot run on a cluster.
     """
     plan = plan_for_cluster(job.spec)
     raise_for_problems(check_cluster(job.spec, plan.groups))
     files = files_of(job, plan, names.uid)
-    own = ray_cluster(job, names, files, plan.groups)
-    cluster = patched(own, patches)
+    own = ray_cluster(job, names, files, plan)
+    limit_disk_space(own, platform.limits.ephemeral_storage)
+    cluster = patched(own, platform.patches)
     raise_for_problems(check_limits(job.spec.cluster.limits, own) + check_size(cluster))
     ray_job = _ray_job(job, names, owner, cluster)
     if generation is not None:
@@ -165,11 +165,11 @@ def entrypoint() -> str:
 
 
 def ray_cluster(
-    job: BatchInference, names: Names, files: dict[str, str], groups: tuple[WorkerGroup, ...]
+    job: BatchInference, names: Names, files: dict[str, str], plan: Plan
 ) -> dict[str, Any]:
-    """Return the spec of a RayCluster with these worker groups. The head mounts `files`."""
-    cluster = job.spec.cluster
-    scales = any(group.min < group.max for group in groups)
+    """Return the spec of a RayCluster with the worker groups of a plan. The head mounts `files`."""
+    cluster, groups = job.spec.cluster, plan.groups
+    scales = bool(scaling_groups(groups))
     head = head_template(cluster, names, files)
     return {
         "rayVersion": RAY_VERSION,
@@ -191,13 +191,19 @@ def ray_cluster(
                 "replicas": group.min,
                 "minReplicas": group.min,
                 "maxReplicas": group.max,
+                **(_idle_timeout(group, cluster) if scales else {}),
                 "rayStartParams": start_parameters(group) | _start_params(cluster, group.name),
                 "labels": {GROUP_LABEL: group.name},
-                "template": worker_template(cluster, names, group),
+                "template": worker_template(cluster, names, group, plan.disk_bytes(group)),
             }
             for group in groups
         ],
     }
+
+
+def _idle_timeout(group: WorkerGroup, cluster: Cluster) -> dict[str, int]:
+    seconds = idle_seconds(group, cluster.profiles)
+    return {} if seconds is None else {"idleTimeoutSeconds": seconds}
 
 
 def _start_params(cluster: Cluster, group: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     BAD_OUTPUT = "BadOutput"
     MODEL_LOAD = "ModelLoad"
     TOO_MANY_ERRORS = "TooManyErrors"
+    GATE_FAILED = "GateFailed"
     INCOMPLETE = "Incomplete"
     INTERRUPTED = "Interrupted"
     APPLICATION = "Application"
@@ -92,11 +93,13 @@ _MEANINGS = {
     Cause.BAD_OUTPUT: "the output path cannot be written, or holds rows of other work or code",
     Cause.MODEL_LOAD: "a model or module cannot be found or loaded",
     Cause.TOO_MANY_ERRORS: "more rows failed, or more warnings occurred, than `errors` allows",
+    Cause.GATE_FAILED: "the results of the first rows are not as `gate` expects",
     Cause.INCOMPLETE: "the output did not contain each input row exactly once",
     Cause.INTERRUPTED: "the driver was stopped, but not by the operator",
     Cause.APPLICATION: "a step raised an error that no row caused",
     Cause.DEADLINE_EXCEEDED: "`deadlines.pending`, `active` or `total` has passed",
-    Cause.LIMIT_EXCEEDED: "the job has used the device hours that `cluster.limits` allows",
+    Cause.LIMIT_EXCEEDED: "the job has used the device hours or tokens that `cluster.limits` "
+    "allows",
     Cause.RAY_JOB_DELETED: "a user deleted the RayJob",
 }
 _REMEDIES = {
@@ -108,8 +111,8 @@ _REMEDIES = {
     "or in `cluster.workers.memory` for all other steps. Or let each new attempt request more with "
     "`retry.outOfMemory`. A smaller `batchSize` also reduces the memory of a pod.",
     Cause.OUT_OF_DISK: "If the message names the output, free space there. On a cluster, request "
-    "enough disk space for the downloaded models in `cluster.ephemeralStorage`, so that pods run "
-    "on nodes that have it.",
+    "disk space for the model of a step in its `resources.ephemeralStorage`, and for logs and "
+    "spilled objects in `cluster.ephemeralStorage`, so that pods run on nodes that have it.",
     Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
     "failed rows in `errors`: the job then searches for the row, and the row becomes a failed row.",
@@ -147,6 +150,9 @@ _REMEDIES = {
     "with `batchinference retry-errors`, or on a cluster with `errors.retryFailedRows: true`. Or "
     "allow more failed rows in `errors.maxRows` or `errors.maxPercent`, and run the job again: it "
     "resumes.",
+    Cause.GATE_FAILED: "The message has the measured values. Look at the rows in the output, and "
+    "correct the steps. To accept these rows, change `gate.expect` or remove `gate`, and run the "
+    "job again: it resumes.",
     Cause.INCOMPLETE: "A cluster retries the job. On your machine, run the job again: it computes "
     "the missing rows. If it happens again, report it with the report of the job.",
     Cause.INTERRUPTED: "A cluster retries the job. On your machine, run the job again: it resumes.",
@@ -157,8 +163,9 @@ _REMEDIES = {
     "`cluster.env`, run the job again: it resumes.",
     Cause.DEADLINE_EXCEEDED: "Increase the deadline that the message names, or give the job more "
     "resources. Then run the job again: it resumes.",
-    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.deviceHours` in the file. If the platform's "
-    "defaults set a lower limit, ask the platform team. Then run the job again: it resumes.",
+    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.deviceHours` or `tokens` in the file. If the "
+    "platform's defaults set a lower limit, ask the platform team. Then run the job again: it "
+    "resumes.",
     Cause.RAY_JOB_DELETED: "Run the job again: it resumes. To stop a job for a while, suspend it "
     "instead of deleting its RayJob.",
 }

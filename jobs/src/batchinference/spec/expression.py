@@ -82,12 +82,18 @@ def _check_reads_column(text: str) -> None:
 
 
 def _checked_tree(text: str) -> ast.expr:
+    tree: ast.expr = _FoldNegativeNumbers().visit(syntax_tree(text))
+    _check(tree)
+    return tree
+
+
+def syntax_tree(text: str) -> ast.expr:
+    """Return the syntax tree of an expression of Python that is not nested too deeply. Raises
+    ValueError if it is none."""
     parsed = _parse(text.strip())
     if _depth(parsed) > MAX_DEPTH:
         raise ValueError("not an expression: nested too deeply")
-    tree: ast.expr = _FoldNegativeNumbers().visit(parsed)
-    _check(tree)
-    return tree
+    return parsed
 
 
 def _translation(text: str) -> str | None:
@@ -335,7 +341,8 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _check_text(text: str, parse: Callable[[str], object]) -> str:
+def check_text(text: str, parse: Callable[[str], object]) -> str:
+    """Return a text that `parse` accepts. Raises PydanticCustomError with its ValueError."""
     try:
         parse(text)
     except ValueError as error:
@@ -344,6 +351,6 @@ def _check_text(text: str, parse: Callable[[str], object]) -> str:
 
 
 _Text = Annotated[str, Field(min_length=1, max_length=2048)]
-Expression = Annotated[_Text, AfterValidator(partial(_check_text, parse=columns_read_by))]
-Condition = Annotated[_Text, AfterValidator(partial(_check_text, parse=_check_reads_column))]
+Expression = Annotated[_Text, AfterValidator(partial(check_text, parse=columns_read_by))]
+Condition = Annotated[_Text, AfterValidator(partial(check_text, parse=_check_reads_column))]
 """An expression that reads a column."""

@@ -9,6 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, keyed
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.expression import columns_read_by
+from batchinference.spec.gate import Gate, parse_expectation
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.parameters import Parameter
 from batchinference.spec.quantities import Quantity
@@ -32,11 +34,11 @@ MAX_NAME = 40
 
 OPERATOR_FIELDS = ("suspend", "priority", "retry", "deadlines", "ttl", "managedBy")
 """Fields that only the operator reads. The job file of the driver does not contain them."""
-MUTABLE = ("cluster", "suspend", "priority", "retry", "deadlines", "ttl")
+MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl")
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
-MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
+MUTABLE_OF_STEP = ("batchSize", "replicas", "resources", "dedupe", "cache")
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
@@ -100,6 +102,9 @@ class BatchInferenceSpec(SpecModel):
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
     or that repeatedly end their process."""
+    gate: Gate | None = None
+    """A check of the results of the first rows, before the others are computed. It is checked once,
+    and can be changed until then."""
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
     """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
     resume: bool = True
@@ -144,6 +149,32 @@ class BatchInferenceSpec(SpecModel):
                     {"name": step.name, "fix": fix},
                 )
         return self
+
+    @model_validator(mode="after")
+    def _check_first_rows(self) -> BatchInferenceSpec:
+        for field in () if self.write.STORES_VALUES else self.first_rows_columns:
+            message = (
+                "{field}: the values in files of {format} cannot be read. Write another format"
+            )
+            context = {"field": field, "format": self.write.format}
+            raise PydanticCustomError("first_rows", message, context)
+        return self
+
+    @property
+    def first_rows_columns(self) -> dict[str, set[str]]:
+        """Return the columns of the output that a gate and cascades read in the rows that the job
+        computes first, by field. Empty if there are no such rows."""
+        found = {
+            f"steps[{number}].cascade": {
+                *columns_read_by(step.cascade.score),
+                *columns_read_by(step.cascade.agree),
+            }
+            for number, step in enumerate(self.steps)
+            if step.cascade is not None
+        }
+        if self.gate is not None:
+            found["gate.expect"] = parse_expectation(self.gate.expect).columns
+        return found
 
     @model_validator(mode="after")
     def _check_retry(self) -> BatchInferenceSpec:

@@ -13,12 +13,15 @@ def with_defaults(settings: Model, defaults: Model) -> Model:
     """Return the settings, with absent fields taken from the defaults.
 
     Objects and maps are merged by key, and lists of named items (env, volumes) by name. Any other
-    value overrides the default.
+    value overrides the default. A field that is not set is absent, also if it has a value then.
     """
-    fields = type(settings).model_fields
-    return settings.model_copy(
-        update={name: _merge(getattr(settings, name), getattr(defaults, name)) for name in fields}
-    )
+    own, fields = settings.model_fields_set, type(settings).model_fields
+    update = {
+        name: _merge(getattr(settings, name) if name in own else None, getattr(defaults, name))
+        for name in fields
+        if name in own | defaults.model_fields_set
+    }
+    return settings.model_copy(update=update)
 
 
 def _merge(value: Any, default: Any) -> Any:

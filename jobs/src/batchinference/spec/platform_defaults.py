@@ -12,6 +12,7 @@ from batchinference.spec.cluster import ALL_GROUPS, Cluster, GroupName
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.limits import Limits
+from batchinference.spec.merge import with_defaults
 from batchinference.spec.quantities import MemoryRequest
 
 Section = TypeVar("Section", bound=SpecModel)
@@ -45,7 +46,7 @@ class PlatformLimits(Limits):
     ttl: Ttl = Ttl()
     max_attempts: Annotated[int, Field(ge=1, le=100)] | None = None
     ephemeral_storage: MemoryRequest | None = None
-    """Disk space of a pod."""
+    """Disk space of a pod, beyond which it is evicted. Pods do not request it."""
 
 
 class Lifecycle(NamedTuple):
@@ -69,24 +70,20 @@ class PlatformDefaults(Cluster):
 
     def complete(self, own: Lifecycle) -> Lifecycle:
         """Return the sections of a job with the defaults and the limits of the platform."""
-        retry, limits = _with_defaults(own.retry, self.retry), self.limits
+        retry, limits = with_defaults(own.retry, self.retry), self.limits
         attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
         ttl = limits.ttl
         # also limit the TTLs of its objects, because a job is kept as long as they are
         if (longest := ttl.after_finished) is not None:
-            ttl = _with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
+            ttl = with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
         return Lifecycle(
             retry.model_copy(update={"max_attempts": attempts}),
-            _limited(_with_defaults(own.deadlines, self.deadlines), limits.deadlines),
-            _limited(_with_defaults(own.ttl, self.ttl), ttl),
+            _limited(with_defaults(own.deadlines, self.deadlines), limits.deadlines),
+            _limited(with_defaults(own.ttl, self.ttl), ttl),
         )
 
 
-def _with_defaults(own: Section, defaults: Section) -> Section:
-    """Return the defaults with the given values of a section of a job."""
-    given = {name: getattr(own, name) for name in own.model_fields_set}
-    given = {name: value for name, value in given.items() if value is not None}
-    return defaults.model_copy(update=given)
+NO_DEFAULTS = PlatformDefaults()
 
 
 def _limited(section: Section, limits: Section) -> Section:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, SpecModel
+from batchinference.spec.durations import Duration
 from batchinference.spec.merge import with_defaults
 from batchinference.spec.pods import Environment, Image, NodeSelector, ObjectName, Toleration
 
@@ -41,6 +42,9 @@ class Profile(SpecModel):
     device (dynamic resource allocation)."""
     runtime_class_name: ObjectName | None = None
     """The RuntimeClass of the pods, if the devices need one."""
+    idle_timeout: Duration | None = None
+    """How long a pod with the device must be idle before the autoscaler removes it, instead of
+    `cluster.idleTimeout`."""
     image: Image | None = None
     """The image of the pods, such as one with CUDA or vLLM. By default, `cluster.image`. It must
     have the same versions of Python, Ray and BatchInference. An image of the platform is not used

@@ -4,8 +4,10 @@ these figures. Reports, the status of the resource and all commands use only the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -125,8 +127,20 @@ class Progress(SpecModel):
         return [counted(self.rows, "row"), *percent]
 
 
+Tokens = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
+
+
+class TokenKind(StrEnum):
+    """A kind of tokens: the name of a field of Counts."""
+
+    INPUT = "inputTokens"
+    CACHED = "cachedTokens"
+    OUTPUT = "outputTokens"
+
+
 class Counts(SpecModel):
-    """Rows by result. An input row may have become several rows."""
+    """Rows by result, and their tokens. An input row may have become several rows. The numbers of
+    tokens are absent if no step of the job counts tokens."""
 
     read: Rows = 0
     """Rows that were read from the input."""
@@ -138,6 +152,27 @@ class Counts(SpecModel):
     """Filtered rows: rows that a filter or another step removed."""
     warned: Rows = 0
     """Warnings about rows that have not failed. A row may have several."""
+    input_tokens: Tokens | None = None
+    """Tokens of prompts and texts that models have read for these rows."""
+    cached_tokens: Tokens | None = None
+    """Those of them whose computation was reused from other rows, as far as it is known."""
+    output_tokens: Tokens | None = None
+    """Tokens that models have generated for these rows."""
+
+    @property
+    def tokens(self) -> int:
+        """The input and output tokens."""
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+    @property
+    def tokens_text(self) -> str:
+        """The tokens such as `1,200 input (200 cached) + 300 output tokens`; empty if there are
+        none."""
+        if not self.tokens:
+            return ""
+        cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
+        read, made = self.input_tokens or 0, self.output_tokens or 0
+        return f"{read:,} input{cached} + {made:,} output tokens"
 
     @property
     def troubles(self) -> list[str]:
@@ -152,8 +187,9 @@ class Counts(SpecModel):
     def sum(cls, parts: Iterable[Counts]) -> Counts:
         """Return the sum of counts, each at most MAX_ROWS: counts in files that others have
         written may be higher."""
-        known = list(parts)
-        sums = {name: sum(getattr(each, name) for each in known) for name in cls.model_fields}
+        sums = Counter[str]()
+        for each in parts:
+            sums.update(each.model_dump(by_alias=True, exclude_none=True))
         return cls(**{name: min(number, MAX_ROWS) for name, number in sums.items()})
 
 

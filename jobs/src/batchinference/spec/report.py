@@ -98,6 +98,10 @@ class StepTimes(SpecModel):
     no time."""
     rows_per_second: float
     """Rows per second and process."""
+    reused: int | None = None
+    """Number of rows that have the result of an equal row (`dedupe`). Absent if there are none."""
+    cached: int | None = None
+    """Number of rows that have a result from the `cache`. Absent if there are none."""
 
     @property
     def occupancy(self) -> dict[str, float]:
@@ -217,6 +221,16 @@ class Report(SpecModel):
     """The Kubernetes nodes on which a device failed."""
     version: str
     """The version of BatchInference that ran the job."""
+
+    @property
+    def tokens_text(self) -> str:
+        """The tokens of the job, with their price if it is known; empty without tokens."""
+        text = self.counts.tokens_text if self.counts else ""
+        if not (text and self.counts and self.cost):
+            return text
+        amount = float(self.cost.amount) + float(self.cost.before)
+        price = money(amount * 1e6 / self.counts.tokens, self.cost.currency)
+        return f"{text}, {price} per million"
 
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
         """Yield what `repr` shows: the result in one line, and not the 30 fields."""

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import ResourceName, wrong_case_of
 from batchinference.spec.base import ACCELERATOR, SpecModel
-from batchinference.spec.quantities import Cpus, Memory
+from batchinference.spec.quantities import Cpus, Memory, MemoryRequest
 
 _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": "memory"}
 """Built-in resources of Ray, and the fields that request them."""
@@ -28,6 +28,9 @@ class Resources(SpecModel):
     memory: Memory | None = None
     """The memory of the pod of the replica, including the object store, as a Kubernetes quantity
     such as 8Gi. A local machine starts only as many replicas as its memory allows."""
+    ephemeral_storage: MemoryRequest | None = None
+    """Disk space that a replica needs, such as for the model that it downloads. Pods request it in
+    addition to `cluster.ephemeralStorage`. Local runs ignore it."""
     accelerator_type: Annotated[str, Field(pattern=ACCELERATOR, max_length=63)] | None = None
     """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B4. A cluster
     needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A

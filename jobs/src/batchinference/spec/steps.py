@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns
+from batchinference.spec.cascade import Cascade
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
@@ -26,6 +28,8 @@ from batchinference.spec.models import Model
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import StepFacts
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import Uri
 
 Count = Annotated[int, Field(ge=1, le=10000)]
 MAX_BATCH = 1_000_000
@@ -124,8 +128,21 @@ class Replicas(SpecModel):
         return self
 
 
-_SETTINGS = ("name", "batch_size", "replicas", "resources")
+class Cache(SpecModel):
+    """A place for results of a model, which several jobs share."""
+
+    path: Uri
+    """The path of a folder, or an object store prefix. Who can write there can change the results
+    of the jobs that use it. Nothing is deleted from it: use a lifecycle rule of the store."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How to access the object store."""
+
+
+_SETTINGS = ("name", "when", "cascade", "batch_size", "replicas", "resources", "dedupe", "cache")
 """The fields of a step that are no action."""
+_ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
+_CONDITIONAL = ("model", "python", "add_columns", "decode", "label_from_path")
+"""The kinds of steps that may have a condition: they add columns, or change rows one by one."""
 TUNABLE = ("model", "python")
 """The kinds of steps that may have a batch size and resources."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
@@ -149,6 +166,14 @@ class Step(SpecModel):
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
+    when: Condition | None = None
+    """Run the step only for the rows for which this expression is true, in the language of
+    `filter`. The step skips all other rows, also those for which it is null: a column that the step
+    adds is null there, and a column that it replaces keeps its value. They are counted as Skipped.
+    For model, python, addColumns, decode and labelFromPath."""
+    cascade: Cascade | None = None
+    """Learn from the first rows when an earlier result is good enough, and skip such rows. For a
+    step without `when`."""
     model: Model | None = None
     """Run a model on each batch."""
     python: PythonStep | None = None
@@ -187,6 +212,12 @@ class Step(SpecModel):
     tasks."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
+    dedupe: bool = False
+    """Compute rows with equal inputs once, for a model. Each process reuses its latest results, up
+    to about 128 MiB. With a random `sampling`, rows with equal inputs then have equal results."""
+    cache: Cache | None = None
+    """Reuse the results of other jobs with the same model and settings, and store those of this job
+    for others. It includes `dedupe`."""
 
     @classmethod
     def kinds(cls) -> list[str]:
@@ -203,7 +234,20 @@ class Step(SpecModel):
         """Return the facts about this step."""
         action = getattr(self, self.kind)
         facts: StepFacts = _FACTS[self.kind](action) if self.kind in _FACTS else action.facts
-        return facts
+        if (condition := self.condition) is None:
+            return facts
+        return replace(
+            facts,
+            reads={*facts.reads, *columns_read_by(condition)},
+            expressions=[*facts.expressions, condition],
+            summary=facts.summary and f"{facts.summary}, when {condition}",
+        )
+
+    @property
+    def condition(self) -> str | None:
+        """Return the condition of the rows for which the step runs. That of a cascade has any
+        number as its threshold."""
+        return self.cascade.condition(0.5) if self.cascade else self.when
 
     def with_places(self, places: Mapping[str, str]) -> Step:
         """Return a copy with other paths and addresses, by field as in `facts.places`."""
@@ -220,15 +264,37 @@ class Step(SpecModel):
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
             raise PydanticCustomError("step_kind", "{message}", {"message": message})
+        if self.condition is not None:
+            self._check_when(given[0])
         if self.kind not in TUNABLE:
             self._check_no_pool(given[0])
         elif not self.facts.in_actors:
             self._check_tasks(self.facts.why_in_tasks)
+        if self.model is None and (self.dedupe or self.cache):
+            name = "dedupe" if self.dedupe else "cache"
+            raise PydanticCustomError("step_reuse", _ONLY_MODELS, {"name": name})
         if self.model is not None:
             self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:
             _check_new_names(self.rename_columns)
         return self
+
+    def _check_when(self, kind: str) -> None:
+        if self.when is not None and self.cascade is not None:
+            raise PydanticCustomError("step_when", "a step has 'when' or 'cascade'. Remove one", {})
+        in_place = self.decode is not None and self.decode.made == self.decode.column
+        if self.kind in _CONDITIONAL and not in_place:
+            return
+        fix = f"It is for {', '.join(map(to_alias, _CONDITIONAL))}"
+        if self.kind == "filter":
+            fix = "Add its condition to the filter"
+        elif in_place:
+            fix = "Set output, because the rows that it skips keep their bytes"
+        raise PydanticCustomError(
+            "step_when",
+            "'{field}' does not apply to this {kind} step. {fix}",
+            {"field": "cascade" if self.cascade else "when", "kind": kind, "fix": fix},
+        )
 
     def _check_no_pool(self, kind: str) -> None:
         for name in ("batch_size", "replicas", "resources"):

@@ -126,12 +126,25 @@ class WarningName(StrEnum):
         "row",
         "tokens",
     )
+    ANSWER_CUT = (
+        "AnswerCut",
+        "generated texts reached the limit of tokens, and their rest is missing",
+        "Increase sampling.max_tokens (transformers: max_new_tokens) of the model, or leave it out "
+        "to use its whole context, or ask for shorter answers",
+    )
     AUDIO_CUT = (
         "AudioCut",
         "recordings were longer than the model takes, and it got only a part of them",
         "Divide the recordings before the job, or use a model for longer ones",
         "row",
         "seconds",
+    )
+    ANSWER_REPAIRED = (
+        "AnswerRepaired",
+        "answers did not fit the schema, and the model was asked again",
+        "Describe the fields in the prompt or the schema, or use a larger model",
+        "row",
+        "requests",
     )
     NULL_INPUT = (
         "NullInput",
@@ -142,6 +155,11 @@ class WarningName(StrEnum):
         "EmptyInput",
         "the input of a model was empty, so its output is null",
         "Filter these rows, or set the model's field emptyInput to fail or compute",
+    )
+    SKIPPED = (
+        "Skipped",
+        "the condition of a step was not true, so the step has passed rows on unchanged",
+        "Nothing, if the field when of the step is as intended",
     )
     NON_FINITE = (
         "NonFinite",

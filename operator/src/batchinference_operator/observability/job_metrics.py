@@ -66,6 +66,7 @@ OTHER = "_other"
 """The label value for all values beyond the limit. No namespace can have this name."""
 MAX_NAMESPACES = 100
 MAX_REASONS = 100
+_TOKENS = ("input", "cached", "output")
 _WARNING_NAMES = frozenset(name.value for name in WarningName)
 _OUTCOMES = [("Succeeded", ""), ("Suspended", "")]
 _OUTCOMES += [("Failed", cause.value) for cause in Cause]
@@ -117,6 +118,12 @@ class JobMetrics(Collector):
         self._failed_rows = self._counter(
             "batchinference_rows_failed", "Rows that failed and have an error record."
         )
+        self._tokens = self._counter(
+            "batchinference_tokens",
+            "Tokens that models have used for finished rows, by kind: input, cached (a part of "
+            "the input), and output.",
+            "kind",
+        )
         self._warnings = self._counter(
             "batchinference_warnings",
             "Rows and files that a job has left out, cut or changed, by the name of the warning.",
@@ -141,14 +148,13 @@ class JobMetrics(Collector):
         """Increase the counters by the difference between two statuses of a job."""
         label = self._label(namespace)
         for counter, path in (
-            (self._rows, ("progress", "rows")),
-            (self._failed_rows, ("counts", "failed")),
-            (self._device_seconds, ("deviceSeconds",)),
-            (self._cpu_seconds, ("cpuSeconds",)),
+            (self._rows.labels(label), ("progress", "rows")),
+            (self._failed_rows.labels(label), ("counts", "failed")),
+            (self._device_seconds.labels(label), ("deviceSeconds",)),
+            (self._cpu_seconds.labels(label), ("cpuSeconds",)),
+            *((self._tokens.labels(label, kind), ("counts", f"{kind}Tokens")) for kind in _TOKENS),
         ):
-            counter.labels(label).inc(
-                max(0, _counter_value(after, *path) - _counter_value(before, *path))
-            )
+            counter.inc(max(0, _counter_value(after, *path) - _counter_value(before, *path)))
         counted, known = _warnings_by_name(after), _warnings_by_name(before)
         for name in counted:
             self._warnings.labels(label, name).inc(max(0, counted[name] - known[name]))
@@ -169,6 +175,8 @@ class JobMetrics(Collector):
         if len(self._namespaces.values) > known:
             for counter in (self._rows, self._failed_rows, self._device_seconds, self._cpu_seconds):
                 counter.labels(label)
+            for kind in _TOKENS:
+                self._tokens.labels(label, kind)
             for name in WarningName:
                 self._warnings.labels(label, name.value)
             for outcome in _OUTCOMES:

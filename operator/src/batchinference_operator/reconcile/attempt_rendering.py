@@ -38,8 +38,7 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
     try:
         complete = parse_with_defaults(job, config)
         owner = Owner(job.name, job.uid)
-        patches = config.defaults.patches
-        objects = attempt_objects(complete, names, owner, job.generation, patches)
+        objects = attempt_objects(complete, names, owner, job.generation, config.defaults)
         add_prices(objects[1], config.prices, job.status)
         return Actions(create=objects, requeue_after=POLL_SECONDS)
     except SpecError as error:

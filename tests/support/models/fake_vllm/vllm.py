@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class AsyncEngineArgs(SimpleNamespace):
 class SamplingParams(SimpleNamespace):
     """Any parameters."""
 
-    max_tokens = 16
+    max_tokens: int | None = 16
     n = 1
 
 
@@ -80,8 +81,21 @@ class VLLMValidationError(Exception):
     """A request that vLLM refuses."""
 
 
+LAST_WORDS: list[bytes] = []
+"""What the processes of the engine write before it dies."""
+
+
+def write_last_words() -> None:
+    for line in LAST_WORDS:
+        os.write(2, line)
+
+
 class EngineDeadError(Exception):
     """The engine's process has died."""
+
+    def __init__(self) -> None:
+        super().__init__("EngineCore encountered an issue")
+        write_last_words()
 
 
 class Renderer:
@@ -111,6 +125,7 @@ class Renderer:
 
 @dataclass
 class AsyncLLMEngine:
+    errored = False
     arguments: AsyncEngineArgs
     model_config: Any = None
     renderer: Renderer = field(init=False)
@@ -118,6 +133,7 @@ class AsyncLLMEngine:
 
     def __post_init__(self) -> None:
         if (share := self.arguments.gpu_memory_utilization) > 1:
+            write_last_words()
             raise ValueError(f"GPU memory utilization must be less than 1.0. Got {share}.")
         self.renderer = Renderer(self.arguments.model, self.arguments.revision)
 
@@ -172,9 +188,9 @@ class AsyncLLMEngine:
             raise VLLMValidationError("The decoder prompt is too odd")
         if "lost once" in text and not (mark := Path(self.arguments.model, "lost")).exists():
             mark.touch()
-            raise EngineDeadError("EngineCore encountered an issue")
+            raise EngineDeadError
         if "is lost" in text or text == "die":
-            raise EngineDeadError("EngineCore encountered an issue")
+            raise EngineDeadError
         if "no memory" in text:
             raise MemoryError("no memory left")
         return text
@@ -201,7 +217,8 @@ async def _vector(text: str) -> Any:
     import torch
 
     vector = torch.tensor([float(len(text)), 0.5], dtype=torch.bfloat16)
-    return SimpleNamespace(outputs=SimpleNamespace(data=vector))
+    prompt = {"prompt_token_ids": [*text], "num_cached_tokens": 0}
+    return SimpleNamespace(outputs=SimpleNamespace(data=vector), **prompt)
 
 
 async def parse_chat_messages_async(

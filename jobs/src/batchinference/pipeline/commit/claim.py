@@ -74,6 +74,7 @@ class Claim:
     def _remove_rows(self, claim: Lease) -> None:
         # delete the completion marker first, so that readers never see a partial output as complete
         self.layout.success.delete()
+        self.layout.error_file.delete()
         for added in self.layout.appended() if self.overwrite else ():
             if (other := read_lease(added)) is not None:
                 self._remove_files(added, other, claim)
@@ -163,6 +164,8 @@ def _move_files(staged: Layout, layout: Layout) -> None:
     errors = [entry.errors.name for entry in end.entries if entry.errors]
     _move_all(staged.data, layout.data, data)
     _move_all(staged.errors, layout.errors, errors)
+    if staged.error_file.exists():
+        staged.error_file.move(layout.error_file)
     if len(without_missing_files(layout, end).entries) < len(end.entries):
         raise Incomplete(f"files of the new output in '{staged.state.uri}' are missing")
     for name, content in state.items():

@@ -29,7 +29,7 @@ from batchinference.pipeline.row_batch import FULL_SHARE, WRITE_STEP, RowBatch, 
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.arrow_files import schema_text
 from batchinference.pipeline.storage.location import Location, delete_all
-from batchinference.spec.progress import Counts
+from batchinference.spec.progress import Counts, TokenKind
 from batchinference.spec.warnings import WarningCount, WarningName
 
 PUT_THREADS = 8
@@ -199,7 +199,17 @@ def counts_of_group(group: RowBatch) -> Counts:
         failed=group.errors.num_rows,
         filtered=len(group.filtered),
         warned=sum(warning.count for warning in warnings_of_group(group)),
+        **tokens_of_group(group),
     )
+
+
+def tokens_of_group(group: RowBatch) -> dict[str, int]:
+    """Return the sum of each kind of tokens that models have used for the rows of a group, also for
+    rows that failed. Empty if they have used none."""
+    tokens = group.warnings.filter(pa.array(_are_tokens(group)))
+    sums = tokens.group_by("name", use_threads=False).aggregate([("amount", "sum")])
+    found = {row["name"]: row["amount_sum"] for row in sums.to_pylist()}
+    return {kind.value: found.get(kind, 0) for kind in TokenKind} if found else {}
 
 
 def warnings_of_group(group: RowBatch) -> list[WarningCount]:
@@ -211,7 +221,7 @@ def warnings_of_group(group: RowBatch) -> list[WarningCount]:
     # other tasks may have written the rest of a partial row
     left = np.concatenate([group.ids, group.filtered, group.source[_partial(group)]])
     failed = np.isin(ids, group.errors.column("id").to_numpy()) & ~np.isin(ids, left)
-    table = group.warnings.filter(pa.array(~failed | _about_files(group)))
+    table = group.warnings.filter(pa.array((~failed | _about_files(group)) & ~_are_tokens(group)))
     counted = table.group_by(["step", "name"], use_threads=False).aggregate(
         [("id", "count_distinct"), ("amount", "sum"), ("id", "min")]
     )
@@ -265,6 +275,14 @@ def _failed_and_counted(batch: RowBatch) -> np.ndarray:
 
 def _about_files(batch: RowBatch) -> np.ndarray:
     """Return a mask (bool) of the warnings that also count if their row fails."""
-    names = [name.value for name in WarningName if name.about_file]
+    return _have_names(batch, [name.value for name in WarningName if name.about_file])
+
+
+def _are_tokens(batch: RowBatch) -> np.ndarray:
+    """Return a mask (bool) of the warnings that are numbers of tokens."""
+    return _have_names(batch, [kind.value for kind in TokenKind])
+
+
+def _have_names(batch: RowBatch, names: list[str]) -> np.ndarray:
     found: np.ndarray = np.isin(batch.warnings.column("name").to_numpy(), names)
     return found

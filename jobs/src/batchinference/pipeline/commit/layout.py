@@ -2,6 +2,7 @@
 
     part-KEY-*.parquet             the output, with write.partitionBy in directories
     _SUCCESS                       the output is complete: only report.html and the log follow it
+    _errors.jsonl                  the error file of the format openaiBatch
     _batchinference/
       job.json                     the lease: which run holds the output (.job.json.lock: its lock)
       spec.json                    the spec of the job, without secrets
@@ -187,8 +188,17 @@ class Layout:
 
     @property
     def success(self) -> Location:
-        whole = self.state == self.output / STATE_DIRECTORY
-        return (self.output if whole else self.state) / "_SUCCESS"
+        return self._front / "_SUCCESS"
+
+    @property
+    def error_file(self) -> Location:
+        """The error file of formats that have one."""
+        return self._front / "_errors.jsonl"
+
+    @property
+    def _front(self) -> Location:
+        """The directory of the files that are for users."""
+        return self.output if self.state == self.output / STATE_DIRECTORY else self.state
 
     @property
     def job(self) -> Location:

@@ -27,7 +27,7 @@ from batchinference.pipeline.storage.json import (
     verify_checksum,
 )
 from batchinference.pipeline.storage.location import base_name, is_inside
-from batchinference.spec.progress import Counts
+from batchinference.spec.progress import Counts, TokenKind
 from batchinference.spec.warnings import WarningCount, WarningName, sum_warnings
 
 STRICT = ConfigDict(extra="forbid")
@@ -129,7 +129,8 @@ class ManifestEntry:
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}
         warnings = [warning.model_dump() for warning in self.warnings]
-        return {**vars(self), **files, "counts": self.counts.model_dump(), "warnings": warnings}
+        counts = self.counts.model_dump(by_alias=True, exclude_none=True)
+        return {**vars(self), **files, "counts": counts, "warnings": warnings}
 
 
 def warnings_of(entries: Iterable[ManifestEntry]) -> list[WarningCount]:
@@ -145,7 +146,11 @@ def counts_of(entries: Iterable[ManifestEntry]) -> Counts:
     return Counts.sum([*(entry.counts for entry in entries), Counts(read=parts)])
 
 
-_NAME = re.compile(r"^(\d{8,})-(\d{4,})((?:\.\d{1,15}){5})\.[0-9a-f]{8}\.json$")
+_COUNTED = [field.alias or "" for field in Counts.model_fields.values()]
+"""The fields of counts in the name of a manifest. Those of tokens, the last ones, may be absent."""
+_NAME = re.compile(
+    r"^(\d{8,})-(\d{4,})((?:\.\d{1,15}){5}(?:(?:\.\d{1,15}){3})?)\.[0-9a-f]{8}\.json$"
+)
 _Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
 
 
@@ -165,6 +170,9 @@ class _NoteFields:
     wait_seconds: _Amount = 0
     blocked_seconds: _Amount = 0
     load_seconds: _Amount = 0
+    reused: Natural = 0
+    cached: Natural = 0
+    cache_errors: Natural = 0
 
 
 _NOTE = TypeAdapter(_NoteFields)
@@ -198,8 +206,9 @@ class Manifest:
 
     def new_name(self) -> str:
         """Return a unique name."""
-        counts = counts_of(self.entries)
-        counted = ".".join(str(count) for _, count in counts)
+        counts = counts_of(self.entries).model_dump(by_alias=True, exclude_none=True)
+        names = _COUNTED if counts.keys() & {*TokenKind} else _COUNTED[: -len(TokenKind)]
+        counted = ".".join(str(counts.get(name, 0)) for name in names)
         return f"{self.task:08d}-{self.number:04d}.{counted}.{uuid.uuid4().hex[:8]}.json"
 
     def serialized(self) -> bytes:
@@ -229,7 +238,7 @@ def parse_manifest_name(name: str) -> tuple[tuple[int, int], Counts] | None:
         return None
     task, number, counts = match.groups()
     numbers = map(int, counts[1:].split("."))
-    return (int(task), int(number)), Counts(**dict(zip(Counts.model_fields, numbers, strict=True)))
+    return (int(task), int(number)), Counts(**dict(zip(_COUNTED, numbers)))  # noqa: B905
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:

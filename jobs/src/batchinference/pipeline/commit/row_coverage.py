@@ -199,6 +199,21 @@ def _gaps_between(held: list[tuple[int, int]], end: int | None) -> list[RowRange
     return gaps
 
 
+def common_rows(missing: MissingRows | None, wanted: MissingRows) -> MissingRows:
+    """Return the missing rows that are wanted. None means that all rows are missing."""
+    found: MissingRows = {}
+    for file, ranges in wanted.items():
+        gaps = [(0, None)] if missing is None else missing.get(file, [])
+        both = [
+            (max(first, start), stop if after is None else min(after, stop or after))
+            for first, after in gaps
+            for start, stop in ranges
+        ]
+        if kept := [(first, after) for first, after in both if after is None or first < after]:
+            found[file] = kept
+    return found
+
+
 def format_missing_rows(gaps: MissingRows) -> str:
     """Return a description of the first missing row ranges."""
     shown = [_describe_gap(file, gap) for file, found in gaps.items() for gap in found]

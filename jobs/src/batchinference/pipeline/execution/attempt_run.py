@@ -56,6 +56,14 @@ class AttemptRun:
     """The number of the first input file, for the numbers of rows."""
     isolation: Isolation = NO_DEATHS
     """The rows at which processes died in earlier passes."""
+    is_sample: bool = False
+    """Whether `missing` are only rows that the gate of the job must see first. `count` and `sizing`
+    are those of these rows."""
+
+    @property
+    def share(self) -> float:
+        """The fraction of the rows in `count` that is missing."""
+        return 1.0 if self.is_sample else self.input.share(self.missing)
 
     def counts(self) -> Counts:
         """Return the counts of the committed rows."""

@@ -70,6 +70,7 @@ from batchinference.pipeline.ray_compat import (
 )
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
+from batchinference.pipeline.steps.result_cache import flush_caches
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS, with_preparations
@@ -208,14 +209,14 @@ class DatasetExecution:
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
         """Return the number of rows that an actor gets at once: a window of texts, or else all rows
-        of a call, at least a batch. A call is a block if batches are computed at the same time."""
+        of a call, at least a batch, and at least a window if the step skips rows. A call is a block
+        if batches are computed at the same time."""
         if not stage.batch_size or stage.takes_rows:
             return None
-        if not stage.texts:
-            return whole_call(stage.batch_size)
-        if self.windows is None:
-            return stage.batch_size
-        return self.windows.window_rows(stage.batch_size, replicas)
+        rows = stage.batch_size
+        if self.windows is not None and (stage.texts or stage.skips_rows):
+            rows = self.windows.window_rows(rows, replicas)
+        return rows if stage.texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
         """Return the number of blocks that an actor should have at the same time: with about
@@ -388,6 +389,9 @@ def _actor(stage: Stage, segment: Segment) -> type:
             self._run = concurrent_or_single(
                 stage, lambda: BlockCalls(stage.name, segment, stopping), stopping
             )
+
+        def __del__(self) -> None:  # Ray Data drops its actor when the actor ends
+            flush_caches()
 
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:

@@ -66,7 +66,6 @@ from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
-from batchinference.spec.write import WriteNumbered
 
 Result = TypeVar("Result")
 
@@ -83,6 +82,11 @@ class Executor:
             stop=lambda: StopRequest(self._run_id).send(),
         )
 
+    @property
+    def has_rows(self) -> bool:
+        """Return whether rows are missing."""
+        return self._prepared.missing != {}
+
     def run(self) -> None:
         """Run the attempt until all rows are committed.
 
@@ -91,7 +95,7 @@ class Executor:
         tasks."""
         configure()
         prepared = self._prepared
-        share = prepared.input.share(prepared.missing)
+        share = prepared.share
         sizing = prepared.sizing.of_part(share)
         wanted = (
             self._number_of_tasks(sizing, share) if self._plan.single_segment else sizing.read_tasks
@@ -137,7 +141,7 @@ class Executor:
         """Whether small files are merged at the end of the job. They are not if the spec or the
         table defines how rows are divided into files."""
         table, layout = self._prepared.table, self._layout
-        mergeable = table is not None or isinstance(self._spec.write, WriteNumbered)
+        mergeable = table is not None or self._spec.write.MERGES_FILES
         partitions = table.partition_by if table else layout.partition_by
         return mergeable and not (layout.rows_per_file or partitions)
 
@@ -221,7 +225,13 @@ class Executor:
         failing = errors.failing_warnings
         secrets = secret_variables(self._spec)
         return ErrorHandling(
-            errors.tolerant, frozen, errors.values, failing, errors.max_rows, secrets
+            errors.tolerant,
+            frozen,
+            errors.values,
+            failing,
+            errors.max_rows,
+            secrets,
+            self._spec.write.id_column,
         )
 
     def rewrite_files(self, end: Snapshot) -> Snapshot:

@@ -56,13 +56,17 @@ class OutputFiles:
     def rows(self, batch: RowBatch) -> pa.Table:
         """Return the rows of a batch, with their numbers and in the order of the input if the
         layout has row numbers."""
-        name, table = self.layout.row_number, batch.table
-        if name is None or not len(batch.ids):
-            return table
-        self.check(table.column_names)
-        order = np.argsort(batch.ids, kind="stable")
-        numbers = pa.array(numbers_of(batch.ids[order], self.first_file))
-        return table.take(pa.array(order)).add_column(0, name, numbers)
+        if self.layout.row_number is None or not len(batch.ids):
+            return batch.table
+        self.check(batch.table.column_names)
+        return self._numbered(batch.taken(np.argsort(batch.ids, kind="stable")))
+
+    def _numbered(self, batch: RowBatch) -> pa.Table:
+        """Return the rows of a batch, with their numbers if the layout has them."""
+        if (name := self.layout.row_number) is None:
+            return batch.table
+        numbers = pa.array(numbers_of(batch.ids, self.first_file))
+        return batch.table.add_column(0, name, numbers)
 
     def data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
         for directory, rows in self.layout.split(table):
@@ -98,7 +102,8 @@ class OutputFiles:
         if not isinstance(self.writer, ValueWriter):
             raise error
         errors: dict[int, Exception] = {}
-        split, indexes = self.layout.split(batch.table), self.layout.indexes(batch.table)
+        table = self._numbered(batch)
+        split, indexes = self.layout.split(table), self.layout.indexes(table)
         for (_, rows), places in zip(split, indexes, strict=True):
             found = self.writer.unwritable(rows)
             errors |= {int(places[row]): failure for row, failure in found.items()}

@@ -57,12 +57,14 @@ from batchinference.pipeline.steps import (
     TransformResult,
     checked,
     load_step,
+    with_condition,
 )
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.reserved import NODE_VARIABLE
 from batchinference.spec.steps import Step
 
@@ -81,7 +83,7 @@ class ErrorHandling:
     `values`, the failed row keeps its values. `failing` are the names of the warnings that make
     their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if there is
     one: a batch with more of them is not computed to its end. The values of `secrets` are masked in
-    each process that handles errors.
+    each process that handles errors. A failed row always keeps the value of the column `key`.
     """
 
     tolerant: bool
@@ -90,6 +92,7 @@ class ErrorHandling:
     failing: Collection[str] = ()
     max_rows: int | None = None
     secrets: SecretVariables = NO_SECRETS
+    key: str | None = None
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return the failed row. `row` is the input of the step. Raises JobFailure if no failed
@@ -101,7 +104,8 @@ class ErrorHandling:
                 f"step '{step}' failed on row {number} of {path}: {describe(error)}"
             ) from error
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
-        values = values_as_json(row) if self.values else None
+        kept = row if self.values else row.select([n for n in row.column_names if n == self.key])
+        values = values_as_json(kept, self.key) if kept.num_columns else None
         columns = [row_id], [step], [describe(error)], [shown("".join(lines))], [values]
         return pa.table(list(columns), schema=ERRORS)
 
@@ -180,7 +184,8 @@ def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     """Return the runner of the preparation of a model step. Its time is measured separately."""
     began = time.perf_counter()
     preparation = Preparation.load(step.name, step.model, device)
-    runner = StepRunner(step, preparation, errors, preparation_of(step.name))
+    transform = with_condition(step, preparation)
+    runner = StepRunner(step, transform, errors, preparation_of(step.name))
     runner.add_load(time.perf_counter() - began)
     return runner
 
@@ -210,7 +215,7 @@ class StepRunner:
         measured_as: str | None = None,
     ) -> None:
         self.name = step.name
-        self._transform = transform
+        self._transform, self._is_conditional = transform, step.when is not None
         self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
         self._batch = BatchSize.of(step)
@@ -239,7 +244,8 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
-            notes = (*batch.notes, *sizes, *self._time.take_notes())
+            own = [(self.name, note) for note in self._transform.take_notes()]
+            notes = (*batch.notes, *sizes, *own, *self._time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):
                 after = replace(after, table=self._no_rows(batch.table))
@@ -296,13 +302,16 @@ class StepRunner:
         """Return the results of the batch, or of its first rows if these are large or if the step
         fails after them. Raises JobFailure if there are none, or if the process must end."""
         results = StepResults()
-        with self._time.measured(lambda: results.rows), self._computing():
-            while wanted := results.rows_wanted(batch.ids, self._batch.size):
+        chosen = (
+            ChosenRows(self._transform.chosen(batch.table)) if self._is_conditional else ALL_ROWS
+        )
+        with self._time.measured(lambda: chosen.number(0, results.rows)), self._computing():
+            while wanted := results.rows_wanted(batch.ids, self._batch.size, chosen):
                 part = batch.table.slice(results.rows, wanted)
                 noted = batch.ids[results.rows : results.rows + wanted]
                 try:
                     with noted_rows(self.name, noted):
-                        done = self._run(part, batch.ids, results)
+                        done = self._run(part, batch.ids, results, chosen)
                 except EngineDied:
                     raise  # at once, so that the note of the rows remains: this process ends, too
                 except JobFailure as failure:
@@ -319,9 +328,12 @@ class StepRunner:
                     results.is_full = True
         return results
 
-    def _run(self, part: pa.Table, ids: np.ndarray, results: StepResults) -> bool:
+    def _run(
+        self, part: pa.Table, ids: np.ndarray, results: StepResults, chosen: ChosenRows
+    ) -> bool:
         """Add the results of a part of the batch. Return whether that was successful; if not, the
         part must be retried, maybe in smaller parts."""
+        start = results.rows
         began = time.perf_counter() - TURNS.waited
         try:
             isolated = self._isolated(part, results.rows, ids)
@@ -330,7 +342,8 @@ class StepRunner:
         except Exception as error:
             if is_out_of_memory(error):
                 with self._sharing:
-                    self._batch.record_out_of_memory(part.num_rows, error)
+                    rows = chosen.number(start, start + part.num_rows)
+                    self._batch.record_out_of_memory(rows, error)
                 return False
             if may_be_transient(error) and self._waits:
                 time.sleep(self._waits.pop(0))
@@ -339,8 +352,9 @@ class StepRunner:
         results.add(isolated)
         seconds = time.perf_counter() - TURNS.waited - began
         self._row_seconds = seconds / max(1, isolated.rows)
-        with self._sharing:
-            self._batch.record_success(isolated.rows, seconds)
+        if computed := chosen.number(start, results.rows):
+            with self._sharing:
+                self._batch.record_success(computed, seconds)
         self._waits = list(WAITS)
         return True
 
@@ -378,6 +392,29 @@ class StepRunner:
         return self._errors.failed_row(self.name, row_id, error, rows.slice(index, 1))
 
 
+class ChosenRows:
+    """Counts the rows of a batch that a step computes. `mask` selects them; None for all rows."""
+
+    def __init__(self, mask: np.ndarray | None = None) -> None:
+        self._before = None if mask is None else np.concatenate([[0], np.cumsum(mask)])
+
+    def number(self, start: int, stop: int) -> int:
+        """Return the number of computed rows among the rows from `start` up to `stop`."""
+        if self._before is None:
+            return stop - start
+        return int(self._before[stop] - self._before[start])
+
+    def stop(self, start: int, most: int) -> int:
+        """Return the row before which at most `most` rows from `start` on are computed. As many
+        other rows as possible are before it."""
+        if self._before is None:
+            return start + most
+        return int(np.searchsorted(self._before, self._before[start] + most, side="right")) - 1
+
+
+ALL_ROWS = ChosenRows()
+
+
 @dataclass
 class StepResults:
     """The results of a step for the first rows of a batch. Indexes refer to rows of the batch."""
@@ -397,11 +434,13 @@ class StepResults:
     failure: JobFailure | None = None
     """Why the step has no results for the next rows."""
 
-    def rows_wanted(self, ids: np.ndarray, most: int) -> int:
-        """Return the number of rows to compute next, at most `most`. `ids` are the ids of the input
-        rows. If the results are large or full, only the rows up to the last row whose input row
-        already has results are wanted. Ray may have put rows of other input rows between them."""
+    def rows_wanted(self, ids: np.ndarray, most: int, chosen: ChosenRows = ALL_ROWS) -> int:
+        """Return the number of rows to take next, of which at most `most` are computed. `ids` are
+        the ids of the input rows. If the results are large or full, only the rows up to the last
+        row whose input row already has results are wanted. Ray may have put rows of other input
+        rows between them."""
         rest = ids[self.rows :]
+        most = chosen.stop(self.rows, most) - self.rows
         if self.nbytes < RESULT_BYTES and not self.is_full:
             return min(len(rest), most)
         begun = np.flatnonzero(np.isin(rest, ids[: self.rows]))
@@ -523,4 +562,5 @@ def _try(
             raise
         return error, []
     failed = result.failed if isinstance(result, TransformResult) else {}
-    return result, [warning for warning in warnings if warning.row not in failed]
+    # the tokens of a failed row were used
+    return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]

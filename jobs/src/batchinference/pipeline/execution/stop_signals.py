@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Protocol
 
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import Interrupted
+from batchinference.pipeline.errors import Interrupted, LimitExceeded
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = 2.0
@@ -106,9 +106,10 @@ def run_monitored(
 ) -> None:
     """Run the execution in a thread and call `observe` at most every `poll_seconds` until it ends.
 
-    After a stop request, it has DRAIN_SECONDS to commit its running tasks. Raises the failure of
-    the execution, any error of `observe`, or Interrupted if the time was not sufficient. In the
-    last two cases it is aborted. If the thread does not end in LAST_SECONDS, it is left running.
+    After a stop request, or if `observe` raises LimitExceeded, it has DRAIN_SECONDS to commit its
+    running tasks. Raises the failure of the execution, any error of `observe`, or Interrupted if
+    the time was not sufficient. In the last two cases it is aborted. If the thread does not end in
+    LAST_SECONDS, it is left running.
     """
     stop.has_run = True
     done, errors = _start(execution)
@@ -116,13 +117,12 @@ def run_monitored(
         _watch(done, observe, stop, poll_seconds)
         if stop.event.is_set() and not done.is_set():
             stop.say(STOPPING)
-            execution.drain()
-            deadline = time.monotonic() + DRAIN_SECONDS
-            while not (done.wait(0.1) or stop.forced.is_set() or time.monotonic() > deadline):
-                pass
+            _drain(execution, done, stop)
         if not done.is_set():
             stop.check()
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, LimitExceeded):
+            _drain(execution, done, stop)
         if not done.is_set():
             execution.give_up()
             done.wait(LAST_SECONDS)
@@ -130,6 +130,14 @@ def run_monitored(
     if errors:
         stop.check()  # Ctrl-C also kills workers, whose errors are not the cause
         raise root_cause(errors[0]) from errors[0]
+
+
+def _drain(execution: StoppableExecution, done: threading.Event, stop: StopSignal) -> None:
+    """Give the execution time to commit its running tasks."""
+    execution.drain()
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while not (done.wait(0.1) or stop.forced.is_set() or time.monotonic() > deadline):
+        pass
 
 
 def _start(execution: StoppableExecution) -> tuple[threading.Event, list[BaseException]]:

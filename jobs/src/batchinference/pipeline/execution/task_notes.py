@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import lru_cache
 
 from batchinference.pipeline.ray_compat import number_of_this_task, retries_of_this_task
 
 GROWTH = 1.1
+COUNTS = {"reused", "cached", "cache_errors"}
+"""The numbers of notes that only count."""
 _UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes per unit of getrusage."""
 
@@ -38,6 +42,18 @@ class PeakMemory:
 def peak_memory(_run: str) -> PeakMemory:
     """Return the PeakMemory of this process for a run. All tasks of the run share it."""
     return PeakMemory()
+
+
+def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return notes with the sum of those of each step that only count: each batch may have one."""
+    others, sums = list[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
+    for step, text in notes:
+        note = json.loads(text)
+        if note.keys() <= COUNTS:
+            sums[step].update(note)
+        else:
+            others.append((step, text))
+    return (*others, *((step, json.dumps(counts)) for step, counts in sums.items()))
 
 
 def retry_notes(step: str) -> tuple[tuple[str, str], ...]:

@@ -79,6 +79,11 @@ class JobInput(Protocol):
         """Return the fraction of the input (0 to 1) that must be read to get the rows in `gaps`;
         None means all rows."""
 
+    def first_rows(self, most: int, ends: Mapping[int, int]) -> MissingRows:
+        """Return the first `most` rows. `ends` are as for `count`. If the numbers of rows of parts
+        are unknown, the result has fewer rows than there are, and must be asked for again with the
+        ends that became known."""
+
     def serialized(self) -> bytes:
         """Return a Parquet file whose column `path` identifies each part."""
 

@@ -8,7 +8,9 @@ from bisect import bisect_right
 from collections.abc import Collection, Container, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -168,6 +170,9 @@ class FileInput:
     """The largest part into which the last read tasks divided the input, as a fraction of it. 0 if
     they could divide it evenly, None if they did not try."""
 
+    _first: MissingRows | None = None
+    """The rows that `first_rows` has found."""
+
     def __len__(self) -> int:
         return len(self.frozen)
 
@@ -214,6 +219,15 @@ class FileInput:
             return float(gaps is None)
         costs = [file.size + FILE_COST for file in self.frozen.files()]
         return sum(costs[number] for number in gaps) / sum(costs)
+
+    def first_rows(self, most: int, ends: Mapping[int, int]) -> MissingRows:
+        if self._first is None:
+            known = self.frozen.rows is not None
+            frozen = self.frozen if known else limited(self.frozen, self.rows, most)
+            before = np.cumsum([0, *(file.rows or 0 for file in frozen.files())]).tolist()
+            counts = (max(0, min(after, most) - start) for start, after in pairwise(before))
+            self._first = {file: [(0, count)] for file, count in enumerate(counts) if count}
+        return self._first
 
     def serialized(self) -> bytes:
         return self.frozen.serialized()

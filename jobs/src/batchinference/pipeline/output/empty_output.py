@@ -72,7 +72,9 @@ def _may_have_file(attempt: Attempt, end: Snapshot, write: WriteFiles, schema: p
         return write.mode != "append" or not _has_files(attempt)
     if write.mode != "append":
         return bool(schema.names)
-    suits = bool(schema.names) and is_complete(schema) and not write.partition_by
+    suits = (
+        bool(schema.names) and is_complete(schema) and not write.column_fields.get("partitionBy")
+    )
     return suits and not _has_files(attempt)
 
 

@@ -46,12 +46,12 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
     return pa.table(columns, names=ERRORS_SCHEMA.names).cast(ERRORS_SCHEMA)
 
 
-def values_as_json(row: pa.Table) -> str:
-    """Return the only row of a table as a JSON object. Arrays and bytes are described,
-    secrets are masked, and long values are cut."""
+def values_as_json(row: pa.Table, key: str | None = None) -> str:
+    """Return the only row of a table as a JSON object. Arrays and bytes are described, secrets are
+    masked, and long values are cut, but not the value of the column `key`."""
     return to_json(
         {
-            name: _described(name, row.column(name))
+            name: row.column(name)[0].as_py() if name == key else _described(name, row.column(name))
             for name in row.column_names
             if not name.startswith(OWN_PREFIX)
         }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -38,32 +38,29 @@ _UNSAFE = re.compile(
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The columns to write, the partition columns, the maximum number of rows per file, and the
-    column of row numbers."""
+    """The columns to write, the partition columns, the maximum number of rows per file, the column
+    of row numbers, and the fields of the specification that name columns."""
 
     columns: tuple[str, ...] | None = None
     partition_by: tuple[str, ...] = ()
     rows_per_file: int | None = None
     row_number: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, write: Write) -> FileLayout:
-        from batchinference.spec.write import (
-            WriteNumbered,
-            WritePartitioned,
-            WriteSized,
-            WriteTable,
-        )
+        from batchinference.spec.write import WritePartitioned, WriteSized, WriteTable
 
         needed = write.columns_needed
         by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
         most = write.rows_per_file if isinstance(write, WriteSized) else None
         if isinstance(write, WriteTable):  # a table partitions its rows itself
             needed, by = [*needed, *by] if needed else None, []
-        number = write.row_number if isinstance(write, WriteNumbered) else None
+        number = write.number_column
         if needed and number:
             needed = [number, *needed]
-        return cls(tuple(needed) if needed else None, tuple(by), most, number)
+        fields = {name: field for field, names in write.column_fields.items() for name in names}
+        return cls(tuple(needed) if needed else None, tuple(by), most, number, fields)
 
     def written(self, columns: list[str]) -> list[str]:
         """Return the columns of a table that are written to the files."""
@@ -89,11 +86,11 @@ class FileLayout:
         wanted = [*(self.columns or table.column_names), *self.partition_by]
         for column in wanted:
             if column not in table.column_names:
-                available = ", ".join(table.column_names)
-                field = "columns" if column in (self.columns or ()) else "partitionBy"
+                field_name = self.fields.get(column, "columns")
+                known = [name for name in table.column_names if not name.startswith(OWN_PREFIX)]
                 raise JobFailure(
-                    f"write.{field}: there is no column '{column}', only {available}. Name one "
-                    "of these"
+                    f"write.{field_name}: there is no column '{column}', only {', '.join(known)}. "
+                    "Name one of these"
                 )
         return table.select(list(dict.fromkeys(wanted)))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,6 +37,7 @@ from batchinference.version import __version__
 NO_ROWS = "the input has no rows"
 """The message of a job that has succeeded without rows."""
 MAX_NOTES = 20
+_COUNTS = ("reused", "cached", "cache_errors")
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,15 @@ class RunNotes:
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output, and
     `cost` covers the whole run. `warnings` are those about the files of the input and the committed
-    rows. `may_be_empty` is whether the input may have no rows."""
+    rows, and `findings` what was found in the first ones. `may_be_empty` is whether the input may
+    have no rows."""
 
     name: str
     layout: Layout
     may_be_empty: bool = False
     cost: RunCost | None = field(default=None, init=False)
     output_bytes: int | None = field(default=None, init=False)
+    findings: str = field(default="", init=False)
     warnings: list[WarningCount] = field(default_factory=list, init=False)
     _faulty_nodes: set[str] = field(default_factory=set, init=False)
     """The Kubernetes nodes on which a device failed in this run."""
@@ -87,6 +90,7 @@ class ReportBuilder:
         self.enter(JobState.PREPARING)
         self.layout = layout
         self.output_bytes = self._counts = self._progress = None
+        self.findings = ""
         self.warnings, self._fields = [], {}
         self._history = History(self._history.start)
 
@@ -156,6 +160,8 @@ class ReportBuilder:
     def build(self, failure: JobFailure | None = None) -> Report:
         """Return the report of the run as it is now. `failure` is the reason for a failed run."""
         counts, fields = self._counts, dict(self._fields)
+        if self.findings:
+            fields["notes"] = [self.findings, *fields.get("notes", [])]
         if self._state is not JobState.RUNNING:
             fields["stage"] = None
         return Report(
@@ -237,6 +243,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     """Return a summary of all notes of an attempt: pairs of a step and its note as JSON."""
     sizes: dict[str, list[int]] = defaultdict(list)
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     texts: dict[str, None] = {}
     peak, retries = 0, dict[float, int]()
     for step, text in notes:
@@ -244,6 +251,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
         peak = max(peak, note.get("peak_bytes", 0))
         if {"retries", "task"} <= note.keys():
             retries[note["task"]] = max(retries.get(note["task"], 0), int(note["retries"]))
+        counts[step].update({name: note[name] for name in _COUNTS if name in note})
         if {"rows", "seconds"} <= note.keys():
             times[step].append(note)
         if "batch_size" in note:
@@ -251,11 +259,18 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
             texts[_note_text(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     ordered = sorted(times, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
-    steps = {step: _times(times[step]) for step in ordered}
+    steps = {step: _times(times[step], counts[step]) for step in ordered}
+    errors = {step: found["cache_errors"] for step, found in counts.items()}
+    texts |= {_cache_text(step, number): None for step, number in errors.items() if number}
     return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, sum(retries.values()))
 
 
-def _times(notes: list[dict[str, float]]) -> StepTimes:
+def _cache_text(step: str, errors: int) -> str:
+    problem = "files of the cache are damaged, or it cannot be read or written"
+    return f"step '{step}': {problem} ({counted(errors, 'time')})"
+
+
+def _times(notes: list[dict[str, float]], counts: Counter[str]) -> StepTimes:
     rows, seconds = (sum(note[name] for note in notes) for name in ("rows", "seconds"))
     optional = ("compute_seconds", "wait_seconds", "blocked_seconds", "load_seconds")
     found = {name: [note[name] for note in notes if name in note] for name in optional}
@@ -268,6 +283,8 @@ def _times(notes: list[dict[str, float]]) -> StepTimes:
         blockedSeconds=sums.get("blocked_seconds"),
         loadSeconds=sums.get("load_seconds"),
         rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
+        reused=counts["reused"] or None,
+        cached=counts["cached"] or None,
     )
 
 

@@ -173,7 +173,7 @@ RUNTIMES = {
     "transformers": Entry(
         "transformers", "load_transformers", "transformers", PIPELINE_EXTRA, checks=True
     ),
-    "vllm": Entry("vllm", "VllmRuntime", "vllm", VLLM_PACKAGE, checks=True),
+    "vllm": Entry("vllm", "load_vllm", "vllm", VLLM_PACKAGE, checks=True),
 }
 """Maps runtime names in the specification to runtimes. A module is imported when it is needed."""
 
@@ -214,8 +214,12 @@ def _check_library(model: Model) -> None:
 def load_runtime(model: Model, device: Device) -> Runtime:
     """Return a model, loaded and ready on a device. Raises ModelLoad if its library is missing."""
     _check_library(model)
-    runtime = getattr(_module_of(model), RUNTIMES[model.runtime].name)
-    return cast(Runtime, runtime(model, device))
+    make = getattr(_module_of(model), RUNTIMES[model.runtime].name)
+    if (schema := getattr(model, "answer_schema", None)) is None:
+        return cast(Runtime, make(model, device))
+    from batchinference.pipeline.runtimes.structured_answers import StructuredRuntime
+
+    return cast(Runtime, StructuredRuntime(model, schema, lambda asked: make(asked, device)))
 
 
 def _module_of(model: Model) -> ModuleType:

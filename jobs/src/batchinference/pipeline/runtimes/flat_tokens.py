@@ -114,6 +114,12 @@ class FlatTokens:
         return arrays
 
 
+def tokens_in(tensors: Mapping[str, Any]) -> int:
+    """Return the number of tokens of padded texts. Without a mask, the model reads the padding."""
+    mask = tensors.get(MASK)
+    return tensors[IDS].numel() if mask is None else int(mask.sum())
+
+
 @dataclass(frozen=True)
 class TokenizerFile:
     """A fast tokenizer that is loaded from its file, without the library. The import of the library

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
+from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
     fill,
@@ -20,6 +21,8 @@ from batchinference.pipeline.runtimes.prompts import (
     text_of,
 )
 from batchinference.spec.models import HttpModel
+from batchinference.spec.models.answers import AnswerSchema
+from batchinference.spec.models.http import PATHS
 from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.warnings import WarningName
 
@@ -50,6 +53,7 @@ class OpenAi:
         self._model = model
         self._path = _RESULTS[model.api]
         self._size: int | None = None
+        self._constraint = _response_format(model.answer_schema)
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
@@ -60,7 +64,7 @@ class OpenAi:
             content = {"prompt": text_of(model, row)}
         else:
             content = {"input": text_of(model, row)}
-        return {"model": model.name, **content, **model.sampling}
+        return {"model": model.name, **content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
         """Return the answer in a response. Raises RequestFailed if it has none, and BadAnswer if a
@@ -78,7 +82,8 @@ class OpenAi:
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
         if isinstance(answer, Answer):
-            return result_of(self._model, answer)
+            return result_of(self._model, row, answer)
+        count_tokens(row, read=answer.tokens)
         if answer.is_cut:
             warn(WarningName.TEXT_CUT, row=row)
         return answer.value
@@ -112,6 +117,14 @@ class OpenAi:
         return True
 
 
+def _response_format(schema: AnswerSchema | None) -> dict[str, Any]:
+    """Return the field of a request that lets the endpoint generate only JSON that fits."""
+    if schema is None:
+        return {}
+    named = {"name": "answer", "strict": True, "schema": schema.document}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
 class Json:
     """Any endpoint that accepts and returns JSON."""
 
@@ -135,12 +148,41 @@ class Json:
         return answer
 
 
-ApiAdapter = OpenAi | Json
+class Requests:
+    """The OpenAI APIs, with rows that are complete requests."""
+
+    def __init__(self, model: HttpModel) -> None:
+        self._model = model
+
+    def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        body, name = body_of(self._model, row), self._model.name
+        return body if name is None else {**body, "model": name}
+
+    def answer(self, response: Any) -> Any:
+        """Return the response. Raises BadAnswer if it is none."""
+        if not isinstance(response, dict) or not (response.get("choices") or response.get("data")):
+            raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
+        return response
+
+    def result(self, row: int, answer: Any) -> Any:
+        return answer
+
+
+ApiAdapter = OpenAi | Json | Requests
 
 
 def adapter_for(model: HttpModel) -> ApiAdapter:
     """Return the adapter that translates rows and answers for the API of a model."""
+    if model.request is not None:
+        return Requests(model)
     return Json(model) if model.api == "json" else OpenAi(model)
+
+
+def url_of(model: HttpModel, row: Mapping[str, Any]) -> str:
+    """Return the URL for a row. Raises ValueError if the row names one that is not served."""
+    if model.request_url is None:
+        return model.endpoint
+    return model.url.rstrip("/") + path_of_row(model, row, PATHS[model.api])
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:

@@ -18,9 +18,10 @@ import numpy as np
 from batchinference.credentials import add_secrets
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.json_texts import as_text
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for
+from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for, url_of
 from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
@@ -32,6 +33,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     Retries,
     TimedOut,
 )
+from batchinference.pipeline.runtimes.openai_requests import dumped
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.json import load_json
@@ -68,19 +70,20 @@ class Endpoint:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, body: bytes) -> Any:
-        """Send a request with this JSON, with retries, and return the parsed response.
+    async def ask(self, body: bytes, url: str = "") -> Any:
+        """Send a request with this JSON to the endpoint, or to another URL of it, with retries, and
+        return the parsed response.
 
         Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
         down, and JobFailure if the endpoint would reject every row.
         """
-        return await self._retries.ask(partial(self._request, body))
+        return await self._retries.ask(partial(self._request, body, url))
 
-    async def _request(self, body: bytes) -> Any:
+    async def _request(self, body: bytes, url: str) -> Any:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            answer = await self._post(body)
+            answer = await self._post(body, url)
         except (RateLimited, Overloaded) as error:
             if self._limit.value == 1:  # only longer waits help
                 self._pace.pause(retry.HTTP.first_wait)
@@ -89,10 +92,10 @@ class Endpoint:
         self._limit.record_answer(began)
         return answer
 
-    async def _post(self, body: bytes) -> Any:
+    async def _post(self, body: bytes, url: str) -> Any:
         try:
             data = aiohttp.BytesPayload(body, content_type="application/json")
-            post = self._session.post(self._model.endpoint, data=data, allow_redirects=False)
+            post = self._session.post(url or self._model.endpoint, data=data, allow_redirects=False)
             async with post as response:
                 content = await response.read()
         except TimeoutError:
@@ -121,13 +124,16 @@ class Endpoint:
         if is_transient_status(status):
             no_response = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
             raise (NoResponse if no_response else BadAnswer)(message, wait or 0.0)
-        if status in _FATAL or status < HTTPStatus.BAD_REQUEST:
+        # a request may name a model, or an API, that the endpoint does not have
+        of_row = self._model.request is not None and status == HTTPStatus.NOT_FOUND
+        if (status in _FATAL and not of_row) or status < HTTPStatus.BAD_REQUEST:
             raise JobFailure(f"{message} ({self._model.endpoint})")
         raise RequestFailed(message)
 
     def _answer(self, content: bytes) -> Any:
         try:
-            return self._adapter.answer(load_json(content))
+            answer = self._adapter.answer(load_json(content))
+            return answer if self._model.request is None else as_text(content)
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is not JSON") from None
         except (RequestFailed, BadAnswer) as error:
@@ -201,7 +207,7 @@ class HttpRuntime:
     """Sends the requests for all rows of a batch concurrently, and with those of other batches."""
 
     def __init__(self, model: HttpModel, device: Device) -> None:
-        self._shared = _shared(model)
+        self._model, self._shared = model, _shared(model)
         IN_FLIGHT.wanted = model.concurrency
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
@@ -227,26 +233,16 @@ class HttpRuntime:
 
     async def _ask(self, row: Mapping[str, Any], answered: Callable[[], None]) -> Any:
         try:
-            body = _json(self._shared.adapter.request(row))
+            body, url = dumped(self._shared.adapter.request(row)), url_of(self._model, row)
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             answered()
             return error
         try:
-            return await self._shared.endpoint.ask(body)
+            return await self._shared.endpoint.ask(body, url)
         except RequestFailed as error:
             return error
         finally:
             answered()
-
-
-def _json(body: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(body, allow_nan=False).encode()
-    except ValueError:
-        raise ValueError(
-            "the request holds NaN or infinity, which JSON has no number for. Replace it in a step "
-            "before the model"
-        ) from None
 
 
 def checks(model: HttpModel) -> None:

@@ -127,6 +127,20 @@ def _is_cached(model_id: str, file: str, revision: str | None) -> bool:
         return False
 
 
+def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) -> str:
+    """Return the commit of a model of the Hub that was loaded: its cache names it. `files` are
+    files of which the model has at least one. Raises ModelLoad if it is unknown."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for file in files:
+        found = try_to_load_from_cache(model_id, file, revision=revision)
+        if isinstance(found, str):
+            return Path(found).parts[-1 - len(Path(file).parts)]
+    raise ModelLoad(
+        f"the commit of model '{model_id}' is unknown, which `cache` needs. Use source: ./folder"
+    )
+
+
 def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception | None:
     """Return why the Hub does not have a file; None if it does. The error is an OSError or a
     ValueError if the Hub has answered. If it has not, it is asked once more."""

@@ -17,11 +17,14 @@ from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import ModelLoad, describe
 from batchinference.pipeline.json_texts import load_unique
 from batchinference.spec.models.prompts import PromptSpec, placeholders
+from batchinference.spec.reserved import OWN_PREFIX
 
 Message = dict[str, Any]
 """A chat message: `role` and `content`."""
 Part = dict[str, Any]
 """A part of a message's content: text or an image."""
+REPAIR = OWN_PREFIX + "repair"
+"""The input with messages at the end of a prompt: an invalid answer, and what is wrong with it."""
 
 
 def values_for_texts(inputs: Mapping[str, str], table: pa.Table) -> dict[str, list[Any]]:
@@ -72,7 +75,7 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
         return fill(model.prompt, row)
     texts = [message.content for message in model.messages] + [model.system or ""]
     used = {name for text in texts for name in placeholders(text)} | set(model.images)
-    (name,) = set(row) - used
+    (name,) = set(row) - used - {REPAIR}
     value = plain(row[name])
     if value is None:
         raise ValueError(f"input '{name}' is null")
@@ -113,7 +116,12 @@ def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
     content = content_of(model, row)
     if not isinstance(content, str):
         raise TypeError(f"expected text, got {type(content).__name__}")
-    return content
+    return with_repair(content, row)
+
+
+def with_repair(prompt: str, row: Mapping[str, Any]) -> str:
+    """Return a prompt without a chat, and after it the texts of the messages in REPAIR, if any."""
+    return "\n\n".join([prompt, *(message["content"] for message in row.get(REPAIR, ()))])
 
 
 def opening_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
@@ -142,7 +150,8 @@ def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part
     placed = set(placeholders(model.prompt or ""))
     unplaced = [part for name, part in images.items() if name not in placed]
     turns = _turns(model, row, images)
-    return [*opening_of(model, row), *(_with_images(turns, unplaced) if unplaced else turns)]
+    turns = _with_images(turns, unplaced) if unplaced else turns
+    return [*opening_of(model, row), *turns, *row.get(REPAIR, ())]
 
 
 def _turns(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:

@@ -13,16 +13,18 @@ from sentence_transformers.base.modules import Normalize, Router
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.flat_tokens import (
     FEATURES,
+    IDS,
     FlatTokenizer,
     FlatTokens,
     Prepared,
     pad,
     refuse,
+    tokens_in,
 )
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.pipeline.runtimes.text_limits import (
@@ -69,6 +71,8 @@ class SentenceTransformersRuntime:
             raise ModelLoad("tooLong: truncateLeft would cut the prompt. Use truncate or windows")
         self._limit = _limit(model, self._model) if self._kind == "text" else None
         self._flat, self._settings = self._flat_tokenizer()
+        if self._flat is None and self._limit is not None:
+            self._model[0].register_forward_pre_hook(_count_tokens)
 
     def __call__(
         self, inputs: dict[str, np.ndarray], prepared: Prepared | None = None
@@ -80,7 +84,9 @@ class SentenceTransformersRuntime:
         rows: list[Any] = [prepare(value) for value in values]
         if self._flat is not None and self._limit is not None:
             tokens = self._flat.tokens(prepared or {}, rows)
-            return self._computed(self._flat, self._cut(self._flat, tokens, self._limit))
+            tokens = self._cut(self._flat, tokens, self._limit)
+            count_tokens(read=int(tokens.lengths.sum()))
+            return self._computed(self._flat, tokens)
         refuse(prepared or {})
         with computing():  # the library tokenizes, too: threads cannot share a tokenizer
             return self._embeddings(values, rows)
@@ -162,6 +168,12 @@ class SentenceTransformersRuntime:
             raise TypeError(f"expected text, got {type(value).__name__}")
         # a multimodal model would download a text that looks like an image URL; a dict prevents it
         return value if self._model.modalities == ["text"] else {"text": value}
+
+
+def _count_tokens(_module: Any, inputs: tuple[Any, ...]) -> None:
+    """Count the tokens of texts that the library has converted to tokens."""
+    if IDS in inputs[0]:
+        count_tokens(read=tokens_in(inputs[0]))
 
 
 def _padded(flat: FlatTokenizer, tokens: FlatTokens) -> dict[str, torch.Tensor]:

@@ -103,6 +103,14 @@ class Transform:
         TransformResult."""
         raise NotImplementedError
 
+    def take_notes(self) -> Sequence[str]:
+        """Return notes for the report about the batches since the last notes, as JSON."""
+        return ()
+
+    def chosen(self, batch: pa.Table) -> np.ndarray | None:
+        """Return a mask (bool) of the rows that the step computes; None for all of them."""
+        return None
+
     @classmethod
     def check(cls, step: str, settings: Any) -> None:
         """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
@@ -150,4 +158,18 @@ def check_step(step: Step) -> None:
 
 def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
-    return class_of(step).load(step.name, getattr(step, step.kind), device)
+    transform = class_of(step).load(step.name, getattr(step, step.kind), device)
+    if step.model is not None and (step.dedupe or step.cache):
+        from batchinference.pipeline.steps.reuse import Reuse
+
+        transform = Reuse(step, step.model, transform, device)
+    return with_condition(step, transform)
+
+
+def with_condition(step: Step, transform: Transform) -> Transform:
+    """Return a step that runs only for the rows for which its condition is true, if it has one."""
+    if step.when is None:
+        return transform
+    from batchinference.pipeline.steps.conditional import Conditional
+
+    return Conditional(step, transform)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import json
 import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,18 +18,27 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from batchinference.pipeline.runtimes.model_files import is_path
+from batchinference.pipeline.runtimes import RUNTIMES
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import commit_of, is_path
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.models import Model
 from batchinference.spec.step_facts import StepFacts
 from batchinference.spec.steps import to_alias
+from batchinference.version import __version__
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 SAMPLES, SAMPLE_BYTES = 64, 64 << 10
 """Samples at equal distances in a large file, because reading all of it would take minutes, and
 their size. Smaller files are hashed entirely."""
 READ_THREADS = 16
+_WITHOUT_EFFECT = (
+    *("inputs", "output", "details", "storage", "revision"),
+    *("api_key_env", "headers_from", "requests_per_second", "timeout", "retries"),
+)
+"""The settings of models that do not change the results, or that are known more exactly."""
 
 
 def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
@@ -39,6 +49,31 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
         where = f"steps[{index}].{to_alias(step.kind)}"
         found |= {f"{where}: {name}": value for name, value in _hashes_of(step.facts)}
     return found
+
+
+def model_digest(model: Model, device: Device) -> str:
+    """Return a hash of everything that may change the results of a loaded model for equal inputs,
+    as far as it is known: its files, its settings, the versions of the libraries, and the kind of
+    device. Raises ModelLoad if the commit of a model of the Hub is unknown."""
+    facts = model.facts
+    settings = model.model_dump(mode="json", exclude_defaults=True, exclude=set(_WITHOUT_EFFECT))
+    adapters = [] if getattr(model, "lora_path", None) else getattr(model, "lora_adapters", [])
+    places = [*facts.model_files, *adapters]
+    hub = [place for place in places if is_local(place) and not is_path(place)]
+    if not hub:
+        settings.pop("source", None)
+    files = (*model.HUB_FILES, "adapter_config.json")
+    packages = ("torch", "transformers", "tokenizers", RUNTIMES[model.runtime].library)
+    known = {
+        "settings": settings,
+        "inputs": sorted(model.inputs),
+        "outputs": len(model.other_outputs),
+        "files": sorted(_hashes_of(facts)),
+        "commits": [commit_of(place, files, model.revision_or_none) for place in hub],
+        "versions": [__version__, *(_package_version(name) for name in packages)],
+        "device": device.assigned_name,
+    }
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def _hashes_of(facts: StepFacts) -> Iterator[tuple[str, str]]:

@@ -112,10 +112,11 @@ class ModelTransform(Transform):
 
 def _columns(model: Model, results: Any) -> dict[str, Any]:
     """Return the columns of the results of a model."""
-    if not model.other_outputs:
-        return {model.output: results}
-    columns = {model.output: [result[0] for result in results]}
-    for at, (name, kind) in enumerate(model.other_outputs.items(), 1):
+    others = model.other_outputs
+    columns = {model.output: [result[0] for result in results] if others else results}
+    if model.output_type is not None and getattr(model, "answer_schema", None) is not None:
+        columns[model.output] = pa.array(columns[model.output], arrow_type(model.output_type))
+    for at, (name, kind) in enumerate(others.items(), 1):
         # the first batch may hold only nulls, which have no type
         columns[name] = pa.array([result[at] for result in results], arrow_type(kind))
     return columns

@@ -120,9 +120,9 @@ class Filter(Transform):
 
     LOADS_NOTHING = True
 
-    def __init__(self, step: str, expression: str) -> None:
-        self._step, self._text = step, expression
-        self._expression = ColumnExpression(f"step '{step}': the filter", expression)
+    def __init__(self, step: str, expression: str, field: str = "filter") -> None:
+        self._label, self._step, self._text = f"step '{step}': the {field}", step, expression
+        self._expression = ColumnExpression(self._label, expression)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         try:
@@ -134,10 +134,13 @@ class Filter(Transform):
 
     @classmethod
     def check_types(cls, step: str, settings: str, known: pa.Table) -> pa.Table:
-        loaded = cls(step, settings)
-        if loaded._expression.is_known(known):
-            loaded.mask(known)
+        cls(step, settings).check_columns(known)
         return known
+
+    def check_columns(self, known: pa.Table) -> None:
+        """Raise UnsuitableTypes if the expression does not suit the types of these columns."""
+        if self._expression.is_known(known):
+            self.mask(known)
 
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
         """Return a boolean mask of the rows to keep. Raises as ColumnExpression does, and
@@ -148,8 +151,8 @@ class Filter(Transform):
             values = values.cast(pa.bool_())
         if not pa.types.is_boolean(values.type):
             raise UnsuitableTypes(
-                f"step '{self._step}': the filter gives {values.type}, not true or false: "
-                f"{self._text}. Write a condition, such as a comparison"
+                f"{self._label} gives {values.type}, not true or false: {self._text}. Write a "
+                "condition, such as a comparison"
             )
         return pc.fill_null(values, False)
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps import class_of, load_step
 from batchinference.pipeline.steps.expression import CONVERT, UnsuitableTypes
 from batchinference.pipeline.steps.no_rows import result_without_rows
+from batchinference.pipeline.steps.relational import Filter
 from batchinference.spec.problems import Problem
 from batchinference.spec.steps import Step, to_alias
 
@@ -20,10 +22,15 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
     no step after user code."""
     known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
+        field = "cascade" if step.cascade else "when"
         try:
-            known = _after(step, known)
+            if (condition := step.condition) is not None:
+                Filter(step.name, condition, field).check_columns(known)
+            field = to_alias(step.kind)
+            before, known = known, _after(step, known)
+            _check_kept(step, before, known)
         except UnsuitableTypes as error:
-            path = f"spec.steps[{index}].{to_alias(step.kind)}"
+            path = f"spec.steps[{index}].{field}"
             yield Problem(path, f"{error.message}{_other_fix(error.message, types)}")
             return
         if step.facts.user_code:
@@ -35,6 +42,19 @@ def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     is_cast = message.endswith(CONVERT) and of_input
     return ", or declare its type in read.options.types" if is_cast else ""
+
+
+def _check_kept(step: Step, before: pa.Table, after: pa.Table) -> None:
+    """Raise UnsuitableTypes if a step replaces the values of a column by values of another type,
+    and keeps the values of the rows that it skips."""
+    both = {*step.facts.adds} & {*before.column_names} & {*after.column_names}
+    for name in sorted(both if step.condition is not None else ()):
+        old, new = (table.schema.field(name).type for table in (before, after))
+        if unify_types(old, new) is None:
+            raise UnsuitableTypes(
+                f"step '{step.name}': column '{name}' is {old} in the rows that it skips, and "
+                f"{new} in the others. Give its result another name"
+            )
 
 
 def _after(step: Step, known: pa.Table) -> pa.Table:

@@ -232,10 +232,11 @@ _ENDPOINTS = {
 
 
 def store_for_conditions(
-    scheme: str, bucket: str, storage: Storage
+    scheme: str, bucket: str, storage: Storage, prefix: str = ""
 ) -> S3Store | GCSStore | AzureStore | None:
-    """Return a bucket as obstore accesses it, with the settings and the region of `object_store`;
-    None if only pyarrow finds the credentials, or if obstore would use another endpoint."""
+    """Return a bucket, or what is below a prefix in it, as obstore accesses it, with the settings
+    and the region of `object_store`; None if only pyarrow finds the credentials, or if obstore
+    would use another endpoint."""
     from obstore import store
 
     if not _has_endpoint(scheme, storage) and any(map(os.environ.__contains__, _ENDPOINTS[scheme])):
@@ -249,6 +250,7 @@ def store_for_conditions(
     kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
     found: S3Store | GCSStore | AzureStore = kind(
         bucket,
+        prefix=prefix or None,
         config=options,
         client_options={"allow_http": http},
         retry_config={"max_retries": CONDITIONAL_RETRIES},

@@ -26,7 +26,7 @@ from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
-from batchinference.spec.write import Write, WriteCsv, WriteJson
+from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteOpenaiBatch
 from batchinference.spec.write import WriteWebdataset as WriteShards
 
 CHUNK_BYTES = 4 << 20
@@ -146,6 +146,8 @@ def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None
     match write:
         case WriteJson():
             return None, partial(_unpacked, _lines, write.compression)
+        case WriteOpenaiBatch():
+            return None, _lines
         case WriteCsv():
             return None, partial(_unpacked, _records, write.compression)
         case WriteShards():

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName
 from batchinference.spec.column_types import ColumnType
+from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.models.texts import TextModel
 
 _NO_TEXT = "details is for models that generate text. Remove it"
 _SAME_COLUMN = "details: this column is the output. Name another one"
+_NO_SCHEMA = "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
+_OTHER_CONSTRAINTS = ("structured_outputs", "response_format", "guided_json", "guided_grammar")
+"""Parameters of engines and endpoints that constrain answers."""
 
 
 class GeneratingModel(TextModel):
@@ -21,6 +29,15 @@ class GeneratingModel(TextModel):
     (`length` if the text was cut). A value that the runtime or the endpoint does not know is null.
     With `sampling.logprobs` of vllm, it also has the `logprobs` of the tokens. If a row has several
     texts, a list has the value of each text."""
+
+    answer_schema: Annotated[AnswerSchema | None, Field(alias="schema")] = None
+    """The JSON that the model answers with, if it generates text. `vllm` generates only such JSON,
+    `http` asks the endpoint for it (`response_format`), and for `transformers` the prompt must ask
+    for it. Each answer is checked, and the output has the type of the schema: a struct of the
+    fields. A row whose answer does not fit is a failed row."""
+    repair: Annotated[int, Field(ge=0, le=5)] = 0
+    """How often the model is asked again for an answer that does not fit `schema`, with the answer
+    and what is wrong with it. The rows are counted as AnswerRepaired."""
 
     @property
     def generates(self) -> bool:
@@ -49,6 +66,27 @@ class GeneratingModel(TextModel):
             of_text = {name: [kind] for name, kind in of_text.items()}
         return {self.details: {"prompt_tokens": "int64", "cached_tokens": "int64", **of_text}}
 
+    @property
+    def answer_type(self) -> ColumnType:
+        """Return the type of the output if the model generates text."""
+        if self.answer_schema is not None:
+            return self.answer_schema.column_type
+        return ["string"] if self.has_several_texts else "string"
+
+    def check_answers(self, sampling: Mapping[str, Any]) -> None:
+        """Raise PydanticCustomError if there is a schema, and answers cannot be checked with it."""
+        if self.answer_schema is None:
+            if self.repair:
+                raise _schema_error(_NO_SCHEMA)
+            return
+        if not self.generates:
+            raise _schema_error("schema is for models that generate text. Remove it")
+        if self.has_several_texts:
+            raise _schema_error("schema: a row has one answer. Request one text in 'sampling'")
+        for name in _OTHER_CONSTRAINTS:
+            if sampling.get(name) is not None:
+                raise _schema_error(f"sampling.{name}: the 'schema' is the constraint. Remove one")
+
     def check_details(self) -> None:
         """Raise PydanticCustomError if there are no details, or if they would replace the
         output."""
@@ -58,3 +96,7 @@ class GeneratingModel(TextModel):
             raise PydanticCustomError("details", _NO_TEXT, {})
         if self.details == getattr(self, "output", None):
             raise PydanticCustomError("details", _SAME_COLUMN, {})
+
+
+def _schema_error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("answer_schema", "{message}", {"message": message})

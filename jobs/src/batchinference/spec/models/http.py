@@ -16,7 +16,6 @@ from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, without_cre
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.models.base import Inputs
-from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -26,6 +25,7 @@ from batchinference.spec.models.prompts import (
     check_template,
     columns_of_prompt,
 )
+from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_http
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
@@ -48,6 +48,7 @@ _FIELDS = {
     "result_path": ("json",),
     "result_type": ("json",),
     "max_input_tokens": ("embeddings",),
+    "request": ("chat", "completions", "embeddings"),
 }
 """The APIs of each field that some APIs do not have."""
 _NO_BASE = "'url' is the base of the API. Leave out what comes behind /v1"
@@ -109,12 +110,12 @@ HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(
 
 _TYPES: dict[str, ColumnType] = {
     **{"text": "string", "number": "float64", "integer": "int64", "boolean": "bool"},
-    **{"chat": "string", "completions": "string", "embeddings": ["float32"]},
+    "embeddings": ["float32"],
 }
-"""The types of outputs, by `result_type` for the api `json`, otherwise by api."""
+"""The types of outputs that are no answers: by `result_type` for the api `json`, or by api."""
 
 
-class HttpModel(GeneratingModel):
+class HttpModel(RequestModel):
     """A model behind an HTTP endpoint, with one request per row."""
 
     IN_PROCESS: ClassVar[bool] = False
@@ -128,7 +129,8 @@ class HttpModel(GeneratingModel):
     """The base URL for the OpenAI APIs, such as `https://api.openai.com/v1`. For json, the URL of
     the endpoint."""
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The name of the model at the endpoint, for the OpenAI APIs."""
+    """The name of the model at the endpoint, for the OpenAI APIs. With `request`, it replaces the
+    name in each request, if it is set."""
     inputs: Inputs
     """Names for columns. Templates and `images` use these names."""
     output: ColumnName
@@ -192,7 +194,11 @@ class HttpModel(GeneratingModel):
 
     @property
     def output_type(self) -> ColumnType | None:
-        return _TYPES.get(self.result_type if self.api == "json" else self.api)
+        if self.request is not None:
+            return "string"
+        if self.generates:
+            return self.answer_type
+        return _TYPES[self.result_type if self.api == "json" else self.api]
 
     @property
     def generates(self) -> bool:
@@ -208,7 +214,7 @@ class HttpModel(GeneratingModel):
 
     @property
     def needs_finite(self) -> bool:
-        return self.api == "embeddings"
+        return self.api == "embeddings" and self.request is None
 
     @property
     def prefix_columns(self) -> tuple[str, ...]:
@@ -235,6 +241,7 @@ class HttpModel(GeneratingModel):
         if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
             raise _key_error()
         self.check_details()
+        self.check_answers(self.sampling)
         self._check_inputs()
         if self.api == "json":
             self._check_body()
@@ -257,9 +264,12 @@ class HttpModel(GeneratingModel):
         check_body(self.inputs, texts, self.images)
 
     def _check_openai(self) -> None:
-        if self.name is None:
+        if self.name is None and self.request is None:
             raise _error(f"{self.api} needs a 'name': the model as the endpoint names it")
         if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
             raise _error(_NO_BASE)
+        if self.request is not None or self.request_url is not None:
+            self.check_request()
+            return
         check_http(self.sampling)
         check_prompt(self)

@@ -48,6 +48,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _NO_FLASH = (
     "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
 )
+_NO_FULL_TEXT = "schema: with returnFullText, an answer begins with its prompt. Remove one"
 _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
@@ -108,10 +109,11 @@ class TransformersModel(GeneratingModel, WindowedModel):
     """The inputs that are images. An image replaces its `{name}` in `prompt`, or precedes the
     prompt."""
     sampling: Arguments = {}
-    """The GenerationConfig of transformers, such as `max_new_tokens` (256 by default), `do_sample`,
-    `temperature`, `top_p` or `num_return_sequences`. With `seed`, the random numbers of a row
-    depend only on its prompt and the seed. `max_length` and `min_length` are only for models with
-    an encoder, because they count padding."""
+    """The GenerationConfig of transformers, such as `max_new_tokens`, `do_sample`, `temperature`,
+    `top_p` or `num_return_sequences`. `max_new_tokens` is by default that of the model, or else
+    4096, or its context if that is shorter, or 256 if it looks its positions up in a table. With
+    `seed`, the random numbers of a row depend only on its prompt and the seed. `max_length` and
+    `min_length` are only for models with an encoder, because they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """Maximum number of tokens, including padding, that are computed together. The rows of a batch
     are divided into groups of similar length. For tasks with texts."""
@@ -158,8 +160,8 @@ class TransformersModel(GeneratingModel, WindowedModel):
         if self.task in CLASSIFICATION:
             label: ColumnType = {"label": "string", "score": "float32"}
             return [label] if self.top_k else label
-        if self.task == "text-generation":
-            return ["string"] if self.has_several_texts else "string"
+        if self.task == "text-generation" or self.answer_schema is not None:
+            return self.answer_type
         return None
 
     @model_validator(mode="after")
@@ -177,6 +179,9 @@ class TransformersModel(GeneratingModel, WindowedModel):
         if self.task in ZERO_SHOT and not self.candidate_labels:
             raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
         self.check_details()
+        self.check_answers(self.sampling)
+        if self.answer_schema is not None and self.return_full_text:
+            raise _error("answer_schema", _NO_FULL_TEXT)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
             raise _error("text_limit", _NO_WINDOWS)

@@ -19,7 +19,6 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
-from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -28,6 +27,7 @@ from batchinference.spec.models.prompts import (
     columns_of_prompt,
     placeholders,
 )
+from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_vllm, row_parameters
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -65,7 +65,7 @@ _TOP_K = "topK is for task classify only"
 _IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
 
 
-class VllmModel(GeneratingModel):
+class VllmModel(RequestModel):
     """A language model that runs in vLLM with continuous batching: a replica starts new rows as
     soon as other rows are finished."""
 
@@ -111,14 +111,18 @@ class VllmModel(GeneratingModel):
     chat: bool | None = None
     """Whether to apply the chat template of the model. By default, true for generate and false for
     embed."""
+    tool_call_parser: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """vLLM's parser for the tool calls of the model, such as `hermes`. Requests with tools that the
+    model may use (`tool_choice: auto`) need it."""
     chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """A Jinja chat template that replaces the chat template of the model."""
     chat_template_args: Arguments = {}
     """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
-    """The SamplingParams of vLLM, such as `max_tokens` (16 by default), `temperature`, `top_p`,
-    `seed`, `stop`, `n` or `structured_outputs`. A number may be a value of the row, such as
-    `max_tokens: "{limit}"` with an input `limit`; if it is null, the default of vLLM applies.
+    """The SamplingParams of vLLM, such as `max_tokens` (by default, the rest of the context of the
+    model), `temperature`, `top_p`, `seed`, `stop`, `n` or `structured_outputs`. A number may be a
+    value of the row, such as `max_tokens: "{limit}"` with an input `limit`; if it is null, the
+    default applies.
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
@@ -137,9 +141,11 @@ class VllmModel(GeneratingModel):
 
     @property
     def output_type(self) -> ColumnType:
+        if self.request is not None:
+            return "string"
         label: ColumnType = {"label": "string", "score": "float32"}
         types: dict[str, ColumnType] = {
-            "generate": ["string"] if self.has_several_texts else "string",
+            "generate": self.answer_type,
             "embed": ["float32"],
             "classify": [label] if self.top_k else label,
             "score": "float32",
@@ -182,6 +188,8 @@ class VllmModel(GeneratingModel):
 
     @property
     def parameter_inputs(self) -> tuple[str, ...]:
+        if self.request is not None:
+            return super().parameter_inputs
         templates = [self.prompt, self.system, *(message.content for message in self.messages)]
         in_prompt = {name for text in templates for name in placeholders(text or "")}
         return tuple(name for name in self._selecting if name not in in_prompt)
@@ -194,7 +202,7 @@ class VllmModel(GeneratingModel):
 
     @property
     def needs_finite(self) -> bool:
-        return self.task == "embed"
+        return self.task == "embed" and self.request is None
 
     @property
     def pods(self) -> int:
@@ -230,6 +238,11 @@ class VllmModel(GeneratingModel):
         self._check_results()
         check_revision(self.source, self.revision)
         self.check_no_windows()
+        if self.tool_call_parser is not None and self.request is None:
+            raise _error("'toolCallParser' needs 'request'")
+        if self.request is not None or self.request_url is not None:
+            self._check_request()
+            return self
         if self.images and self.too_long not in (None, "fail"):
             raise _error(_IMAGES_FIXED)
         if not self.is_chat:
@@ -243,10 +256,16 @@ class VllmModel(GeneratingModel):
         self._check_adapters()
         return self
 
+    def _check_request(self) -> None:
+        if self.task not in ("generate", "embed"):
+            raise _error(f"'request' is for the tasks generate and embed, not for {self.task}")
+        self.check_request()
+
     def _check_results(self) -> None:
         if self.top_k is not None and self.task != "classify":
             raise _error(_TOP_K)
         self.check_details()
+        self.check_answers(self.sampling)
         if self.details is None and self.sampling.get("logprobs") is not None:
             raise _error(
                 "sampling.logprobs: the output is a text, and the log probabilities would be lost. "

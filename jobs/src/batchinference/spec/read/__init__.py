@@ -24,6 +24,7 @@ from batchinference.spec.read.files import (
     ReadJson,
     ReadManifest,
     ReadNumpy,
+    ReadOpenaiBatch,
     ReadParquet,
     ReadText,
     ReadVideo,
@@ -47,6 +48,7 @@ Read = Annotated[
     ReadImages
     | ReadParquet
     | ReadJson
+    | ReadOpenaiBatch
     | ReadCsv
     | ReadText
     | ReadBinary

@@ -109,6 +109,19 @@ class ReadJson(ReadFiles):
     options: JsonOptions = JsonOptions()
 
 
+class ReadOpenaiBatch(ReadFiles):
+    """Request files of the OpenAI and Azure batch APIs: JSON Lines with the columns `custom_id`,
+    `method` and `url`, and the request `body` as JSON text. Further fields of a line are left out.
+    A line that the batch API would refuse is a failed row, except that several lines may have the
+    same `custom_id`."""
+
+    EXTENSIONS = packed("jsonl", "ndjson", "json")
+    COLUMNS = ("custom_id", "method", "url", "body")
+
+    format: Literal["openaiBatch"]
+    options: RowOptions = RowOptions()
+
+
 class CsvOptions(TableOptions, RowOptions):
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
     """The character between two fields. By default, it is a comma, in .tsv files a tab, or what

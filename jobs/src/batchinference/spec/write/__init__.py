@@ -17,11 +17,12 @@ from batchinference.spec.write.files import (
     WriteCsv,
     WriteJson,
     WriteNumbered,
+    WriteOpenaiBatch,
     WriteParquet,
     WriteWebdataset,
 )
 from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLance, WriteSql
 
-WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteWebdataset
+WriteFiles = WriteParquet | WriteJson | WriteOpenaiBatch | WriteCsv | WriteWebdataset
 WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql
 Write = Annotated[WriteFiles | WriteTable, Field(discriminator="format")]

@@ -21,6 +21,11 @@ class WriteModel(SpecModel):
     """Whether a file without rows has columns."""
     READ_IN_PARTS: ClassVar[bool] = False
     """Whether the first rows of a file can be read without the others."""
+    STORES_VALUES: ClassVar[bool] = True
+    """Whether the values of rows can be read from its files."""
+
+    MERGES_FILES: ClassVar[bool] = False
+    """Whether small files of the output are merged."""
 
     format: str
     """The format of the output."""
@@ -34,6 +39,17 @@ class WriteModel(SpecModel):
 
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output and of the error records."""
+
+    @property
+    def number_column(self) -> str | None:
+        """Return the first column of the files if it is the number of the input row."""
+        return None
+
+    @property
+    def id_column(self) -> str | None:
+        """Return the column whose value names the failed rows in an error file; None if the format
+        has no error file."""
+        return None
 
     @property
     def connection(self) -> str:

@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName
-from batchinference.spec.write.base import WritePartitioned, WriteRows
+from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.spec.write.base import WriteModel, WritePartitioned, WriteRows
 
 _HIDDEN_PREFIXES = ("_", ".")
 """Readers skip files and directories whose names have these prefixes."""
@@ -34,9 +35,15 @@ class WriteDirectories(WritePartitioned):
 class WriteNumbered(WriteRows, WriteDirectories):
     """Files whose rows can be numbered."""
 
+    MERGES_FILES = True
+
     row_number: ColumnName | None = None
     """The name of a new first column with the number of the input row of each row: the number of
     the row in its file, from 0, plus 1000000000000 times the number of the file."""
+
+    @property
+    def number_column(self) -> str | None:
+        return self.row_number
 
     @model_validator(mode="after")
     def _check_row_number(self) -> Self:
@@ -71,6 +78,40 @@ class WriteJson(WriteNumbered):
     """Compression of the files."""
 
 
+class WriteOpenaiBatch(WriteModel):
+    """Result files of the OpenAI batch API: JSON Lines with `custom_id` and `response`. The failed
+    rows are in the error file of this API too: `_errors.jsonl`."""
+
+    STORES_COLUMNS = False
+    MERGES_FILES = True
+
+    format: Literal["openaiBatch"]
+    custom_id_column: ColumnName = "custom_id"
+    """The column with the id of each line."""
+    response_column: ColumnName = "response"
+    """The column with the body of each response: a JSON object as text, such as a model with
+    `request` makes."""
+
+    @property
+    def number_column(self) -> str | None:
+        return f"{OWN_PREFIX}row"
+
+    @property
+    def id_column(self) -> str | None:
+        return self.custom_id_column
+
+    @property
+    def column_fields(self) -> dict[str, list[str]]:
+        return {
+            "customIdColumn": [self.custom_id_column],
+            "responseColumn": [self.response_column],
+        }
+
+    @property
+    def columns_needed(self) -> list[str] | None:
+        return [self.custom_id_column, self.response_column]
+
+
 class WriteCsv(WriteNumbered):
     """Files of delimiter-separated values with a header line. Lists and tensors become JSON."""
 
@@ -88,6 +129,7 @@ class WriteWebdataset(WriteRows, WriteDirectories):
     integers, json for other values."""
 
     STORES_COLUMNS = False
+    STORES_VALUES = False
 
     format: Literal["webdataset"]
     key_column: ColumnName | None = None

@@ -365,6 +365,7 @@ READERS = {
     "images": Entry("images", "ImageReader"),
     "parquet": Entry("parquet", "ParquetReader"),
     "json": Entry("json", "JsonReader"),
+    "openaiBatch": Entry("openai_batch", "OpenaiBatchReader"),
     "csv": Entry("csv", "CsvReader"),
     "text": Entry("text", "TextReader"),
     "binary": Entry("whole_file", "BinaryReader"),

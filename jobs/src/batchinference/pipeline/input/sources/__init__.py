@@ -84,6 +84,15 @@ class TableInput:
     def share(self, gaps: MissingRows | None) -> float:
         return 1.0
 
+    def first_rows(self, most: int, ends: Mapping[int, int]) -> MissingRows:
+        found: MissingRows = {}
+        for part in range(len(self)):
+            found[part] = [(0, min(most, ends.get(part, most)))]
+            most -= ends.get(part, most)
+            if most <= 0:
+                break
+        return found
+
     def serialized(self) -> bytes:
         columns = {"path": self.labels}
         if self.version is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
+from pydantic.alias_generators import to_snake
 
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import UnwritableValue
@@ -74,17 +75,18 @@ class RewritingWriter(Writer, Protocol):
 WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "parquet": ("ParquetWriter", ("compression",)),
     "json": ("JsonWriter", ("compression",)),
+    "openaiBatch": ("OpenaiBatchWriter", ("custom_id_column", "response_column")),
     "csv": ("CsvWriter", ("compression", "delimiter")),
     "webdataset": ("WebdatasetWriter", ("key_column",)),
 }
 """The class of each format, and the fields of the specification that it takes. A format's module
-has the name of the format, and is imported when it is needed."""
+has the name of the format in snake case, and is imported when it is needed."""
 
 
 def writer_for(write: Write) -> FileWriter:
     """Return the writer for a format of files, with its options."""
     name, fields = WRITERS[write.format]
-    module = importlib.import_module(f"{__name__}.{write.format}")
+    module = importlib.import_module(f"{__name__}.{to_snake(write.format)}")
     return cast(FileWriter, getattr(module, name)(*(getattr(write, field) for field in fields)))
 
 

@@ -24,6 +24,7 @@ from batchinference.pipeline.runtimes.prompts import (
     describes_images,
     parts_of,
     with_messages,
+    with_repair,
 )
 from batchinference.pipeline.runtimes.text_limits import position_tables
 from batchinference.pipeline.runtimes.transformers.inputs import pillow_images
@@ -53,7 +54,7 @@ def prompt_of(
     if not chat or (model.prompt is None and not model.images):
         content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
-            return content
+            return with_repair(content, row)
     return chat_of(model, row, {n: {"type": "image", "image": i} for n, i in images.items()})
 
 

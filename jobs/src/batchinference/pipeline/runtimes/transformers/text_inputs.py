@@ -15,7 +15,7 @@ import transformers
 from transformers import BatchEncoding
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.flat_tokens import (
     MASK,
@@ -24,6 +24,7 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     Prepared,
     pad,
     refuse,
+    tokens_in,
 )
 from batchinference.pipeline.runtimes.text_limits import (
     check_length,
@@ -240,7 +241,9 @@ class TextInput:
         self, inputs: Batch, prepared: Prepared | None
     ) -> Iterator[tuple[np.ndarray, Any]]:
         columns = (texts(inputs[name]) for name in self._names)
-        yield from self._tokens.batches(*columns, prepared=prepared)
+        for rows, tensors in self._tokens.batches(*columns, prepared=prepared):
+            count_tokens(int(rows[0]), read=tokens_in(tensors))
+            yield rows, tensors
 
     def divided(self, inputs: Batch) -> tuple[Batch, Windows | None]:
         """Return the windows of long texts as inputs. For a pair, the longer text is divided.

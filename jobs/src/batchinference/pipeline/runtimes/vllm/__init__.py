@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.vllm.checks import checks
+from batchinference.pipeline.runtimes.vllm.requests import RequestRuntime
 from batchinference.pipeline.runtimes.vllm.runtime import VllmRuntime
+from batchinference.spec.models import VllmModel
 
-__all__ = ["VllmRuntime", "checks"]
+
+def load_vllm(model: VllmModel, device: Device) -> RequestRuntime | VllmRuntime:
+    """Return the runtime of a model: for complete requests, or for prompts."""
+    return VllmRuntime(model, device) if model.request is None else RequestRuntime(model, device)
+
+
+__all__ = ["VllmRuntime", "checks", "load_vllm"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +26,7 @@ def checks(model: VllmModel) -> None:
         if name not in known:
             similar = [other for other in known if other.startswith(name.partition("_")[0])]
             raise ModelLoad(f"engine: vLLM has no argument '{name}'{did_you_mean(name, similar)}")
-    if model.is_chat and not model.images:
+    if model.is_chat and not model.images and model.request is None:
         tokenizer = local_tokenizer(model.source, model.revision)
         if tokenizer is not None:
             check_template(model, tokenizer)
@@ -105,8 +106,11 @@ def _parameters(model: VllmModel, of_row: Mapping[str, Any]) -> Any:
     values = {name: value for name, value in model.sampling.items() if name not in of_rows}
     if model.task != "generate":
         return vllm.PoolingParams(**values, task="embed" if model.task == "embed" else "classify")
+    if model.answer_schema is not None:
+        values["structured_outputs"] = {"json": json.dumps(model.answer_schema.document)}
     if constraint := values.pop("structured_outputs", None):
         values["structured_outputs"] = StructuredOutputsParams(**constraint)
     # the engine copies the parameters for each row, by default with all they refer to
     own = {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
-    return vllm.SamplingParams(**values, **of_row, **own)
+    # without a limit, a text ends at the context of the model, and not after 16 tokens
+    return vllm.SamplingParams(**{"max_tokens": None, **values, **of_row, **own})

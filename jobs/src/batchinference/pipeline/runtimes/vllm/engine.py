@@ -17,6 +17,8 @@ from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
+from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
+from batchinference.pipeline.runtimes.vllm.server import server_of
 from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel
 
@@ -34,20 +36,22 @@ _LOADING = threading.Lock()
 
 
 def engine_of(document: str, *, has_devices: bool) -> Engine:
-    """Return the engine of a model, given as JSON. It is loaded once per process. Raises
-    ModelLoad."""
+    """Return the engine of a model, given as JSON. It is loaded once per process. Raises ModelLoad,
+    and RuntimeError if a device failed."""
     with _LOADING:  # threads that miss a cache at the same time would load an engine each
         return _engine_of(document, has_devices=has_devices)
 
 
 @lru_cache(maxsize=8)
 def _engine_of(document: str, *, has_devices: bool) -> Engine:
-    model = VllmModel.model_validate_json(document)
+    model, log = VllmModel.model_validate_json(document), EngineLog()
     try:
-        return Engine(model)
+        return Engine(model, log)
     except JobFailure:
         raise
     except Exception as error:
+        if has_devices and (fault := log.device_fault()):
+            raise fault from error
         hint = "" if has_devices else NO_DEVICES
         raise ModelLoad(
             f"the model '{model.source}' cannot be loaded{hint}: {describe(error)}"
@@ -57,9 +61,10 @@ def _engine_of(document: str, *, has_devices: bool) -> Engine:
 class Engine:
     """vLLM's engine."""
 
-    def __init__(self, model: VllmModel) -> None:
+    def __init__(self, model: VllmModel, log: EngineLog) -> None:
+        self.log = log
         self.parameters = parameters_of(model)  # before the weights are downloaded
-        self.processor = _processor(model) if model.is_chat else None
+        self.processor = _processor(model) if model.is_chat and model.request is None else None
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
         self.turn = threading.Lock()
@@ -69,6 +74,8 @@ class Engine:
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model))
+        if model.request is not None:
+            self._server = self._run(server_of(self._llm, model))
         # as many rows wait in the engine as it computes: it takes the next one without delay
         IN_FLIGHT.wanted = 2 * self._llm.vllm_config.scheduler_config.max_num_seqs
         if model.task == "score" and len(self.labels) != 1:
@@ -122,6 +129,26 @@ class Engine:
 
         queue.put = put_only
         return queue
+
+    @property
+    def has_died(self) -> bool:
+        return bool(self._llm.errored)
+
+    def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
+        """Return the status and the body of the response of vLLM's server to each request: a path
+        and a body."""
+        return self._run(self._responses(asked, IN_FLIGHT.asks(len(asked))))
+
+    async def _responses(
+        self, asked: list[tuple[str, bytes]], answered: Callable[[], None]
+    ) -> list[tuple[int, bytes]]:
+        async def response(request: tuple[str, bytes]) -> tuple[int, bytes]:
+            try:
+                return await self._server(*request)
+            finally:
+                answered()
+
+        return list(await asyncio.gather(*map(response, asked)))
 
     @cached_property
     def labels(self) -> dict[int, str]:

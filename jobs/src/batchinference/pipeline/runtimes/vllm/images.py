@@ -28,13 +28,18 @@ class ImageInliner:
     def __call__(self, messages: Any) -> list[Message]:
         """Return the messages of a chat with images as data URIs.
 
-        Raises ValueError for parts that are neither text nor image, and the errors of Fetcher."""
+        Raises ValueError for parts that are neither text nor image, TypeError for what is no list
+        of messages, and the errors of Fetcher."""
         return [self._message(message) for message in plain(messages)]
 
-    def _message(self, message: Message) -> Message:
-        content = message["content"]
-        if not isinstance(content, list):
+    def _message(self, message: Any) -> Message:
+        if not isinstance(message, dict):
+            raise TypeError("a message is an object")
+        content = message.get("content")
+        if isinstance(content, str | None):
             return message
+        if not isinstance(content, list):
+            raise TypeError("the content of a message is a text or a list of parts")
         return {**message, "content": [self._part(part) for part in content]}
 
     def _part(self, part: Part) -> Part:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import EngineDied
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import result_of
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
+from batchinference.pipeline.runtimes.prompts import (
+    REPAIR,
+    messages_of,
+    plain,
+    rows_of,
+    text_of,
+)
 from batchinference.pipeline.runtimes.vllm.checks import apply_template, parameters_of_row
 from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
+from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.prompts import fitted
 from batchinference.pipeline.runtimes.vllm.results import answer_of, labels_of, vector_of
@@ -58,8 +66,10 @@ class VllmRuntime:
         asked = [request[:3] for request in requests if isinstance(request, Request)]
         answers = iter(self._engine.submit(asked).result())
         return [
-            self._or_error(self._result, next(answers)) if isinstance(request, Request) else request
-            for request in requests
+            self._or_error(partial(self._result, row), next(answers))
+            if isinstance(request, Request)
+            else request
+            for row, request in enumerate(requests)
         ]
 
     def _requests(self, inputs: dict[str, Any]) -> list[Request | Exception]:
@@ -79,7 +89,8 @@ class VllmRuntime:
         parameters = parameters_of_row(self._model, row) if own else self._engine.parameters
         name = self._model.adapter
         adapter = self._engine.adapter(plain(row[name])) if name else None
-        texts, cut = fitted(self._model, row, {name: row[name] for name in self._in_prompt})
+        texts = {name: row[name] for name in (*self._in_prompt, REPAIR) if name in row}
+        texts, cut = fitted(self._model, row, texts)
         return Request(self._prompt(texts), parameters, adapter, cut)
 
     def _or_error(self, function: Callable[[Any], _Made], given: Any) -> _Made | Exception:
@@ -88,7 +99,7 @@ class VllmRuntime:
         try:
             return function(given)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types
-            return self._explained(_row_error(error))
+            return self._explained(row_error(error, self._engine.log))
 
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
@@ -100,12 +111,14 @@ class VllmRuntime:
         messages, images = self._engine.without_images(self._inlined(messages))
         return {"prompt": apply_template(model, self._engine.processor, messages), **images}
 
-    def _result(self, answer: Any) -> Any:
-        """Return the result of a row from the engine's answer. Raises it if it is an exception."""
+    def _result(self, row: int, answer: Any) -> Any:
+        """Return the result of a row of the batch from the engine's answer, and report its tokens.
+        Raises the answer if it is an exception."""
         if isinstance(answer, BaseException):
             raise answer
         if self._model.task == "generate":
-            return result_of(self._model, answer_of(self._model, answer))
+            return result_of(self._model, row, answer_of(self._model, answer))
+        count_tokens(row, read=len(answer.prompt_token_ids), cached=answer.num_cached_tokens)
         numbers = vector_of(answer)
         if self._model.task == "classify":
             return labels_of(self._model, numbers, self._engine.labels)
@@ -149,11 +162,14 @@ def _not_empty(prompt: str) -> str:
     return prompt
 
 
-def _row_error(error: Exception) -> Exception:
-    """Return the error of a row. Raises EngineDied, and errors that are not about the row."""
+def row_error(error: Exception, log: EngineLog) -> Exception:
+    """Return the error of a row. Raises EngineDied, RuntimeError if a device failed, and errors
+    that are not about the row."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     if isinstance(error, EngineDeadError):
+        if fault := log.device_fault():
+            raise fault from error
         raise EngineDied(
             f"the engine of vLLM has died ({error}). The output of its process says why"
         ) from error

@@ -1,0 +1,88 @@
+"""Writes the result files of the OpenAI batch API, and reads them back."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from batchinference.json_text import to_json
+from batchinference.pipeline.errors import UnwritableValue
+from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.writers.json import TEXT
+from batchinference.pipeline.storage.json import load_json, load_limited_json
+from batchinference.pipeline.storage.location import Location
+
+_LINE_ENDS = re.compile(r"[\r\n]+")
+
+
+@dataclass(frozen=True)
+class OpenaiBatchWriter:
+    """The first column of tables is the number of the input row. `read` returns whole lines."""
+
+    custom_id: str
+    response: str
+    typed: ClassVar[bool] = False
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        yield ".jsonl", "".join(self._line(row) for row in table.to_pylist()).encode()
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        errors: dict[int, UnwritableValue] = {}
+        for index, row in enumerate(table.to_pylist()):
+            try:
+                self._line(row)
+            except UnwritableValue as error:
+                errors[index] = error
+        return errors
+
+    def _line(self, row: Row) -> str:
+        line, custom_id = request_id(next(iter(row.values()))), row[self.custom_id]
+        if not isinstance(custom_id, str):
+            raise UnwritableValue(f"column '{self.custom_id}': expected text, got {custom_id!r}")
+        about = f'"status_code": 200, "request_id": "{line}"'
+        body = self._body(row[self.response])
+        return (
+            f'{{"id": "{line}", "custom_id": {to_json(custom_id)}, '
+            f'"response": {{{about}, "body": {body}}}, "error": null}}\n'
+        )
+
+    def _body(self, response: Any) -> str:
+        """Return the body of a response in one line. Raises UnwritableValue if it is none."""
+        problem = f"column '{self.response}': expected a JSON object as text"
+        if not isinstance(response, str):
+            raise UnwritableValue(f"{problem}, got {type(response).__name__}")
+        try:
+            parsed = load_json(response)
+        except ValueError as error:
+            raise UnwritableValue(f"{problem}: {error}") from None
+        if not isinstance(parsed, dict):
+            raise UnwritableValue(f"{problem}, got the JSON of a {type(parsed).__name__}")
+        return _LINE_ENDS.sub(" ", response)  # within texts of JSON, a line end is escaped
+
+    def rows(self, part: Location) -> Iterator[Row]:
+        yield from map(load_limited_json, io.BytesIO(part.read()))
+
+    def converted(self, table: pa.Table) -> pa.Table:
+        """Return a table with the column that `read` returns."""
+        return _lines([])
+
+    def read(self, content: bytes) -> pa.Table:
+        return _lines(content.decode().split("\n")[:-1])
+
+    def write(self, tables: Iterable[pa.Table]) -> bytes:
+        lines = (line for table in tables for line in table.column(0).to_pylist())
+        return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _lines(lines: list[str]) -> pa.Table:
+    return pa.table({"line": pa.array(lines, TEXT)})
+
+
+def request_id(number: int) -> str:
+    """Return the id of a request, by the number of its input row."""
+    return f"batch_req_{number:020d}"

@@ -1,0 +1,45 @@
+"""Rows that are complete requests of the OpenAI API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from batchinference.openai_urls import path_of
+from batchinference.pipeline.json_texts import load_unique
+from batchinference.spec.models.requests import RequestModel
+
+
+def body_of(model: RequestModel, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a row's request. Raises ValueError or TypeError if it is none."""
+    text = row[model.request or ""]
+    if not isinstance(text, str):
+        raise TypeError(f"request: expected a JSON object as text, got {type(text).__name__}")
+    body = load_unique(text)
+    if not isinstance(body, dict):
+        raise ValueError("request: expected a JSON object")
+    if body.pop("stream", None):
+        raise ValueError("request: the answers of a batch are not streamed. Remove 'stream'")
+    return body
+
+
+def path_of_row(model: RequestModel, row: Mapping[str, Any], default: str) -> str:
+    """Return the path of a row's request below the base of the API. Raises ValueError if the row
+    names a URL that is not served."""
+    url = row[model.request_url] if model.request_url is not None else None
+    path = default if url is None else path_of(url)
+    if path is None:
+        raise ValueError(f"requestUrl: expected the URL of an OpenAI API, got '{url}'")
+    return path
+
+
+def dumped(body: dict[str, Any]) -> bytes:
+    """Return the JSON of a request. Raises ValueError if it holds NaN or infinity."""
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except ValueError:
+        raise ValueError(
+            "the request holds NaN or infinity, which JSON has no number for. Replace it in a step "
+            "before the model"
+        ) from None

@@ -1,0 +1,44 @@
+"""What the processes of vLLM's engine wrote before they died.
+
+The error of a dead engine does not say why it died. Its processes write that to the standard error,
+which they share with this process. In Ray's processes, it is a file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from batchinference.pipeline.error_attribution import device_fault_in
+
+MAX_BYTES = 1 << 20
+_STANDARD_ERROR = "/proc/self/fd/2"
+
+
+class EngineLog:
+    """The standard error, from the creation of this object on."""
+
+    def __init__(self) -> None:
+        self._begin = _size() or 0
+
+    def device_fault(self) -> RuntimeError | None:
+        """Return the fault of a device that ended the engine. None if there is none, or if the
+        standard error cannot be read, because it is not a file."""
+        size = _size()
+        if size is None:
+            return None
+        try:
+            with open(_STANDARD_ERROR, "rb") as log:
+                log.seek(max(self._begin, size - MAX_BYTES))
+                return device_fault_in(log.read(MAX_BYTES).decode(errors="replace"))
+        except OSError:  # not on Linux
+            return None
+
+
+def _size() -> int | None:
+    """Return the bytes of the standard error; None if it is closed or not a file."""
+    try:
+        about = os.fstat(2)
+    except OSError:
+        return None
+    return about.st_size if stat.S_ISREG(about.st_mode) else None

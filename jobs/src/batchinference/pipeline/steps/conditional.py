@@ -1,0 +1,138 @@
+"""Steps with `when`: they run for the rows for which a condition is true, and skip the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import concat, with_nulls
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.row_warnings import collect_warnings, warn
+from batchinference.pipeline.steps import Transform, TransformResult, all_failed, as_result
+from batchinference.pipeline.steps.expression import UnsuitableTypes
+from batchinference.pipeline.steps.preparation import split_prepared
+from batchinference.pipeline.steps.relational import Filter
+from batchinference.spec.reserved import PREPARED_PREFIX
+from batchinference.spec.warnings import WarningName
+
+if TYPE_CHECKING:
+    from batchinference.spec.steps import Step
+
+
+class Conditional(Transform):
+    """Runs a step for some rows. The rows that it skips pass unchanged, with null in the columns
+    that the step adds."""
+
+    def __init__(self, step: Step, transform: Transform) -> None:
+        self._step, self._transform = step.name, transform
+        self._condition = Filter(step.name, step.when or "", "when")
+        self._reads = None if step.facts.user_code else set(step.facts.reads)
+        self.result_columns = getattr(transform, "result_columns", None)
+        self._adds = set(step.facts.adds)
+        self._added = dict.fromkeys(step.facts.adds, pa.null())
+        """The columns that the step adds or may change, with their types as far as they are known:
+        for user code, all columns."""
+
+    def chosen(self, batch: pa.Table) -> np.ndarray | None:
+        """Return a mask (bool) of the rows for which the step runs; None if the condition fails for
+        a row, which the call then finds."""
+        try:
+            return self._condition.mask(batch).to_numpy()
+        except (UnsuitableTypes, pa.ArrowException):
+            return None
+
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
+        try:
+            mask = self._condition.mask(batch)
+        except UnsuitableTypes as error:  # other batches may have other types
+            return all_failed(batch.num_rows, TypeError(error.message))
+        rows = np.flatnonzero(mask.to_numpy())
+        skips = len(rows) < batch.num_rows
+        part = self._part(batch).filter(mask) if skips else batch
+        with collect_warnings() as warnings:
+            result = as_result(self._transform(part) if len(rows) or not skips else part)
+        for warning in warnings:
+            warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
+        self._learn(part, result.table)
+        return self._joined(batch, rows, result) if skips else result
+
+    def take_notes(self) -> Sequence[str]:
+        """Return the notes of the step."""
+        return getattr(self._transform, "take_notes", tuple[str, ...])()
+
+    def flush(self) -> None:
+        """Store what the step has kept back."""
+        getattr(self._transform, "flush", bool)()
+
+    def _part(self, batch: pa.Table) -> pa.Table:
+        """Return the columns that the step needs, for the rows for which it runs."""
+        names = batch.column_names
+        if self._reads is None:
+            return batch
+        return batch.select([n for n in names if n in self._reads or n.startswith(PREPARED_PREFIX)])
+
+    def _learn(self, part: pa.Table, made: pa.Table) -> None:
+        """Remember the columns that the step adds. Raises JobFailure if it drops columns."""
+        if not made.num_rows:
+            return
+        kept = set(made.column_names)
+        for name in part.column_names:
+            if name not in kept and not name.startswith(PREPARED_PREFIX):
+                raise JobFailure(
+                    f"step '{self._step}' has 'when', so it must keep all columns, but its result "
+                    f"lacks column '{name}'. Return that column, and drop it in a later step"
+                )
+        known = set() if self._reads is None else {*part.column_names} - self._adds
+        self._added |= {field.name: field.type for field in made.schema if field.name not in known}
+
+    def _joined(
+        self, batch: pa.Table, rows: np.ndarray, result: TransformResult
+    ) -> pa.Table | TransformResult:
+        """Return the result of the step for `rows`, together with the rows that it skips."""
+        is_whole = result.rows is None or result.rows == len(rows)
+        covered = batch.num_rows if is_whole else int(rows[result.rows])
+        skipped = np.setdiff1d(np.arange(covered), rows)
+        for row in skipped.tolist():
+            warn(WarningName.SKIPPED, row=row)
+        parents = np.concatenate([rows[result.parents], skipped])
+        order = np.argsort(parents, kind="stable")
+        parents = parents[order]
+        failed = {int(rows[row]): error for row, error in result.failed.items()}
+        if not len(parents):
+            return TransformResult(pa.table({}), parents, failed, None if is_whole else covered)
+        table = self._table(batch, result.table, skipped, order, parents)
+        if is_whole and np.array_equal(parents, np.arange(batch.num_rows)):
+            return table
+        return TransformResult(table, parents, failed, None if is_whole else covered)
+
+    def _table(
+        self,
+        batch: pa.Table,
+        made: pa.Table,
+        skipped: np.ndarray,
+        order: np.ndarray,
+        parents: np.ndarray,
+    ) -> pa.Table:
+        """Return the rows that the step has made and, from the batch, those that it skips, in this
+        order. `parents` has the row of the batch for each of them."""
+        batch = split_prepared(batch)[0]
+        changed = set(made.column_names if made.num_rows else ()) & self._added.keys()
+        order_of_code = made.column_names if self._reads is None and made.num_rows else ()
+        is_same = np.array_equal(parents, np.arange(batch.num_rows))
+        columns = {}
+        for name in dict.fromkeys([*order_of_code, *batch.column_names, *self._added]):
+            if name in changed and name in batch.column_names:
+                old = batch.select([name]).take(pa.array(skipped))
+                columns[name] = concat([made.select([name]), old]).column(0).take(pa.array(order))
+            elif name in changed:
+                places = np.flatnonzero(order < made.num_rows)
+                columns[name] = with_nulls(made.column(name), places, len(order))
+            elif name in batch.column_names:
+                kept = batch.column(name)
+                columns[name] = kept if is_same else kept.take(pa.array(parents))
+            else:
+                columns[name] = pa.nulls(len(order), self._added[name])
+        return pa.table(columns)

@@ -1,0 +1,73 @@
+"""Hashes rows, such that only equal rows have the same hash.
+
+Rows are equal if their columns have the same names and types, and all values the same bits: 0 is
+not -0, 1 is not 1.0, null is not an empty text, and a text is not its Unicode normalization. The
+hash does not depend on how Arrow stores the values: in chunks, slices, dictionaries, or with 64-bit
+offsets. Each value is preceded by its length, so that values do not move between columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import decoded, values_of
+from batchinference.pipeline.schema import is_tensor
+
+HASH_BYTES = 32
+_NAMES = {
+    **dict.fromkeys(("large_string", "string_view"), "string"),
+    **dict.fromkeys(("large_binary", "binary_view"), "binary"),
+}
+"""The names of types that Arrow stores in several ways."""
+
+
+def row_hashes(table: pa.Table) -> list[bytes]:
+    """Return the hash of each row of a table (HASH_BYTES)."""
+    columns = {name: decoded(table.column(name)) for name in table.column_names}
+    names = [(name, _name_of(column.type)) for name, column in columns.items()]
+    head = hashlib.blake2b(json.dumps(names).encode(), digest_size=HASH_BYTES)
+    hashes = []
+    for row in zip(*map(values_of, columns.values()), strict=True):
+        found = head.copy()
+        found.update(_joined(row))
+        hashes.append(found.digest())
+    return hashes
+
+
+def _name_of(kind: pa.DataType) -> str:
+    return "tensor" if is_tensor(kind) else _NAMES.get(str(kind), str(kind))
+
+
+def _joined(values: Iterable[Any]) -> bytes:
+    parts = map(_bytes, values)
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def _bytes(value: Any) -> bytes:
+    """Return a value as bytes, which differ for each value of an Arrow type."""
+    match value:
+        case None:
+            return b""
+        case str():
+            return b"s" + value.encode()
+        case bytes():
+            return b"b" + value
+        case float():
+            return b"f" + struct.pack("<d", value)
+        case np.ndarray():
+            return b"a" + _joined([value.dtype.str, str(value.shape), value.tobytes()])
+        case dict():
+            return b"d" + _joined([*value, *value.values()])
+        case [float(), *_] if set(map(type, value)) == {float}:
+            return b"n" + array("d", value).tobytes()
+        case list() | tuple():
+            return b"l" + _joined(value)
+    return b"r" + repr(value).encode()

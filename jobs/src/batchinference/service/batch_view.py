@@ -1,0 +1,146 @@
+"""Shows a BatchInference as a batch of OpenAI's API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from batchinference.service.line_check import LineError
+from batchinference.spec.causes import Cause
+from batchinference.spec.durations import seconds_of
+from batchinference.spec.phases import Phase
+from batchinference.spec.times import time_of
+
+Object = dict[str, Any]
+RECORD = "batchinference.dev/batch"
+"""The annotation with the Record, and the label, of a batch."""
+CANCELLED_AT = "batchinference.dev/batch-cancelled-at"
+"""Annotation with the Unix time at which the batch was cancelled."""
+ENDED = ("failed", "completed", "expired", "cancelled")
+WITH_FILES = ("completed", "expired", "cancelled")
+
+
+class Record(BaseModel):
+    """The request for a batch, and what was found in its file."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    model: str | None = None
+    lines: int = 0
+    errors: list[LineError] = []
+    more_errors: int = 0
+
+
+def record_of(job: Object) -> Record | None:
+    """Return what a BatchInference records about its batch; None if it is no batch."""
+    try:
+        return Record.model_validate_json(job["metadata"].get("annotations", {}).get(RECORD, ""))
+    except ValidationError:
+        return None
+
+
+def is_ended(job: Object) -> bool:
+    """Return whether the state of the batch is final."""
+    return _status_of(job) in ENDED
+
+
+def started_at(job: Object) -> int:
+    """Return the Unix time of the creation of the batch."""
+    return _unix(job["metadata"].get("creationTimestamp")) or 0
+
+
+def as_batch(job: Object) -> Object:
+    """Return the batch of a BatchInference. Raises ValueError if it has none."""
+    record = record_of(job)
+    if record is None:
+        raise ValueError("not a batch")
+    status, number = _status_of(job), job["metadata"]["name"].removeprefix("batch-")
+    counts = job.get("status", {}).get("counts", {})
+    written, failed = counts.get("written", 0), counts.get("failed", 0)
+    has_files = status in WITH_FILES
+    return {
+        "id": f"batch_{number}",
+        "object": "batch",
+        "endpoint": record.endpoint,
+        "model": record.model,
+        "errors": _errors(job, record) if status == "failed" else None,
+        "input_file_id": record.input_file_id,
+        "completion_window": record.completion_window,
+        "status": status,
+        "output_file_id": f"file-output-{number}" if has_files and written else None,
+        "error_file_id": f"file-errors-{number}" if status == "completed" and failed else None,
+        **_times(job, record, status),
+        "request_counts": {"total": record.lines, "completed": written, "failed": failed},
+        "metadata": record.metadata,
+    }
+
+
+def _status_of(job: Object) -> str:
+    record, status = record_of(job), job.get("status", {})
+    if record and record.errors:
+        return "failed"
+    match status.get("phase"):
+        case Phase.SUCCEEDED:
+            return "completed"
+        case Phase.FAILED:
+            expired = _condition(job, "Failed").get("reason") == Cause.DEADLINE_EXCEEDED
+            return "expired" if expired else "failed"
+        case phase if job["spec"].get("suspend") and _cancelled_at(job):
+            return "cancelled" if phase == Phase.SUSPENDED else "cancelling"
+        case Phase.FINALIZING:
+            return "finalizing"
+        case None:
+            return "validating"
+    return "in_progress"
+
+
+def _times(job: Object, record: Record, status: str) -> Object:
+    """Return the times of a batch. A time that is not reached is None."""
+    details, created_at = job.get("status", {}), started_at(job)
+    end = _unix(details.get("completionTime")) or _since(job, "Failed") or created_at
+    return {
+        "created_at": created_at,
+        "in_progress_at": _unix(details.get("startTime")),
+        "expires_at": created_at + seconds_of(record.completion_window),
+        "finalizing_at": _unix(details.get("completionTime")) if status == "completed" else None,
+        "completed_at": end if status == "completed" else None,
+        "failed_at": end if status == "failed" else None,
+        "expired_at": end if status == "expired" else None,
+        "cancelling_at": _cancelled_at(job) if status in ("cancelling", "cancelled") else None,
+        "cancelled_at": _since(job, "Suspended") if status == "cancelled" else None,
+    }
+
+
+def _errors(job: Object, record: Record) -> Object:
+    """Return the errors of the lines of the file, or why the job failed."""
+    found = [error.model_dump() for error in record.errors]
+    if not found:
+        failed = _condition(job, "Failed")
+        code, message = failed.get("reason"), failed.get("message")
+        found = [{"code": code, "message": message, "line": None, "param": None}]
+    if record.more_errors:
+        message = f"There are {record.more_errors} more errors"
+        found.append({"code": "more_errors", "message": message, "line": None, "param": None})
+    return {"object": "list", "data": found}
+
+
+def _cancelled_at(job: Object) -> int | None:
+    text = job["metadata"].get("annotations", {}).get(CANCELLED_AT, "")
+    return int(text) if text.isdecimal() and len(text) < 12 else None
+
+
+def _condition(job: Object, kind: str) -> Object:
+    conditions = job.get("status", {}).get("conditions", [])
+    return next((one for one in conditions if one["type"] == kind), {})
+
+
+def _since(job: Object, kind: str) -> int | None:
+    return _unix(_condition(job, kind).get("lastTransitionTime"))
+
+
+def _unix(text: str | None) -> int | None:
+    time = time_of(text) if text else None
+    return int(time.timestamp()) if time else None

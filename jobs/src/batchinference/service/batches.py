@@ -1,0 +1,191 @@
+"""Batches, each of which is a BatchInference in the namespace of the key."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from batchinference.service.api_error import ApiError, bad_request, not_found
+from batchinference.service.batch_view import (
+    CANCELLED_AT,
+    RECORD,
+    Object,
+    Record,
+    as_batch,
+    is_ended,
+    record_of,
+    started_at,
+)
+from batchinference.service.config import ServiceConfig
+from batchinference.service.files import Files
+from batchinference.service.kubernetes import AlreadyExists, Kubernetes
+from batchinference.service.line_check import FileCheck, LineError
+from batchinference.spec import API_VERSION, KIND
+from batchinference.spec.durations import Duration
+
+NEVER_RUN = "batchinference.dev/batch-service"
+"""The value of `managedBy` of a batch whose file has errors. The operator ignores it."""
+MAX_RUNS = 1000
+"""Maximum number of equal batches."""
+RETRY_SECONDS = 3600
+"""Age up to which an ended batch is the answer to a repeated request."""
+_Key = Annotated[str, Field(max_length=64)]
+_Value = Annotated[str, Field(max_length=512)]
+
+
+class BatchRequest(BaseModel):
+    """The body of a request for a new batch."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    input_file_id: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+    completion_window: Duration
+    metadata: Annotated[dict[_Key, _Value], Field(max_length=16)] | None = None
+
+
+class Batches:
+    """The batches of a cluster. Each method takes the namespace of the key of the request first."""
+
+    def __init__(self, config: ServiceConfig, files: Files, cluster: Kubernetes) -> None:
+        self._config, self._files, self._cluster = config, files, cluster
+
+    async def create(
+        self, namespace: str, body: bytes, key: str = "", *, repeated: bool = False
+    ) -> Object:
+        """Create a batch and return it. Raises ApiError.
+
+        Clients repeat a request whose answer they have not received. So an equal request returns
+        the batch of the first one until that has ended. `key` is the idempotency key of the
+        request, if it has one: requests with the same key are one. `repeated` is whether the client
+        says that it repeats a request."""
+        request = _parsed(body)
+        try:
+            file = await self._files.get(namespace, request.input_file_id)
+            check = await self._files.check(file)
+        except ApiError as error:
+            raise bad_request(str(error), "input_file_id") from None
+        latest, name = await self._runs(namespace, request, key)
+        if latest is not None:
+            young = time.time() - started_at(latest) < RETRY_SECONDS
+            if key or not is_ended(latest) or (repeated and young):
+                return as_batch(latest)
+        source = self._files.location(file.parts[0]["path"]).uri
+        target = self._files.location(f"{namespace}/batches/{name}").uri
+        self._compare(namespace, request, check)
+        model = self._config.models_of(namespace).get(check.model or "")
+        spec = self._config.spec_of(model, source, target, request.completion_window)
+        document = _document(name, spec, request, check)
+        try:
+            return as_batch(await self._cluster.create(namespace, document))
+        except AlreadyExists:  # the same request, at the same time
+            return as_batch(await self._get(namespace, name))
+
+    async def _runs(
+        self, namespace: str, request: BatchRequest, key: str
+    ) -> tuple[Object | None, str]:
+        """Return the last of the equal batches, if there is one, and the name of the next one.
+
+        The names depend only on the request, so that a name is used once, whichever replica uses
+        it. The output of a batch outlives its object."""
+        file = request.input_file_id.removeprefix("file-")
+        latest = None
+        for number in range(MAX_RUNS):
+            work = json.dumps([request.model_dump(), key, number], sort_keys=True)
+            name = f"batch-{file[:12]}{hashlib.sha256(work.encode()).hexdigest()[:20]}"
+            found = await self._cluster.get(namespace, name)
+            latest = found or latest
+            if not found and not await self._files.objects(f"{namespace}/batches/{name}"):
+                return latest, name
+        raise bad_request(f"There are {MAX_RUNS} equal batches. Set other metadata", "metadata")
+
+    def _compare(self, namespace: str, request: BatchRequest, check: FileCheck) -> None:
+        """Add errors to the result of a check if its requests do not fit the batch."""
+        if check.url and check.url != request.endpoint:
+            message = f"url: {check.url} differs from the endpoint of the batch"
+            check.add(LineError(code="invalid_url", message=message, line=1, param="url"))
+        if check.model and check.model not in self._config.models_of(namespace):
+            message = "body.model: this model does not exist. GET /v1/models lists the models"
+            check.add(LineError(code="model_not_found", message=message, line=1))
+
+    async def get(self, namespace: str, identifier: str) -> Object:
+        """Return a batch. Raises ApiError."""
+        return as_batch(await self._get(namespace, _name_of(identifier)))
+
+    async def _get(self, namespace: str, name: str) -> Object:
+        found = await self._cluster.get(namespace, name)
+        if found is None or record_of(found) is None:
+            raise not_found("Batch object", name)
+        return found
+
+    async def cancel(self, namespace: str, identifier: str) -> Object:
+        """Suspend the job of a batch, which commits its finished lines, and return the batch.
+
+        Raises ApiError if the batch has ended."""
+        name = _name_of(identifier)
+        found = await self._get(namespace, name)
+        if is_ended(found):
+            status = as_batch(found)["status"]
+            message = f"Cannot cancel a batch with status '{status}'"
+            raise ApiError(HTTPStatus.CONFLICT, message)
+        if CANCELLED_AT in found["metadata"]["annotations"]:
+            return as_batch(found)
+        annotations = {CANCELLED_AT: str(int(time.time()))}
+        change = {"metadata": {"annotations": annotations}, "spec": {"suspend": True}}
+        return as_batch(await self._cluster.patch(namespace, name, change) or found)
+
+    async def list(
+        self, namespace: str, after: str | None, limit: int
+    ) -> tuple[list[Object], bool]:
+        """Return the newest batches, or those after one of them, and whether there are more."""
+        known = await self._cluster.list_metadata(namespace, RECORD)
+        known.sort(key=lambda each: (each["creationTimestamp"], each["name"]), reverse=True)
+        names = [each["name"] for each in known]
+        page, more = page_of(names, after and _name_of(after), limit)
+        found = await asyncio.gather(*(self._cluster.get(namespace, name) for name in page))
+        return [as_batch(each) for each in found if each and record_of(each)], more
+
+
+def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) -> Object:
+    """Return the BatchInference of a batch. One whose file has errors never runs."""
+    record = Record(**request.model_dump(), **check.model_dump(exclude={"url"}))
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": name,
+            "labels": {RECORD: "true"},
+            "annotations": {RECORD: record.model_dump_json(exclude_defaults=True)},
+        },
+        "spec": {**spec, "managedBy": NEVER_RUN} if check.errors else spec,
+    }
+
+
+def page_of(names: list[str], after: str | None, limit: int) -> tuple[list[str], bool]:
+    """Return at most `limit` names after one of them, and whether there are more."""
+    if after is not None and after not in names:
+        raise bad_request("after: there is no such object", "after")
+    start = names.index(after) + 1 if after is not None else 0
+    return names[start : start + limit], len(names) > start + limit
+
+
+def _name_of(identifier: str) -> str:
+    """Return the name of the object of a batch. Raises ApiError."""
+    number = identifier.removeprefix("batch_")
+    if len(number) != 32 or not set(number) <= set("0123456789abcdef"):
+        raise not_found("Batch object", identifier)
+    return f"batch-{number}"
+
+
+def _parsed(body: bytes) -> BatchRequest:
+    try:
+        return BatchRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise bad_request(f"{field}: {first['msg']}" if field else first["msg"], field) from None

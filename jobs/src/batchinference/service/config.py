@@ -1,0 +1,85 @@
+"""The configuration of the service: a YAML file with the values `batchService` of the chart."""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from batchinference.spec import API_VERSION, KIND, Problem, SpecError, parse
+from batchinference.spec.base import SpecModel, keyed
+from batchinference.spec.documents import parse_settings
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import Uri
+
+FORMAT = "openaiBatch"
+Object = dict[str, Any]
+
+
+class BatchModel(SpecModel):
+    """A model that batches may name, and the job that runs them."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    """The name of the model in requests."""
+    namespaces: list[str] = []
+    """The namespaces that may use the model; all if empty."""
+    spec: Object
+    """The spec of the BatchInferences, without `read` and `write`."""
+
+
+class ServiceConfig(SpecModel):
+    """The settings of the service."""
+
+    path: Uri
+    """The directory or object store prefix for the files of all namespaces."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How to access the object store."""
+    max_file_bytes: Annotated[int, Field(ge=1)] = 100 * 2**30
+    """Maximum size of an uploaded file."""
+    max_lines: Annotated[int, Field(ge=1, le=100_000_000)] = 10_000_000
+    """Maximum number of lines of an uploaded file."""
+    models: Annotated[list[BatchModel], *keyed("name", 256)] = []
+    """The models."""
+
+    def models_of(self, namespace: str) -> dict[str, BatchModel]:
+        """Return the models that a namespace may use, by name."""
+        allowed = (m for m in self.models if not m.namespaces or namespace in m.namespaces)
+        return {model.name: model for model in allowed}
+
+    def spec_of(self, model: BatchModel | None, source: str, target: str, window: str) -> Object:
+        """Return the spec of a job that answers the requests in the file `source`. Without a model,
+        it has no steps."""
+        spec: Object = copy.deepcopy(model.spec) if model else {}
+        storage = self.storage.model_dump(by_alias=True, exclude_defaults=True)
+        access = {"storage": storage} if storage else {}
+        spec["read"] = {"format": FORMAT, "paths": [source], **access}
+        spec["write"] = {"format": FORMAT, "path": target, **access}
+        spec.setdefault("errors", {"maxPercent": 100})
+        spec["deadlines"] = {**spec.get("deadlines", {}), "total": window}
+        return spec
+
+
+def parse_config(text: str) -> ServiceConfig:
+    """Return the configuration in a YAML text. Raises SpecError with the problems of the first
+    model whose jobs would be invalid."""
+    config = parse_settings(text, ServiceConfig)
+    for number, model in enumerate(config.models):
+        field = f"models[{number}].spec"
+        if given := {"read", "write"} & model.spec.keys():
+            problem = "is set by the service for each batch. Remove it"
+            raise SpecError([Problem(f"{field}.{min(given)}", problem)])
+        source, target = f"{config.path}/input.jsonl", f"{config.path}/output"
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": "batch"},
+            "spec": config.spec_of(model, source, target, "24h"),
+        }
+        try:
+            parse(document)
+        except SpecError as error:
+            raise SpecError(
+                [Problem(f"models[{number}].{one.path}", one.message) for one in error.problems]
+            ) from None
+    return config

@@ -1,0 +1,234 @@
+"""Files of a namespace: uploaded ones, and the output and error files of batches.
+
+    PATH/NAMESPACE/files/FILE/NAME.jsonl   the content of an uploaded file with this encoded name
+    PATH/NAMESPACE/files/FILE/check.json   what is known about its lines
+    PATH/NAMESPACE/batches/BATCH/          the output of the job with the name BATCH
+
+A file exists as soon as its content does, which is written last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.store import LocalStore
+
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.object_stores import store_for_conditions
+from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
+from batchinference.service.api_error import ApiError, bad_request, not_found
+from batchinference.service.config import ServiceConfig
+from batchinference.service.line_check import FileCheck, LineChecker
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+
+PART_BYTES = 16 * 2**20
+"""Size of the parts of an upload. S3 accepts 10,000 parts, so 160 GB."""
+PARTS_AT_ONCE = 2
+BLOCK = 4 * 2**20
+"""Bytes that are checked at once, in a thread."""
+READ_BYTES = 2**20
+MAX_NAME = 180
+"""Maximum bytes of the name of a file. Encoded, it is a part of the key of an object."""
+CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
+_UPLOADED = re.compile("file-[0-9a-f]{32}")
+_OF_BATCH = re.compile("file-(output|errors)-([0-9a-f]{32})")
+_BATCH = re.compile("batch-([0-9a-f]{32})")
+_CONTENT = re.compile(r"([-_A-Za-z0-9]+)\.jsonl")
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file. Its content is that of `parts`, one after the other."""
+
+    id: str
+    name: str
+    purpose: str
+    created_at: int
+    parts: tuple[ObjectMeta, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(part["size"] for part in self.parts)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": None,
+            "filename": self.name,
+            "purpose": self.purpose,
+            "status": "processed",
+        }
+
+
+def opened_store(config: ServiceConfig) -> ObjectStore:
+    """Return the store below the path of the configuration. Raises OSError without credentials."""
+    root = Location(config.path, config.storage)
+    if root.local:
+        return LocalStore(root.path, mkdir=True)
+    bucket, _, prefix = root.path.partition("/")
+    found = store_for_conditions(root.scheme, bucket, config.storage, prefix)
+    if found is None:
+        raise OSError(f"{config.path}: set the credentials of the store in the environment")
+    return found
+
+
+class Files:
+    """The files in a store. Keys of objects begin with the namespace of the key of the request."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._config, self._store = config, opened_store(config)
+
+    def location(self, key: str) -> Location:
+        """Return an object as jobs name it."""
+        return Location(f"{self._config.path.rstrip('/')}/{key}", self._config.storage)
+
+    async def objects(self, key: str) -> list[ObjectMeta]:
+        """Return the objects below a key."""
+        return [each async for page in obstore.list(self._store, key) for each in page]
+
+    async def add(self, namespace: str, name: str, content: AsyncIterator[bytes]) -> StoredFile:
+        """Store an uploaded file while its lines are checked. Raises ApiError.
+
+        If the upload ends early, no file appears: its content becomes visible at the end."""
+        encoded = name.encode(errors="surrogatepass")
+        if not 1 <= len(encoded) <= MAX_NAME:
+            raise bad_request(f"file: expected a name of 1 to {MAX_NAME} bytes", "file")
+        identifier = f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+        place = f"{namespace}/files/{identifier}"
+        await obstore.put_async(
+            self._store,
+            f"{place}/{base64.urlsafe_b64encode(encoded).rstrip(b'=').decode()}.jsonl",
+            self._checked(content, f"{place}/{CHECK}"),
+            use_multipart=True,
+            chunk_size=PART_BYTES,
+            max_concurrency=PARTS_AT_ONCE,
+        )
+        return await self.get(namespace, identifier)
+
+    async def _checked(self, content: AsyncIterator[bytes], result: str) -> AsyncIterator[bytes]:
+        """Yield the content in blocks that were checked, and store the result at their end."""
+        checker, size, most = LineChecker(self._config.max_lines), 0, self._config.max_file_bytes
+        async for block in _blocks(content):
+            size += len(block)
+            if size > most:
+                message = f"file: larger than {most} bytes. Split it"
+                raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "file")
+            await asyncio.to_thread(checker.add, block)
+            yield block
+        found = await asyncio.to_thread(checker.end)
+        await obstore.put_async(self._store, result, found.model_dump_json().encode())
+
+    async def get(self, namespace: str, identifier: str) -> StoredFile:
+        """Return a file. Raises ApiError if the namespace has no file with this id."""
+        found = None
+        if _UPLOADED.fullmatch(identifier):
+            objects = await self.objects(f"{namespace}/files/{identifier}")
+            found = next((file for each in objects if (file := _uploaded(identifier, each))), None)
+        elif match := _OF_BATCH.fullmatch(identifier):
+            found = await self._of_batch(namespace, match[1], match[2])
+        if found is None:
+            raise not_found("File object", identifier)
+        return found
+
+    async def check(self, file: StoredFile) -> FileCheck:
+        """Return what was found out about the lines of an uploaded file. Raises ApiError."""
+        if file.purpose != "batch":
+            raise bad_request("input_file_id: the purpose of the file is batch_output")
+        key = f"{file.parts[0]['path'].rpartition('/')[0]}/{CHECK}"
+        found = await (await obstore.get_async(self._store, key)).bytes_async()
+        return FileCheck.model_validate_json(bytes(found))
+
+    async def list(self, namespace: str, purpose: str | None) -> list[str]:
+        """Return the ids of files, in the order in which the uploaded files were created. Files of
+        some of them do not exist, such as those of batches that run."""
+        identifiers: list[str] = []
+        if purpose in (None, "batch"):
+            identifiers += await self._names(f"{namespace}/files")
+        if purpose in (None, "batch_output"):
+            names = map(_BATCH.fullmatch, await self._names(f"{namespace}/batches"))
+            for number in (name[1] for name in names if name):
+                identifiers += [f"file-output-{number}", f"file-errors-{number}"]
+        return sorted(identifiers, key=lambda each: (each.rpartition("-")[2], each))
+
+    async def _names(self, key: str) -> list[str]:
+        found = await obstore.list_with_delimiter_async(self._store, key)
+        return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+
+    async def delete(self, namespace: str, identifier: str) -> None:
+        """Delete a file. Raises ApiError."""
+        file = await self.get(namespace, identifier)
+        for part in file.parts:
+            await obstore.delete_async(self._store, part["path"])
+        if file.purpose == "batch":
+            await obstore.delete_async(self._store, f"{namespace}/files/{identifier}/{CHECK}")
+
+    async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
+        """Yield the content of a file."""
+        for part in file.parts:
+            found = await obstore.get_async(self._store, part["path"])
+            async for chunk in found.stream(min_chunk_size=READ_BYTES):
+                yield bytes(chunk)
+
+    async def _of_batch(self, namespace: str, kind: str, number: str) -> StoredFile | None:
+        """Return the output or error file of a batch; None if it has no lines."""
+        place, names = f"{namespace}/batches/batch-{number}", {ERROR_FILE}
+        if kind == "output":
+            names = await asyncio.to_thread(_committed, self.location(place))
+        objects = await self.objects(place) if names else []
+        parts = [each for each in objects if each["path"].removeprefix(f"{place}/") in names]
+        parts = sorted((part for part in parts if part["size"]), key=lambda part: part["path"])
+        if not parts:
+            return None
+        created_at = int(max(part["last_modified"] for part in parts).timestamp())
+        name = f"batch_{number}_{kind}.jsonl"
+        return StoredFile(f"file-{kind}-{number}", name, "batch_output", created_at, tuple(parts))
+
+
+def _committed(output: Location) -> set[str]:
+    """Return the names of the files in an output whose rows are committed. Tenants can write there,
+    so nothing else of its state is used."""
+    try:
+        (layout,) = stored_layouts(output)
+        job = stored_job(layout)
+        entries = job.committed().entries if job else []
+    except (JobFailure, ValueError):
+        return set()
+    return {file.name for entry in entries for file in entry.data}
+
+
+def _uploaded(identifier: str, content: ObjectMeta) -> StoredFile | None:
+    """Return the uploaded file with this content; None for another object."""
+    match = _CONTENT.fullmatch(content["path"].rpartition("/")[2])
+    if match is None:
+        return None
+    name = base64.urlsafe_b64decode(match[1] + "=" * (-len(match[1]) % 4)).decode(errors="replace")
+    created_at = int(identifier[5:17], 16) // 1000
+    return StoredFile(identifier, name, "batch", created_at, (content,))
+
+
+async def _blocks(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the content in blocks of about BLOCK bytes."""
+    block = bytearray()
+    async for chunk in content:
+        block += chunk
+        if len(block) >= BLOCK:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)

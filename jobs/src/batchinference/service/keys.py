@@ -1,0 +1,55 @@
+"""Authenticates requests by API keys.
+
+A directory, which is a mounted Secret, has a file for each key. Its name is NAMESPACE.NAME, and it
+contains the SHA-256 hash of the key in hexadecimal. The keys themselves are stored nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from http import HTTPStatus
+from pathlib import Path
+
+from batchinference.service.api_error import ApiError
+
+_FILE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)\.[-._A-Za-z0-9]+")
+_HASH = re.compile("[0-9a-f]{64}")
+_BEARER = re.compile(r"Bearer +([!-~]{1,512})", re.IGNORECASE)
+
+
+class Keys:
+    """The hashes of the API keys in a directory. Changes take effect without a restart."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read_at = 0
+        self._namespaces: dict[str, str] = {}
+
+    def namespace_of(self, authorization: str) -> str:
+        """Return the namespace to which a header `Authorization` gives access. Raises ApiError."""
+        key = _BEARER.fullmatch(authorization.strip())
+        given = hashlib.sha256(key[1].encode()).hexdigest() if key else ""
+        # a lookup by the hash of a key reveals nothing about the other keys
+        for known in self._current().keys() & {given}:
+            if hmac.compare_digest(known, given):
+                return self._namespaces[known]
+        raise ApiError(
+            HTTPStatus.UNAUTHORIZED,
+            "Incorrect API key provided. Send 'Authorization: Bearer KEY'",
+            code="invalid_api_key",
+        )
+
+    def _current(self) -> dict[str, str]:
+        """Return the namespaces by hash. A changed Secret changes a link in the directory."""
+        changed_at = self._directory.stat().st_mtime_ns
+        if changed_at != self._read_at:
+            self._namespaces = dict(self._entries())
+            self._read_at = changed_at
+        return self._namespaces
+
+    def _entries(self) -> list[tuple[str, str]]:
+        files = ((_FILE.fullmatch(file.name), file) for file in self._directory.iterdir())
+        hashes = ((file.read_text().strip(), name[1]) for name, file in files if name)
+        return [(found, namespace) for found, namespace in hashes if _HASH.fullmatch(found)]

@@ -1,0 +1,156 @@
+"""Checks the lines of an input file while it is uploaded."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+from pydantic_core import from_json
+
+from batchinference.openai_urls import PATHS, path_of
+
+MAX_LINE = 64 * 2**20
+"""Maximum bytes of a line."""
+MAX_ERRORS = 50
+"""Maximum number of errors that a batch shows."""
+ENDPOINTS = tuple(f"/v1{path}" for path in PATHS)
+_FIELDS = ("custom_id", "method", "url", "body")
+_MISSING = "missing_required_parameter"
+
+
+class LineError(BaseModel):
+    """An error of a line, or of the file, in the form of OpenAI."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class FileCheck(BaseModel):
+    """What the lines of a file have in common, and their first errors."""
+
+    lines: int = 0
+    """Number of requests."""
+    model: str | None = None
+    url: str | None = None
+    errors: list[LineError] = []
+    more_errors: int = 0
+    """Number of errors after the first MAX_ERRORS."""
+
+    def add(self, error: LineError) -> None:
+        """Add an error, or count it if there are many."""
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(error)
+        else:
+            self.more_errors += 1
+
+
+class LineChecker:
+    """Checks blocks of a file in order. It keeps 8 bytes per line, and at most one line."""
+
+    def __init__(self, max_lines: int) -> None:
+        self.found = FileCheck()
+        self._max_lines = max_lines
+        self._rest = bytearray()
+        self._too_long = False
+        self._ids = array("Q")
+        """A hash of the custom_id of each line; 0 if it has none."""
+
+    def add(self, block: bytes) -> None:
+        """Check the lines that end in a block."""
+        first, *others = block.split(b"\n")
+        self._append(first)
+        for part in others:
+            self._end_line()
+            self._append(part)
+
+    def end(self) -> FileCheck:
+        """Return the result, after the last block."""
+        if self._rest or self._too_long:
+            self._end_line()
+        for line in self._repeated():
+            self._error("duplicate_custom_id", "custom_id: a line before has the same", line)
+        if not self.found.lines:
+            self.found.add(LineError(code="empty_file", message="The file has no requests"))
+        return self.found
+
+    def _append(self, part: bytes) -> None:
+        if self._too_long or len(self._rest) + len(part) > MAX_LINE:
+            self._too_long = True
+            self._rest.clear()
+        elif len(self._ids) <= self._max_lines:
+            self._rest += part
+
+    def _end_line(self) -> None:
+        if len(self._ids) > self._max_lines:
+            return
+        line, too_long = bytes(self._rest), self._too_long
+        self._rest.clear()
+        self._too_long = False
+        self._ids.append(0)
+        if len(self._ids) > self._max_lines:
+            message = f"The file has more than {self._max_lines} lines. Split it"
+            self._error("too_many_tasks", message)
+        elif too_long:
+            self._error("invalid_json_line", f"The line has more than {MAX_LINE} bytes")
+        elif line.strip():
+            self.found.lines += 1
+            self._check(line)
+
+    def _check(self, line: bytes) -> None:
+        try:
+            request = from_json(line, allow_inf_nan=False)
+        except ValueError:
+            request = None
+        if not isinstance(request, dict):
+            self._error("invalid_json_line", "This line is not parseable as a JSON object")
+            return
+        for code, param, message in self._problems(**{name: request.get(name) for name in _FIELDS}):
+            self._error(code, f"{param}: {message}", param=param)
+
+    def _problems(
+        self, custom_id: Any, method: Any, url: Any, body: Any
+    ) -> Iterator[tuple[str, str, str]]:
+        """Yield the problems of a request: code, field, message."""
+        path, model = path_of(url), body.get("model") if isinstance(body, dict) else None
+        if not isinstance(custom_id, str) or not custom_id:
+            yield _MISSING, "custom_id", "expected a text that no other line has"
+        else:
+            hashed = hashlib.blake2b(custom_id.encode(), digest_size=8)
+            self._ids[-1] = int.from_bytes(hashed.digest()) or 1
+        if method != "POST":
+            yield "invalid_method", "method", "expected POST"
+        if path is None:
+            yield "invalid_url", "url", f"expected one of {', '.join(ENDPOINTS)}"
+        elif f"/v1{path}" != (self.found.url or f"/v1{path}"):
+            yield "mismatched_url", "url", "another line has another. Use one per file"
+        else:
+            self.found.url = f"/v1{path}"
+        if not isinstance(model, str) or not model:
+            yield _MISSING, "body.model", "expected the name of a model"
+        elif model != (self.found.model or model):
+            yield "mismatched_model", "body.model", "another line has another. Use one per file"
+        else:
+            self.found.model = model
+
+    def _error(
+        self, code: str, message: str, line: int | None = None, param: str | None = None
+    ) -> None:
+        number = len(self._ids) if line is None else line
+        self.found.add(LineError(code=code, message=message, line=number, param=param))
+
+    def _repeated(self) -> list[int]:
+        """Return the numbers of the lines whose custom_id a line before has."""
+        ids = np.frombuffer(self._ids, dtype=np.uint64)
+        ordered = np.sort(ids)
+        twice = ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)]
+        if not len(twice):
+            return []
+        lines = np.flatnonzero(np.isin(ids, twice))
+        _, first = np.unique(ids[lines], return_index=True)
+        return [int(line) + 1 for line in np.delete(lines, first)]

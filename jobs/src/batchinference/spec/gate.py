@@ -1,0 +1,104 @@
+"""A gate: what the first rows must be like before the others are computed."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import SpecModel
+from batchinference.spec.expression import (
+    check_text,
+    columns_of,
+    columns_read_by,
+    parse_expression,
+    syntax_tree,
+)
+from batchinference.spec.quantities import Quantity
+
+AGGREGATES = ("count", "fraction", "mean", "min", "max")
+_EXAMPLE = "such as mean(score) > 0.9 or fraction(label is None) < 0.1"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An aggregate function of an expression over the rows."""
+
+    function: str
+    expression: str
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A condition on measures. In `condition`, each measure is a column with its name."""
+
+    measures: dict[str, Measure]
+    condition: str
+
+    @property
+    def columns(self) -> set[str]:
+        """Return the columns of the rows that the measures read."""
+        expressions = (measure.expression for measure in self.measures.values())
+        return set().union(*map(columns_read_by, expressions))
+
+
+class _Measures(ast.NodeTransformer):
+    """Replaces the calls of aggregate functions by columns, and collects them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Measure] = {}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name not in AGGREGATES:
+            return self.generic_visit(node)
+        if len(node.args) != 1 or node.keywords:
+            raise ValueError(f"{name}() takes one expression")
+        inner, text = ast.unparse(node.args[0]), ast.unparse(node)
+        if not columns_read_by(inner):
+            raise ValueError(f"{text} reads no column")
+        self.found[text] = Measure(name, inner)
+        return ast.Call(ast.Name("col"), [ast.Constant(text)], [])
+
+
+@lru_cache(maxsize=256)
+def parse_expectation(text: str) -> Expectation:
+    """Return the parts of an expectation. Raises ValueError if it is invalid."""
+    measures = _Measures()
+    condition = ast.unparse(measures.visit(syntax_tree(text)))
+    others = columns_of(parse_expression(condition)) - measures.found.keys()
+    if others or not measures.found:
+        what = f"{min(others)} has a value for each row" if others else "it measures nothing"
+        raise ValueError(f"{what}. Use one of {', '.join(AGGREGATES)}, {_EXAMPLE}")
+    return Expectation(measures.found, condition)
+
+
+class Gate(SpecModel):
+    """Rows that are computed first, and what their results must be like. If they are not, the job
+    fails with the cause GateFailed before it computes other rows. Their results are kept."""
+
+    rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """The number of these rows: the first ones of the input, in the order of the names of the
+    files."""
+    percent: Annotated[float, Field(gt=0, le=100), *Quantity] | None = None
+    """Their number as a percentage of the rows of the input, instead of `rows`."""
+    expect: Annotated[
+        str,
+        Field(min_length=1, max_length=2048),
+        AfterValidator(lambda text: check_text(text, parse_expectation)),
+    ]
+    """What must be true of the rows that they become in the output: a condition on the functions
+    count, fraction, mean, min and max of expressions in the language of `filter`, such as
+    `mean(score) > 0.9`. `count` and `fraction` take a condition, and count the rows for which it is
+    true. The others ignore nulls. If the whole condition is null, it is not true."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.rows is None) == (self.percent is None):
+            message = "a gate has rows or percent. Set one of them"
+            raise PydanticCustomError("gate_rows", "{message}", {"message": message})
+        return self

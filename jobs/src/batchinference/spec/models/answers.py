@@ -1,0 +1,221 @@
+"""The schema of the JSON that a language model answers with, and the type of its column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.arguments import Arguments, names_in
+from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.column_types import ColumnType, TypeText, parse_type
+from batchinference.spec.quantities import Quantity
+
+MAX_TYPES = 1000
+"""Maximum number of values with a type, at any depth. References can multiply them."""
+_SHOWN = 200
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+_REFUSED = (
+    *("$id", "$anchor", "$dynamicRef", "uniqueItems"),
+    *("unevaluatedProperties", "unevaluatedItems"),
+)
+"""Keywords with which a reference may lead elsewhere, or whose checks take quadratic time."""
+_REFERENCE = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?")
+_ANY_FIELDS = (*_ALTERNATIVES, "if", "patternProperties", "dependentSchemas")
+"""Keywords with which an object may have fields other than its `properties`."""
+_TYPES: dict[Any, ColumnType] = {
+    **{"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"},
+    **{str: "string", int: "int64", float: "float64", bool: "bool"},
+}
+"""The types of columns, by those of JSON Schema and of the values of `enum`."""
+_FORMATS = {"date": "date", "timestamp": "date-time"}
+Bound = Annotated[float, Field(ge=0, le=10**9), *Quantity]
+
+
+class AnswerField(SpecModel):
+    """A field of the answers. Every answer has it."""
+
+    type: TypeText
+    """The type, such as `string`, `float32`, `list<string>` or `json` (docs/formats.md lists all
+    types)."""
+    enum: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=256)] = []
+    """The values that a `string` may have."""
+    minimum: Bound | None = None
+    """The smallest number."""
+    maximum: Bound | None = None
+    """The largest number."""
+    nullable: bool = False
+    """Whether the value may be null."""
+    description: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
+    """What the field means, for the model."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.enum and self.type.strip() != "string":
+            raise _error("enum is for the type string. For other values, use jsonSchema")
+        bounded = _schema_of(parse_type(self.type)).get("type") in ("integer", "number")
+        if not bounded and (self.minimum, self.maximum) != (None, None):
+            raise _error("minimum and maximum are for numbers. Remove them")
+        return self
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the field as JSON Schema."""
+        schema = _schema_of(parse_type(self.type))
+        for name in ("minimum", "maximum"):
+            if (bound := getattr(self, name)) is not None:
+                schema[name] = int(bound) if bound.is_integer() else bound
+        if self.description is not None:
+            schema["description"] = self.description
+        if self.enum:
+            schema["enum"] = [*self.enum, *([None] if self.nullable else [])]
+        if self.nullable and "type" in schema:
+            schema["type"] = [schema["type"], "null"]
+        return schema
+
+
+class AnswerSchema(SpecModel):
+    """The JSON that a model answers with: exactly one of `fields` and `jsonSchema`."""
+
+    fields: Annotated[dict[ColumnName, AnswerField], Field(min_length=1, max_length=64)] | None = (
+        None
+    )
+    """The fields of the answers. Other fields are violations."""
+    json_schema: Arguments | None = None
+    """A JSON Schema (2020-12) of the answers, whose references begin with `#/`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.fields is None) == (self.json_schema is None):
+            raise _error("schema has exactly one of fields and jsonSchema")
+        if self.json_schema is not None:
+            _check_schema(self.json_schema)
+            _Types(self.json_schema).of(self.json_schema)
+        return self
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the JSON Schema that the model and its answers get."""
+        if self.json_schema is not None:
+            return self.json_schema
+        fields = self.fields or {}
+        return _object({name: field.document for name, field in fields.items()})
+
+    @property
+    def column_type(self) -> ColumnType:
+        """Return the type of the answers. What no type holds is `json`."""
+        if self.json_schema is not None:
+            return _Types(self.json_schema).of(self.json_schema)
+        return {name: parse_type(field.type) for name, field in (self.fields or {}).items()}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    closed = {"required": [*properties], "additionalProperties": False}
+    return {"type": "object", "properties": properties, **closed}
+
+
+def _schema_of(kind: ColumnType) -> dict[str, Any]:
+    """Return the JSON Schema of the values of a type."""
+    if isinstance(kind, dict):
+        return _object({name: _schema_of(field) for name, field in kind.items()})
+    if isinstance(kind, list):
+        return {"type": "array", "items": _schema_of(kind[0])}
+    name = kind.partition("<")[0]
+    if name in _FORMATS:
+        return {"type": "string", "format": _FORMATS[name]}
+    if name in ("json", "string", "bool"):
+        return {"json": {}, "string": {"type": "string"}, "bool": {"type": "boolean"}}[name]
+    return {"type": "integer" if "int" in name else "number"}
+
+
+class _Types:
+    """Finds the types of the columns for the values of a schema."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root, self._count = root, 0
+
+    def of(self, schema: Any, references: frozenset[str] = frozenset()) -> ColumnType:
+        """Return the type of the values of a schema within the references that are being resolved.
+        Raises PydanticCustomError if there are too many."""
+        self._count += 1
+        if self._count > MAX_TYPES:
+            raise _error(f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one")
+        reference = schema.get("$ref") if isinstance(schema, dict) else ""
+        if not isinstance(schema, dict) or reference in references:
+            return "json"
+        if reference:
+            return self.of(_resolved(self._root, reference), references | {reference})
+        given = schema.get("type", [])
+        kinds = {*([given] if isinstance(given, str) else given)} - {"null"}
+        if kinds == {"object"}:
+            return self._struct(schema, references)
+        if kinds == {"array"}:
+            is_list = "items" in schema and "prefixItems" not in schema
+            return [self.of(schema["items"], references)] if is_list else "json"
+        if kinds:
+            return _TYPES[next(iter(kinds))] if len(kinds) == 1 else "json"
+        return self._without_type(schema, references)
+
+    def _struct(self, schema: Mapping[str, Any], references: frozenset[str]) -> ColumnType:
+        is_open = schema.get("additionalProperties") or any(key in schema for key in _ANY_FIELDS)
+        if is_open or not schema.get("properties"):
+            return "json"
+        fields = schema["properties"].items()
+        return {name: self.of(field, references) for name, field in fields}
+
+    def _without_type(self, schema: Mapping[str, Any], references: frozenset[str]) -> ColumnType:
+        """Return the type that all alternatives have, or all values of an `enum`."""
+        for keyword in _ALTERNATIVES:
+            if keyword in schema:
+                parts = [part for part in schema[keyword] if part != {"type": "null"}]
+                return _common([self.of(part, references) for part in parts])
+        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+        return _common([_TYPES.get(type(value), "json") for value in values if value is not None])
+
+
+def _common(types: list[ColumnType]) -> ColumnType:
+    return types[0] if types and all(kind == types[0] for kind in types) else "json"
+
+
+def _check_schema(schema: dict[str, Any]) -> None:
+    """Raise PydanticCustomError if a JSON Schema is invalid, or cannot be checked here."""
+    from jsonschema import Draft202012Validator  # only for jobs with a schema
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        where = ".".join(map(str, ["jsonSchema", *error.absolute_path]))
+        fix = "Use JSON Schema 2020-12"
+        raise _error(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
+    names = {*names_in(schema)}
+    for keyword in (name for name in _REFUSED if name in names):
+        raise _error(f"jsonSchema: '{keyword}' is not supported. Remove it")
+    for reference in _references(schema):
+        if not _REFERENCE.fullmatch(reference) or _resolved(schema, reference) is None:
+            message = f"jsonSchema: '$ref' to '{reference[:_SHOWN]}' leads nowhere"
+            raise _error(f"{message}. Use a schema in it, such as #/$defs/NAME")
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict) and isinstance(part.get("$ref"), str):
+        yield part["$ref"]
+    if isinstance(part, dict | list):
+        for child in part.values() if isinstance(part, dict) else part:
+            yield from _references(child)
+
+
+def _resolved(root: Mapping[str, Any], reference: str) -> Any:
+    """Return the schema that a reference names; None if there is none."""
+    _, *keys = reference.split("/")
+    return (
+        reduce(lambda part, key: part.get(key, {}), keys[:-1], root).get(keys[-1]) if keys else root
+    )
+
+
+def _error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("answer_schema", "{message}", {"message": message})

@@ -1,0 +1,53 @@
+"""Fields of models whose rows may be complete requests of the OpenAI API."""
+
+from __future__ import annotations
+
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import ColumnName
+from batchinference.spec.models.base import Inputs
+from batchinference.spec.models.generation import GeneratingModel
+
+_REPLACED = (
+    *("prompt", "system", "messages", "images", "sampling", "details", "answer_schema", "repair"),
+    *("top_k", "adapter", "too_long", "max_input_tokens"),
+)
+"""The fields whose values would be in a request."""
+
+
+class RequestModel(GeneratingModel):
+    """Base class of models that answer requests of the OpenAI API."""
+
+    inputs: Inputs
+    request: ColumnName | None = None
+    """The input that is a complete request: the body of a line of a batch file, which is a JSON
+    object as text. It replaces the fields of the prompt and `sampling`, and the model is the one of
+    this step. The output is the body of the response as JSON text, with `choices` or `data`, and
+    `usage`. A request that is refused is a failed row. The output is not streamed."""
+    request_url: ColumnName | None = None
+    """The input with the URL of each request: `/v1/chat/completions`, `/v1/completions` or
+    `/v1/embeddings`, or one of them without `/v1`. By default, all requests have the URL of the
+    model's `api` or `task`."""
+
+    @property
+    def parameter_inputs(self) -> tuple[str, ...]:
+        return () if self.request_url is None else (self.request_url,)
+
+    def check_request(self) -> None:
+        """Raise PydanticCustomError if a field does not fit `request`."""
+        named = [name for name in (self.request, self.request_url) if name is not None]
+        if self.request is None:
+            raise _error("'requestUrl' needs 'request'")
+        for name in named:
+            if name not in self.inputs:
+                raise _error(f"'{name}' is not an input. The inputs are {', '.join(self.inputs)}")
+        if unused := [name for name in self.inputs if name not in named]:
+            raise _error(f"input '{unused[0]}' is not used: the request is complete")
+        for field in _REPLACED:
+            info = type(self).model_fields.get(field)
+            if info is not None and getattr(self, field) != info.default:
+                raise _error(f"'{info.alias}' does not fit 'request', which is complete")
+
+
+def _error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("request", "{message}", {"message": message})

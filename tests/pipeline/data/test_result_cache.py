@@ -1,0 +1,253 @@
+"""Results of a model step in files that jobs share: found if, and only if, they are right."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.arrow import tensors_to_lists, to_column
+from batchinference.pipeline.row_warnings import RowWarning
+from batchinference.pipeline.steps import result_cache
+from batchinference.pipeline.steps.result_cache import KnownResults, ResultCache
+from batchinference.pipeline.steps.row_hashes import row_hashes
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.warnings import WarningName
+
+FORK = multiprocessing.get_context("fork")
+
+
+def keys_of(*names: object) -> list[bytes]:
+    return row_hashes(pa.table({"name": [str(name) for name in names]}))
+
+
+def results(*names: object, column: Any = None, warnings: Any = None) -> KnownResults:
+    values = pa.array([f"of {name}" for name in names]) if column is None else column
+    return KnownResults(keys_of(*names), pa.table({"answer": values}), warnings or {})
+
+
+def cache(place: Path, digest: str = "d") -> ResultCache:
+    return ResultCache(Location(str(place)), digest, ["answer"])
+
+
+def stored(place: Path, *groups: KnownResults) -> None:
+    """Store results, each in a file."""
+    for group in groups:
+        writer = cache(place)
+        writer.add(group)
+        writer.flush()
+        assert writer.errors == 0
+
+
+def found(place: ResultCache, *names: object) -> dict[object, Any]:
+    """Return the values of these names that are in a cache."""
+    names_of = dict(zip(keys_of(*names), names, strict=True))
+    return {
+        names_of[key]: each.table.column("answer")[row].as_py()
+        for each in place.find(names_of)
+        for row, key in enumerate(each.keys)
+        if key in names_of
+    }
+
+
+def files(place: Path) -> list[Path]:
+    return sorted(file for file in place.rglob("*") if file.is_file())
+
+
+def test_stored_results_are_found_by_later_jobs(tmp_path: Path) -> None:
+    stored(tmp_path, results("a", "b"), results("c"))
+    assert found(cache(tmp_path), "c", "x", "a") == {"a": "of a", "c": "of c"}
+    assert found(cache(tmp_path)) == {}
+
+
+def test_results_of_other_models_are_not_found(tmp_path: Path) -> None:
+    stored(tmp_path, results("a"))
+    assert found(cache(tmp_path, "other"), "a") == {}
+    (file,) = files(tmp_path)
+    (tmp_path / "other").mkdir()
+    file.rename(tmp_path / "other" / file.name)
+    moved = cache(tmp_path, "other")
+    assert (found(moved, "a"), moved.errors) == ({}, 1)
+
+
+def test_empty_cache_has_no_results(tmp_path: Path) -> None:
+    empty = cache(tmp_path / "new")
+    assert (found(empty, "a"), empty.errors) == ({}, 0)
+
+
+@pytest.mark.parametrize("part", ["key", "values", "end"])
+def test_damaged_file_is_not_used_but_counted(tmp_path: Path, part: str) -> None:
+    stored(tmp_path, results("a", "b"), results("c"))
+    file = next(file for file in files(tmp_path) if "-2." in file.name)
+    content = bytearray(file.read_bytes())
+    at = {"key": 40, "values": len(content) - 40, "end": len(content) - 1}[part]
+    content[at] ^= 1
+    file.write_bytes(content)
+    damaged = cache(tmp_path)
+    assert found(damaged, "a", "b", "c") == {"c": "of c"}
+    assert damaged.errors == 1
+
+
+@pytest.mark.parametrize("left", [0, 10, 64, 100])
+def test_truncated_file_is_not_used(tmp_path: Path, left: int) -> None:
+    stored(tmp_path, results("a", "b"))
+    (file,) = files(tmp_path)
+    os.truncate(file, left)
+    truncated = cache(tmp_path)
+    assert found(truncated, "a", "b") == {}
+    assert truncated.errors == (left >= 64)  # without its keys, it is not read
+
+
+def test_file_with_the_right_hash_but_other_content_is_not_used(tmp_path: Path) -> None:
+    for number, rest in enumerate((b"", b"x" * 8, result_cache._content_of([results(1, 2)])[1])):
+        key = bytes([number]) * 32
+        place = tmp_path / str(number) / "d"
+        place.mkdir(parents=True)
+        name = f"{hashlib.sha256(b'd' + key + rest).hexdigest()}-1.results"
+        (place / name).write_bytes(key + rest)
+        reader = cache(tmp_path / str(number))
+        assert (reader.find([key]), reader.errors) == ([], 1)
+
+
+@pytest.mark.parametrize("name", ["x.results", f"{'0' * 64}-0.results", f"{'0' * 64}-99.results"])
+def test_other_files_are_ignored(tmp_path: Path, name: str) -> None:
+    stored(tmp_path, results("a"))
+    (tmp_path / "d" / name).write_bytes(b"any" * 999)
+    assert found(cache(tmp_path), "a", "b") == {"a": "of a"}
+
+
+def test_file_that_was_deleted_meanwhile_is_no_error(tmp_path: Path) -> None:
+    stored(tmp_path, results("a"))
+    reader = cache(tmp_path)
+    found(reader, "x")
+    files(tmp_path)[0].unlink()
+    assert (found(reader, "a"), reader.errors) == ({}, 0)
+
+
+def test_keys_with_the_same_beginning_are_told_apart(tmp_path: Path) -> None:
+    one, other = b"same....".ljust(32, b"1"), b"same....".ljust(32, b"2")
+    stored(tmp_path, KnownResults([one], pa.table({"answer": ["one"]}), {}))
+    (group,) = cache(tmp_path).find([other])
+    assert other not in group.places()
+
+
+def test_types_and_warnings_are_kept(tmp_path: Path) -> None:
+    warning = RowWarning(1, WarningName.TEXT_CUT, 7)
+    images = to_column(np.arange(8, dtype=np.uint8).reshape(2, 2, 2))
+    columns = [
+        pa.array([1, None], pa.int16()),
+        pa.array([[0.5], [float("nan"), -0.0]], pa.list_(pa.float32())),
+        pa.array([{"label": "a", "score": 1.0}, None]),
+        pa.nulls(2),
+        images,
+        to_column([np.zeros((1, 2)), np.ones((2, 1))]),
+    ]
+    for number, column in enumerate(columns):
+        names = f"a{number}", f"b{number}"
+        stored(tmp_path, results(*names, column=column, warnings={1: [warning]}))
+        (group,) = cache(tmp_path).find(keys_of(*names))
+        assert group.table.schema.types == [column.type]
+        assert row_hashes(group.table) == row_hashes(pa.table({"answer": column}))
+        assert group.warnings == {1: [warning]}
+
+
+def test_values_of_different_types_are_not_converted(tmp_path: Path) -> None:
+    writer = cache(tmp_path)
+    writer.add(results("a"))
+    writer.add(results("b", column=pa.array([1])))
+    writer.add(results("c"))
+    writer.flush()
+    assert found(cache(tmp_path), "a", "b", "c") == {"a": "of a", "b": 1, "c": "of c"}
+    assert len(files(tmp_path)) == 2
+
+
+def test_tensors_are_read_by_a_process_that_has_made_none(tmp_path: Path) -> None:
+    stored(tmp_path, results("a", column=to_column(np.ones((1, 2, 3)))))
+    code = (
+        "import sys; from batchinference.pipeline.steps.result_cache import ResultCache;"
+        "from batchinference.pipeline.storage.location import Location;"
+        "cache = ResultCache(Location(sys.argv[1]), 'd', ['answer']);"
+        "print(cache.find([bytes.fromhex(sys.argv[2])])[0].table.schema.types)"
+    )
+    arguments = [str(tmp_path), keys_of("a")[0].hex()]
+    run = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, check=True, text=True
+    )
+    assert "tensor" in run.stdout.lower()
+
+
+def test_results_are_written_together_but_do_not_wait_long(tmp_path: Path) -> None:
+    clock = iter(range(10**6))
+    with patch.object(result_cache.time, "monotonic", lambda: float(next(clock))):
+        writer = cache(tmp_path)
+        for number in range(1000):
+            writer.add(results(number))
+    assert 20 <= len(files(tmp_path)) <= 120
+    rows = sum(int(file.name.partition("-")[2].partition(".")[0]) for file in files(tmp_path))
+    assert rows >= 1000 - result_cache.FILE_SECONDS
+
+
+def test_large_results_do_not_wait(tmp_path: Path) -> None:
+    cache(tmp_path).add(results("a", column=pa.array(["x" * result_cache.FILE_BYTES])))
+    assert len(files(tmp_path)) == 1
+
+
+def test_storage_that_fails_is_counted_and_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    writer = cache(tmp_path / "file")
+    for name in "abc":
+        writer.add(results(name))
+        writer.flush()
+    assert (found(writer, "a"), writer.errors) == ({}, 1)
+
+
+def _write(place: Path, names: Iterable[object]) -> None:
+    writer = cache(place)
+    for name in names:
+        writer.add(results(name))
+    writer.flush()
+
+
+def test_jobs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(_write, [tmp_path] * 4, [range(0, 40), range(20, 60)] * 2))
+    assert found(cache(tmp_path), *range(60)) == {name: f"of {name}" for name in range(60)}
+
+
+def _write_for_ever(place: Path) -> None:
+    for number in range(10**9):
+        stored(place, results(*range(10 * number, 10 * number + 10)))
+
+
+def test_process_that_is_killed_while_it_writes_leaves_no_wrong_result(tmp_path: Path) -> None:
+    for _ in range(3):
+        writer = FORK.Process(target=_write_for_ever, args=[tmp_path])
+        writer.start()
+        while len(files(tmp_path)) < 5:
+            pass
+        os.kill(writer.pid or 0, signal.SIGKILL)
+        writer.join()
+    reader = cache(tmp_path)
+    known = found(reader, *range(1000))
+    assert known == {name: f"of {name}" for name in known}
+    assert len(known) >= 40
+    assert reader.errors == 0
+
+
+def test_results_are_found_among_those_of_many_files(tmp_path: Path) -> None:
+    stored(tmp_path, *(results(*range(at, at + 7)) for at in range(0, 210, 7)))
+    reader = cache(tmp_path)
+    assert found(reader, *range(0, 300, 3)) == {at: f"of {at}" for at in range(0, 210, 3)}
+    assert tensors_to_lists(reader.find(keys_of(0))[0].table).num_rows == 7

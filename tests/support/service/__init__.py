@@ -1,0 +1,1 @@
+"""A batch service for tests, and the cluster that it talks to."""

@@ -1,0 +1,237 @@
+"""Batches, as the unmodified client of OpenAI uses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from openai.types import Batch
+
+from support.service.cluster import losing_answers
+from support.service.running import ENDPOINT, Running, request_line, requests
+
+DONE = "2026-01-01T01:00:00Z"
+
+
+async def created(service: Running, content: bytes | None = None, **options: Any) -> Batch:
+    """Upload a file and return a new batch over it."""
+    client = service.client()
+    file = await client.files.create(file=("a.jsonl", content or requests(2)), purpose="batch")
+    given = {"endpoint": ENDPOINT, "completion_window": "24h", **options}
+    return await client.batches.create(input_file_id=file.id, **given)
+
+
+def condition(kind: str, reason: str) -> dict[str, str]:
+    return {"type": kind, "status": "True", "reason": reason, "message": "m",
+            "lastTransitionTime": DONE}  # fmt: skip
+
+
+async def test_a_batch_is_a_job_over_the_file_with_a_deadline(service: Running) -> None:
+    batch = await created(service, metadata={"team": "x"})
+    job = service.cluster.only()
+    assert job["metadata"]["name"].replace("-", "_") == batch.id
+    (path,) = job["spec"]["read"]["paths"]
+    assert open(path, "rb").read() == requests(2)  # noqa: ASYNC230, SIM115
+    assert job["spec"]["write"]["path"].startswith(f"{service.root}/team-a/batches/")
+    assert job["spec"]["deadlines"] == {"total": "24h"}
+    assert (batch.status, batch.metadata, batch.model) == ("validating", {"team": "x"}, "small")
+    assert (batch.request_counts and batch.request_counts.total) == 2
+    assert batch.expires_at == batch.created_at + 24 * 3600
+    assert service.cluster.authorizations == ["Bearer token-of-the-pod"]
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [
+        ({"phase": "Pending"}, "in_progress"),
+        ({"phase": "Running"}, "in_progress"),
+        ({"phase": "Retrying"}, "in_progress"),
+        ({"phase": "Suspended"}, "in_progress"),
+        ({"phase": "Finalizing"}, "finalizing"),
+        ({"phase": "Succeeded", "completionTime": DONE}, "completed"),
+        ({"phase": "Failed", "conditions": [condition("Failed", "BadInput")]}, "failed"),
+        ({"phase": "Failed", "conditions": [condition("Failed", "DeadlineExceeded")]}, "expired"),
+        ({"phase": "ANewPhase"}, "in_progress"),
+    ],
+)
+async def test_status_follows_the_phase_of_the_job(
+    service: Running, status: dict[str, Any], shown: str
+) -> None:
+    batch = await created(service)
+    service.cluster.set_status({**status, "counts": {"read": 2, "written": 1, "failed": 1}})
+    found = await service.client().batches.retrieve(batch.id)
+    assert found.status == shown
+    assert found.request_counts is not None
+    assert (found.request_counts.completed, found.request_counts.failed) == (1, 1)
+    assert bool(found.output_file_id) == (shown in ("completed", "expired"))
+    assert bool(found.errors) == (shown == "failed")
+    ended = {
+        "completed": found.completed_at,
+        "failed": found.failed_at,
+        "expired": found.expired_at,
+    }
+    assert {name for name, time in ended.items() if time} == {shown} & ended.keys()
+
+
+async def test_cancelling_suspends_the_job_and_keeps_what_is_finished(service: Running) -> None:
+    batches = service.client().batches
+    batch = await created(service)
+    service.cluster.set_status({"phase": "Running"})
+    assert (await batches.cancel(batch.id)).status == "cancelling"
+    assert service.cluster.only()["spec"]["suspend"] is True
+    assert (await batches.cancel(batch.id)).status == "cancelling"
+    service.cluster.set_status(
+        {
+            "phase": "Suspended",
+            "counts": {"written": 1},
+            "conditions": [condition("Suspended", "Suspended")],
+        }
+    )
+    found = await batches.retrieve(batch.id)
+    assert (found.status, bool(found.output_file_id)) == ("cancelled", True)
+    assert found.cancelling_at
+    assert found.cancelled_at
+    with pytest.raises(openai.ConflictError):
+        await batches.cancel(batch.id)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("{", "invalid_json_line"),
+        ("[1]", "invalid_json_line"),
+        ('{"custom_id": NaN}', "invalid_json_line"),
+        ("[" * 100_000, "invalid_json_line"),
+        ("\xff".encode("latin-1"), "invalid_json_line"),
+        (request_line(0), "duplicate_custom_id"),
+        (request_line(1, custom_id=7), "missing_required_parameter"),
+        (request_line(1, method="GET"), "invalid_method"),
+        (request_line(1, url="/v1/images"), "invalid_url"),
+        (request_line(1, url=["/v1/images"]), "invalid_url"),
+        (request_line(1, url="/v1/embeddings"), "mismatched_url"),
+        (request_line(1, body={}), "missing_required_parameter"),
+        (request_line(1, body=None), "missing_required_parameter"),
+        (request_line(1, body={"model": "large"}), "mismatched_model"),
+    ],
+)
+async def test_an_invalid_line_fails_the_batch(
+    service: Running, line: str | bytes, code: str
+) -> None:
+    second = line.encode() if isinstance(line, str) else line
+    batch = await created(service, request_line(0).encode() + b"\n\n" + second + b"\n")
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert [(error.code, error.line) for error in batch.errors.data] == [(code, 3)]
+    assert service.cluster.only()["spec"]["managedBy"] != "batchinference.dev/operator"
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code"),
+    [
+        (b"\n \n", {}, "empty_file"),
+        (requests(1), {"endpoint": "/v1/embeddings"}, "invalid_url"),
+        (request_line(1, body={"model": "large"}).encode(), {}, "model_not_found"),
+    ],
+)
+async def test_a_file_that_does_not_fit_fails_the_batch(
+    service: Running, content: bytes, options: dict[str, str], code: str
+) -> None:
+    batch = await created(service, content, **options)
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert [error.code for error in batch.errors.data or []] == [code]
+
+
+async def test_many_errors_are_counted(service: Running) -> None:
+    batch = await created(service, b"{\n" * 1000)
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert len(batch.errors.data) == 51
+    assert "950" in str(batch.errors.data[-1].message)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"endpoint": "/v1/images"},
+        {"completion_window": "soon"},
+        {"metadata": {"k": 1}},
+        {"metadata": {str(n): "" for n in range(17)}},
+        {"metadata": {"k": "v" * 513}},
+        {"extra_body": {"output_expires_after": {"anchor": "created_at", "seconds": 3600}}},
+        {"input_file_id": "file-" + 32 * "0"},
+        {"input_file_id": "../team-b/files"},
+        {"input_file_id": 7},
+    ],
+)
+async def test_an_invalid_request_creates_nothing(
+    service: Running, changes: dict[str, Any]
+) -> None:
+    client = service.client()
+    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
+    given = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h", **changes}
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.batches.create(**given)
+    assert refused.value.param in {*changes, "output_expires_after", "metadata.k"}
+    assert service.cluster.objects == {}
+
+
+async def test_a_repeated_request_is_one_batch(service: Running) -> None:
+    client = service.client(max_retries=2)
+    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
+    with losing_answers(service.cluster, 1):
+        batch = await client.batches.create(
+            input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
+        )
+    assert len(service.cluster.objects) == 1
+    assert (await client.batches.retrieve(batch.id)).id == batch.id
+
+
+async def test_an_equal_batch_starts_after_the_first_has_ended(service: Running) -> None:
+    client = service.client()
+    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
+    given = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    first = await client.batches.create(**given)
+    assert (await client.batches.create(**given)).id == first.id
+    other = await client.batches.create(**given, metadata={"run": "2"})
+    assert other.id != first.id
+    service.cluster.set_status({"phase": "Succeeded"}, first.id.replace("_", "-"))
+    second = await client.batches.create(**given)
+    assert second.id not in (first.id, other.id)
+
+
+async def test_a_name_with_an_output_is_not_used_again(service: Running) -> None:
+    client = service.client()
+    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
+    given = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    first = await client.batches.create(**given)
+    output = service.root / "team-a/batches" / first.id.replace("_", "-")
+    output.mkdir(parents=True)
+    (output / "part").write_text("rows")
+    service.cluster.objects.clear()
+    assert (await client.batches.create(**given)).id != first.id
+
+
+async def test_requests_with_one_idempotency_key_are_one_batch(service: Running) -> None:
+    client = service.client()
+    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
+    given = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    key = {"extra_headers": {"Idempotency-Key": "once"}}
+    first = await client.batches.create(**given, **key)
+    service.cluster.set_status({"phase": "Succeeded"})
+    assert (await client.batches.create(**given, **key)).id == first.id
+
+
+async def test_pages_of_batches_are_complete(service: Running) -> None:
+    made = [(await created(service)).id for _ in range(5)]
+    found = [each.id async for each in service.client().batches.list(limit=2)]
+    assert found == made[::-1]
+
+
+async def test_a_refusal_of_the_cluster_is_shown(service: Running) -> None:
+    service.cluster.refusal = "spec.priority: higher than 5"
+    with pytest.raises(openai.PermissionDeniedError) as refused:
+        await created(service)
+    assert service.cluster.refusal in str(refused.value)

@@ -1,0 +1,88 @@
+"""Files, as the unmodified client of OpenAI uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openai
+import pytest
+
+from support.service.cluster import FakeCluster
+from support.service.running import Running, requests, running
+
+
+async def test_an_uploaded_file_can_be_read_listed_and_deleted(service: Running) -> None:
+    files = service.client().files
+    content = requests(3)
+    sent = await files.create(file=("requests.jsonl", content), purpose="batch")
+    assert (sent.filename, sent.bytes, sent.purpose) == ("requests.jsonl", len(content), "batch")
+    assert await files.retrieve(sent.id) == sent
+    assert (await files.content(sent.id)).content == content
+    assert [each async for each in files.list()] == [sent]
+    assert (await files.delete(sent.id)).deleted
+    assert [each async for each in files.list()] == []
+    with pytest.raises(openai.NotFoundError):
+        await files.retrieve(sent.id)
+    assert service.objects() == []
+
+
+async def test_a_file_of_many_blocks_is_stored_as_sent(service: Running) -> None:
+    content = requests(100_000)
+    assert len(content) > 10_000_000
+    sent = await service.client().files.create(file=("large.jsonl", content), purpose="batch")
+    assert (await service.client().files.content(sent.id)).content == content
+
+
+async def test_pages_of_files_are_complete_in_both_orders(service: Running) -> None:
+    files = service.client().files
+    sent = [
+        (await files.create(file=(f"{n}.jsonl", requests(1)), purpose="batch")).filename
+        for n in range(5)
+    ]
+    assert [each.filename async for each in files.list(limit=2)] == sent[::-1]
+    assert [each.filename async for each in files.list(limit=2, order="asc")] == sent
+    assert [each async for each in files.list(purpose="batch_output")] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../etc/passwd", "a/b\\c.jsonl", "ä €.jsonl", "..", "%2e%2e%2f", "CON:*?.jsonl"]
+)
+async def test_a_name_is_kept_and_is_no_path(service: Running, name: str) -> None:
+    sent = await service.client().files.create(file=(name, requests(1)), purpose="batch")
+    assert sent.filename == name
+    assert [path.split("/")[:3] for path in service.objects()] == 2 * [["team-a", "files", sent.id]]
+
+
+async def test_too_large_a_file_is_refused_and_does_not_appear(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeCluster(), maxFileBytes=1000) as service:
+        with pytest.raises(openai.APIStatusError) as refused:
+            await service.client().files.create(file=("a.jsonl", requests(20)), purpose="batch")
+        assert refused.value.status_code == 413
+        assert service.objects() == []
+
+
+async def test_a_file_for_another_purpose_is_refused(service: Running) -> None:
+    with pytest.raises(openai.BadRequestError):
+        await service.client().files.create(file=("a.jsonl", requests(1)), purpose="fine-tune")
+    with pytest.raises(openai.BadRequestError):
+        await service.client().files.create(
+            file=("a.jsonl", requests(1)),
+            purpose="batch",
+            expires_after={"anchor": "created_at", "seconds": 3600},
+        )
+    assert [each async for each in service.client().files.list()] == []
+
+
+async def test_models_are_those_of_the_namespace(service: Running) -> None:
+    assert [each.id async for each in service.client("team-a").models.list()] == [
+        "small",
+        "failing",
+    ]
+    assert [each.id async for each in service.client("team-b").models.list()] == [
+        "small",
+        "failing",
+        "large",
+    ]
+    assert (await service.client("team-b").models.retrieve("large")).id == "large"
+    with pytest.raises(openai.NotFoundError):
+        await service.client("team-a").models.retrieve("large")

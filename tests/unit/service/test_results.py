@@ -1,0 +1,154 @@
+"""The files of batches whose jobs have run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types import Batch
+
+from batchinference.spec.report import JobState
+from support.jobs.without_ray import run_without_ray
+from support.servers.loopback import handled_by
+from support.service.running import ENDPOINT, FAILING_ROW, Running, request_line, requests
+
+ROWS = 20
+
+
+async def created(service: Running, model: str = "small") -> Batch:
+    client = service.client()
+    content = requests(ROWS, model)
+    file = await client.files.create(file=("a.jsonl", content), purpose="batch")
+    return await client.batches.create(
+        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
+    )
+
+
+def output_of(service: Running, batch: Batch) -> Path:
+    return service.root / "team-a/batches" / batch.id.replace("_", "-")
+
+
+async def lines_of(service: Running, file: str | None) -> list[Any]:
+    assert file is not None
+    content = await service.client().files.content(file)
+    return [json.loads(line) for line in content.content.splitlines()]
+
+
+async def finished(service: Running, batch: Batch, phase: str) -> Batch:
+    """Return the batch after its job has reached a phase."""
+    conditions = [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]
+    counts = {"written": ROWS, "failed": 1}
+    service.cluster.set_status({"phase": phase, "counts": counts, "conditions": conditions})
+    return await service.client().batches.retrieve(batch.id)
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """An endpoint that refuses one of the requests."""
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        refused = request["messages"][0]["content"] == f"question {FAILING_ROW}"
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        message = {"role": "assistant", "content": "yes"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        good = {"id": "1", "object": "chat.completion", "choices": [choice], "usage": usage}
+        answer = {"error": {"message": "refused"}} if refused else good
+        self.send_response(400 if refused else 200)
+        content = json.dumps(answer).encode()
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+async def test_answers_and_refusals_of_an_endpoint_are_two_files(service: Running) -> None:
+    batch = await created(service)
+    job = service.cluster.only()
+    with handled_by(Endpoint) as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        model = {"runtime": "http", "api": "chat", "url": url, "inputs": {"body": "body"}}
+        job["spec"]["steps"] = [
+            {"name": "answer", "model": {**model, "request": "body", "output": "response"}}
+        ]
+        report = await asyncio.to_thread(run_without_ray, job)
+    counts = report.counts.model_dump()
+    service.cluster.set_status({"phase": "Succeeded", "counts": counts})
+    done = await service.client().batches.retrieve(batch.id)
+    assert done.request_counts is not None
+    assert done.request_counts.model_dump() == {"total": ROWS, "completed": ROWS - 1, "failed": 1}
+    answers = await lines_of(service, done.output_file_id)
+    assert {line["response"]["status_code"] for line in answers} == {200}
+    (refusal,) = await lines_of(service, done.error_file_id)
+    assert refusal["custom_id"] == f"row-{FAILING_ROW}"
+    assert refusal["response"]["status_code"] == 400
+    ids = {line["custom_id"] for line in [*answers, refusal]}
+    assert ids == {f"row-{n}" for n in range(ROWS)}
+
+
+async def test_output_is_all_parts_in_order(service: Running) -> None:
+    batch = await created(service)
+    run_without_ray(service.cluster.only())
+    done = await finished(service, batch, "Succeeded")
+    rows = await lines_of(service, done.output_file_id)
+    assert [row["custom_id"] for row in rows] == [f"row-{n}" for n in range(ROWS)]
+    listed = [each async for each in service.client().files.list(purpose="batch_output")]
+    assert [each.id for each in listed] == [done.output_file_id]
+    content = await service.client().files.content(str(done.output_file_id))
+    assert listed[0].bytes == len(content.content)
+
+
+async def test_only_committed_parts_count(service: Running) -> None:
+    batch = await created(service)
+    run_without_ray(service.cluster.only())
+    done = await finished(service, batch, "Succeeded")
+    before = await lines_of(service, done.output_file_id)
+    part = next(output_of(service, batch).glob("part-*"))
+    part.with_name(part.name[:-12] + "stray.jsonl").write_text(request_line(7))
+    assert await lines_of(service, done.output_file_id) == before
+
+
+async def test_deleted_output_leaves_the_batch(service: Running) -> None:
+    batch = await created(service)
+    run_without_ray(service.cluster.only())
+    done = await finished(service, batch, "Succeeded")
+    files = service.client().files
+    await files.delete(str(done.output_file_id))
+    with pytest.raises(openai.NotFoundError):
+        await files.content(str(done.output_file_id))
+    assert (await service.client().batches.retrieve(batch.id)).status == "completed"
+
+
+@pytest.mark.parametrize(("phase", "status"), [("Suspended", "cancelled"), ("Failed", "expired")])
+async def test_an_unfinished_batch_keeps_its_finished_lines(
+    service: Running, phase: str, status: str
+) -> None:
+    batch = await created(service, "failing")
+    assert run_without_ray(service.cluster.only()).state == JobState.FAILED
+    if phase == "Suspended":
+        await service.client().batches.cancel(batch.id)
+    done = await finished(service, batch, phase)
+    assert done.status == status
+    rows = await lines_of(service, done.output_file_id)
+    assert [row["custom_id"] for row in rows] == [f"row-{n}" for n in range(FAILING_ROW)]
+
+
+async def test_no_other_batch_is_read_by_a_changed_job(service: Running) -> None:
+    """A tenant may change the objects of its namespace, but not what the service reads."""
+    batch = await created(service)
+    service.cluster.only()["spec"]["write"]["path"] = str(service.root / "team-b/batches/x")
+    done = await finished(service, batch, "Succeeded")
+    with pytest.raises(openai.NotFoundError):
+        await service.client().files.content(str(done.output_file_id))
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"input_file_id": 1}'])
+async def test_a_changed_record_is_no_batch(service: Running, record: str) -> None:
+    batch = await created(service)
+    service.cluster.only()["metadata"]["annotations"] = {"batchinference.dev/batch": record}
+    with pytest.raises(openai.NotFoundError):
+        await service.client().batches.retrieve(batch.id)
+    assert [each async for each in service.client().batches.list()] == []

@@ -1,0 +1,147 @@
+"""The schema of answers: its JSON Schema, the type of its column, and refused schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec.models.answers import AnswerSchema
+from plugins.messages import Messages
+from support.documents.http_models import chat
+from support.documents.minimal import Document
+from support.documents.refusals import refused, running, short
+from support.documents.vllm_models import vllm
+
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+def closed(**properties: Any) -> Document:
+    object_ = {"type": "object", "properties": properties, "required": [*properties]}
+    return {**object_, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ({"type": "string"}, {"type": "string"}),
+        ({"type": "string", "enum": ["a"]}, {"type": "string", "enum": ["a"]}),
+        (
+            {"type": "string", "enum": ["a"], "nullable": True},
+            {"type": ["string", "null"], "enum": ["a", None]},
+        ),
+        (
+            {"type": "float32", "minimum": 0, "maximum": 2.5, "description": "Of five."},
+            {"type": "number", "minimum": 0, "maximum": 2.5, "description": "Of five."},
+        ),
+        ({"type": "uint8"}, {"type": "integer"}),
+        ({"type": "decimal<9,2>"}, {"type": "number"}),
+        ({"type": "bool"}, {"type": "boolean"}),
+        ({"type": "date"}, {"type": "string", "format": "date"}),
+        ({"type": "timestamp<UTC>"}, {"type": "string", "format": "date-time"}),
+        ({"type": "json", "nullable": True}, {}),
+        (
+            {"type": "list<struct<x: int64>>"},
+            {"type": "array", "items": closed(x={"type": "integer"})},
+        ),
+    ],
+    ids=short,
+)
+def test_fields_are_written_as_json_schema(field: Document, expected: Document) -> None:
+    schema = AnswerSchema.model_validate({"fields": {"a": field}})
+    assert schema.document == closed(a=expected)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (NAME, {"name": "string"}),
+        ({**NAME, "additionalProperties": True}, "json"),
+        ({**NAME, "oneOf": [NAME]}, "json"),
+        ({"type": "object"}, "json"),
+        ({"type": "array", "items": NAME}, [{"name": "string"}]),
+        ({"type": "array"}, "json"),
+        ({"type": "array", "prefixItems": [NAME], "items": NAME}, "json"),
+        ({"type": ["null", "number"]}, "float64"),
+        ({"type": ["string", "number"]}, "json"),
+        ({"enum": ["a", None, "b"]}, "string"),
+        ({"enum": [1, 2]}, "int64"),
+        ({"enum": [True, 1]}, "json"),
+        ({"const": False}, "bool"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int64"),
+        ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, "json"),
+        ({"$ref": "#/$defs/name", "$defs": {"name": NAME}}, {"name": "string"}),
+        ({}, "json"),
+    ],
+    ids=short,
+)
+def test_json_schema_has_a_column_type(schema: Document, expected: Any) -> None:
+    given = {"type": "object", "properties": {"a": schema}, "$defs": schema.get("$defs", {})}
+    for document, kind in ((schema, expected), (given, {"a": expected})):
+        assert AnswerSchema.model_validate({"jsonSchema": document}).column_type == kind
+
+
+def test_schema_within_itself_is_json() -> None:
+    schema = AnswerSchema.model_validate({"jsonSchema": {"type": "array", "items": {"$ref": "#"}}})
+    assert schema.column_type == [["json"]]
+
+
+def many() -> Document:
+    """Return a schema whose references multiply its values to more than a job can have."""
+    more = {
+        f"d{n}": {"type": "object", "properties": {x: {"$ref": f"#/$defs/d{n + 1}"} for x in "ab"}}
+        for n in range(40)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**more, "d40": NAME}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"fields": {}},
+        {"fields": {"a": {"type": "string"}}, "jsonSchema": NAME},
+        {"fields": {"a": "string"}},
+        {"fields": {"a": {"type": "text"}}},
+        {"fields": {"a": {"type": "int8", "enum": ["1"]}}},
+        {"fields": {"a": {"type": "string", "minimum": 1}}},
+        {"jsonSchema": {"type": "text"}},
+        {"jsonSchema": {"properties": {"a": {"pattern": "("}}}},
+        {"jsonSchema": {"$ref": "https://a.example/schema"}},
+        {"jsonSchema": {"properties": {"a": {"$ref": "#/$defs/a"}}}},
+        {"jsonSchema": {"items": {"uniqueItems": True}}},
+        {"jsonSchema": many()},
+    ],
+    ids=short,
+)
+def test_invalid_schema_is_refused(schema: Document, messages: Messages) -> None:
+    messages.check(refused(running(chat(schema=schema))))
+
+
+def causal(**fields: Any) -> Document:
+    base = {"runtime": "transformers", "task": "text-generation", "source": "org/model"}
+    return {**base, "inputs": {"question": "text"}, "output": "answer", **fields}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        chat(repair=1),
+        chat(repair=6, schema={"jsonSchema": NAME}),
+        chat(api="embeddings", schema={"jsonSchema": NAME}),
+        chat(schema={"jsonSchema": NAME}, sampling={"response_format": {"type": "json_object"}}),
+        chat(schema={"jsonSchema": NAME}, sampling={"n": 2}),
+        chat(schema={"jsonSchema": NAME}, sampling={"stream": True}),
+        vllm(schema={"jsonSchema": NAME}, task="embed"),
+        vllm(schema={"jsonSchema": NAME}, sampling={"n": 2}),
+        vllm(schema={"jsonSchema": NAME}, sampling={"structured_outputs": {"regex": "a"}}),
+        causal(schema={"jsonSchema": NAME}, returnFullText=True),
+        causal(schema={"jsonSchema": NAME}, task="fill-mask", inputs={"text": "text"}),
+        causal(schema={"jsonSchema": NAME}, sampling={"num_return_sequences": 2}),
+    ],
+    ids=short,
+)
+def test_model_whose_answers_cannot_be_checked_is_refused(
+    model: Document, messages: Messages
+) -> None:
+    messages.check(refused(running(model)))

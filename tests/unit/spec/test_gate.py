@@ -1,0 +1,75 @@
+"""The gate of a job: rows that are computed first, and what their results must be like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.plan.columns import check_columns
+from batchinference.spec import parse
+from batchinference.spec.gate import Measure, parse_expectation
+from plugins.messages import Messages
+from support.documents.minimal import Document, document
+from support.documents.refusals import refused
+
+LABEL = {"name": "label", "addColumns": {"agree": "cheap == 'yes'"}}
+
+
+def gated(expect: str = "mean(agree) > 0.9", write: Any = None, **gate: Any) -> Document:
+    return document(
+        read={"format": "text", "paths": ["in"]},
+        steps=[LABEL],
+        write=write or {"format": "parquet", "path": "out"},
+        gate={"expect": expect, **({} if gate else {"rows": 100}), **gate},
+    )
+
+
+def test_expectation_is_a_condition_on_measures() -> None:
+    found = parse_expectation("mean(agree) >= 0.9 and not fraction(col('a b') is None) > 0.1")
+    assert found.measures == {
+        "mean(agree)": Measure("mean", "agree"),
+        "fraction(col('a b') is None)": Measure("fraction", "col('a b') is None"),
+    }
+    assert found.columns == {"agree", "a b"}
+    assert parse_expectation("max(len(text)) < 3 * min(len(text))").columns == {"text"}
+
+
+@pytest.mark.parametrize(
+    "expect",
+    ["agree > 0.9", "mean(agree) > score", "1 < 2", "mean(3) > 1", "mean(a, b) > 1",
+     "median(a) > 1", "mean(a) >", "mean(mean(a)) > 1", "mean(print(a)) > 1"],
+)  # fmt: skip
+def test_expectation_is_refused(expect: str, messages: Messages) -> None:
+    messages.check(refused(gated(expect)))
+
+
+def test_expectation_that_is_nested_too_deeply_is_refused() -> None:
+    assert "nested too deeply" in str(refused(gated("not " * 150 + "mean(a)")))
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [{"rows": 3, "percent": 1}, {"rows": None}, {"rows": 0}, {"percent": 0}, {"percent": 101}],
+    ids=str,
+)
+def test_rows_are_refused(gate: dict[str, Any], messages: Messages) -> None:
+    messages.check(refused(gated(**gate)))
+
+
+def test_files_whose_values_cannot_be_read_are_refused(messages: Messages) -> None:
+    messages.check(refused(gated(write={"format": "webdataset", "path": "out"})))
+
+
+@pytest.mark.parametrize(
+    ("write", "problem"),
+    [
+        ({}, ""),
+        ({"columns": ["cheap"]}, "it reads column 'agree' of the output"),
+        ({"partitionBy": ["agree"]}, "it reads column 'agree' of the output"),
+    ],
+)
+def test_gate_reads_columns_of_the_files(write: dict[str, Any], problem: str) -> None:
+    job = parse(gated(write={"format": "parquet", "path": "out", **write}))
+    found = [found for found in check_columns(job.spec, ["cheap"]) if found.path.endswith("expect")]
+    assert [problem in each.message for each in found] == ([True] if problem else [])

@@ -64,7 +64,7 @@ async def test_status_follows_the_phase_of_the_job(
     assert found.status == shown
     assert found.request_counts is not None
     assert (found.request_counts.completed, found.request_counts.failed) == (1, 1)
-    assert bool(found.output_file_id) == (shown in ("completed", "expired"))
+    assert bool(found.output_file_id) == (shown in ("completed", "failed", "expired"))
     assert bool(found.errors) == (shown == "failed")
     ended = {
         "completed": found.completed_at,

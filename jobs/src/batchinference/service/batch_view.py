@@ -18,7 +18,6 @@ RECORD = "batchinference.dev/batch"
 CANCELLED_AT = "batchinference.dev/batch-cancelled-at"
 """Annotation with the Unix time at which the batch was cancelled."""
 ENDED = ("failed", "completed", "expired", "cancelled")
-WITH_FILES = ("completed", "expired", "cancelled")
 
 
 class Record(BaseModel):
@@ -60,7 +59,6 @@ def as_batch(job: Object) -> Object:
     status, number = _status_of(job), job["metadata"]["name"].removeprefix("batch-")
     counts = job.get("status", {}).get("counts", {})
     written, failed = counts.get("written", 0), counts.get("failed", 0)
-    has_files = status in WITH_FILES
     return {
         "id": f"batch_{number}",
         "object": "batch",
@@ -70,7 +68,7 @@ def as_batch(job: Object) -> Object:
         "input_file_id": record.input_file_id,
         "completion_window": record.completion_window,
         "status": status,
-        "output_file_id": f"file-output-{number}" if has_files and written else None,
+        "output_file_id": f"file-output-{number}" if status in ENDED and written else None,
         "error_file_id": f"file-errors-{number}" if status == "completed" and failed else None,
         **_times(job, record, status),
         "request_counts": {"total": record.lines, "completed": written, "failed": failed},

@@ -139,7 +139,7 @@ class Batches:
         change = {"metadata": {"annotations": annotations}, "spec": {"suspend": True}}
         return as_batch(await self._cluster.patch(namespace, name, change) or found)
 
-    async def list(
+    async def list_newest(
         self, namespace: str, after: str | None, limit: int
     ) -> tuple[list[Object], bool]:
         """Return the newest batches, or those after one of them, and whether there are more."""

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from batchinference.openai_urls import PATHS, path_of
 
-MAX_LINE = 64 * 2**20
+MAX_LINE = 16 * 2**20
 """Maximum bytes of a line."""
 MAX_ERRORS = 50
 """Maximum number of errors that a batch shows."""

@@ -32,6 +32,7 @@ from support.jobs.examples import EXAMPLES, job_of, module_of, prepared, run_exa
 from support.jobs.without_ray import in_this_process, without_starting_ray
 from support.outputs.rows import rows_of
 from support.servers.openai import openai_server, save_language_model
+from support.servers.scripted_http import answering, serving
 
 Row = dict[str, Any]
 
@@ -177,6 +178,19 @@ def test_sharded_model(tmp_path: Path) -> None:
         new = made[0, tokens["input_ids"].shape[1] :]
         assert row["continued"] == tokenizer.decode(new, skip_special_tokens=True)
     assert len(rows) == 4
+
+
+def test_openai_batch(tmp_path: Path) -> None:
+    copy = prepared("openai-batch", tmp_path)
+    job = job_of(copy)
+    with serving(answering(200, {"choices": [{"message": {"content": "A."}}]})) as server:
+        job["spec"]["steps"][0]["model"]["url"] = f"{server.url}/v1"
+        report = run_example(copy, job)
+    assert report.state is JobState.SUCCEEDED, report.message
+    rows = rows_of(copy / "out")
+    assert sorted(row["custom_id"] for row in rows) == [f"request-{n}" for n in range(4)]
+    assert (copy / "out" / "_errors.jsonl").read_text() == ""
+    assert {request.body["model"] for request in server.requests} == {"model"}
 
 
 @pytest.mark.long("serve")

@@ -120,6 +120,17 @@ def test_tests_that_pages_name_exist() -> None:
     assert {page: missing for page, names in named.items() if (missing := names - defined)} == {}
 
 
+def test_each_step_with_gpus_names_a_test_or_that_there_is_none() -> None:
+    page = (ROOT / "docs/devices.md").read_text()
+    rows = re.findall(r"^\| \d+\. .*\|(.*)\|$", page, re.MULTILINE)
+    assert len(rows) == 12
+    for row in rows:
+        tests = re.findall(r"\[`(test_\w+)`\]\(\.\./(.*?)\)", row)
+        assert tests or "not tested on hardware" in row
+        for name, file in tests:
+            assert f"def {name}(" in (ROOT / file).read_text()
+
+
 def test_each_test_with_the_engine_of_vllm_is_a_row_of_its_page() -> None:
     tests = (ROOT / "tests/pipeline/jobs/test_vllm_engine.py").read_text()
     page = (ROOT / "docs/models.md").read_text()

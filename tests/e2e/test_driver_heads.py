@@ -16,6 +16,7 @@ from support.cluster.pod_signals import signal
 from support.cluster.waits import (
     CLUSTER_START,
     JOB_END,
+    driver_runs,
     outcomes,
     ready_pods,
     wait_for_reason,
@@ -148,6 +149,8 @@ def test_late_answer_after_an_eviction_costs_no_attempt(
     assert head is not None
     evict(kubectl, head)
     head = wait_for_another_head(kubectl, name, head)
+    # otherwise the operator does not poll: for KubeRay, the driver has not started
+    eventually("the driver has started", lambda: driver_runs(kubectl, name), CLUSTER_START)
     signal(kubectl, head, DASHBOARD, "SIGSTOP")
     wait_for_polls(operator, "failed", 2)
     signal(kubectl, head, DASHBOARD, "SIGCONT")

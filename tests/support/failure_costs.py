@@ -29,12 +29,15 @@ from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import OutputSchema
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
+from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer, StructuredRuntime
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.plan import Stage
+from batchinference.spec.models import HttpModel
 from batchinference.spec.progress import Counts
 from batchinference.spec.steps import Step
+from support.documents.http_models import chat
 from support.documents.minimal import document
 from support.inputs.read_files import open_input
 from support.jobs.without_ray import run_without_ray
@@ -308,6 +311,27 @@ def _gaps_of_manifest(place: Path, rows: int, failures: int) -> Work:
     return work
 
 
+def _answers(place: Path, rows: int, failures: int) -> Work:
+    """Answers with a schema, whose rows are asked for again five times if they do not fit."""
+    is_bad = _bad(rows, failures)
+    kinds = {"label": {"type": "string", "enum": ["a", "b"]}, "tags": {"type": "list<string>"}}
+    fields = {**kinds, "score": {"type": "float32", "minimum": 0, "maximum": 1}}
+    model = HttpModel.model_validate(chat(schema={"fields": fields}, repair=5))
+
+    def answered(inputs: dict[str, Any]) -> list[Any]:
+        scores = (9 if is_bad(row) else 0.5 for row in inputs["question"])
+        answers = ({"label": "a", "score": score, "tags": ["x", "y"]} for score in scores)
+        return [(json.dumps(answer), {"finish_reason": "stop"}) for answer in answers]
+
+    def work() -> None:
+        assert model.answer_schema is not None
+        runtime = StructuredRuntime(model, model.answer_schema, lambda _: answered)
+        found = runtime({"question": [*range(rows)]})
+        assert sum(isinstance(result, InvalidAnswer) for result in found) == failures
+
+    return work
+
+
 CASES = [
     Case("a number that is no number in CSV", _csv("1,2,n/a-ish,4,5,6,7,8,9,10,11,12"), 40_000, 40),
     Case("a line with too few fields in CSV", _csv("1,2"), 40_000, 400),
@@ -323,6 +347,7 @@ CASES = [
     Case("an expression that fails for a row", _expression, 4_000, 100),
     Case("a line that is not UTF-8", _texts, 100_000, 200),
     Case("a file that is no image", _images, 200, 20),
+    Case("an answer that does not fit its schema, five times", _answers, 10_000, 200),
     Case("a job with failed rows, with errors and verify", _job, 500, 10),
     Case("values of the column of partitionBy", _partitions, 20_000, 4_000),
     Case("commits that lack a column", _columns, 1_000, 1),

@@ -125,25 +125,52 @@ def paced(request: Request, pace: RateLimiter) -> Request:
     return wait
 
 
-@in_virtual_time
-async def test_retry_after_uses_no_retry_while_others_succeed() -> None:
-    pace = RateLimiter(None)
-    retries = Retries(0, pace)
-    unlucky, began = scripted(*[RateLimited("slow down", 1)] * 20, "at last")
+@pytest.mark.parametrize(
+    ("others", "rejections", "answered"),
+    [
+        (["no", "well"], 15, True),
+        (["no", "no", "no", "no", "no", "no", "no", "no", "no", "well"], 60, True),
+        (["well"], 15, False),
+        (["no", "well"], 100, False),
+    ],
+)
+def test_rate_limited_row_fails_only_if_others_are_limited_less(
+    others: list[str], rejections: int, answered: bool
+) -> None:
+    """`others` are the answers to other rows, in turns, while a row is rejected some times."""
 
-    async def others() -> None:
-        while True:
-            await retries.ask(paced(scripted("well")[0], pace))
-            await asyncio.sleep(0.1)
+    @in_virtual_time
+    async def run() -> None:
+        retries = Retries(8, RateLimiter(None))
+        limited = RateLimited("slow down", 1)
+        unlucky, began = scripted(*[limited] * rejections, "at last")
+        turns = itertools.cycle([limited if one == "no" else one for one in others])
 
-    async def answered_while_asked() -> str:
-        await asyncio.sleep(0.2)  # other requests succeed meanwhile
-        return await unlucky()
+        async def other() -> str:
+            if isinstance(turn := next(turns), str):
+                return turn
+            raise turn
 
-    busy = asyncio.create_task(others())
-    assert await retries.ask(paced(answered_while_asked, pace)) == "at last"
-    busy.cancel()
-    assert all(gap >= 1 for gap in gaps(began))
+        async def ask_others() -> None:
+            while True:
+                await retries.ask(other)
+                await asyncio.sleep(0.1)
+
+        async def answered_while_asked() -> str:
+            await asyncio.sleep(1.5)  # other requests succeed meanwhile
+            return await unlucky()
+
+        busy = [asyncio.create_task(ask_others()) for _ in range(10)]
+        if answered:
+            assert await retries.ask(answered_while_asked) == "at last"
+        else:
+            with pytest.raises(RequestFailed, match="slow down"):
+                await retries.ask(answered_while_asked)
+            assert len(began) > 8, "a row has its retries"
+        for task in busy:
+            task.cancel()
+
+    run()
 
 
 @in_virtual_time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -24,6 +25,8 @@ from batchinference.pipeline.steps.result_cache import KnownResults, ResultCache
 from batchinference.pipeline.steps.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.warnings import WarningName
+
+FORK = multiprocessing.get_context("fork")
 
 
 def keys_of(*names: object) -> list[bytes]:
@@ -107,6 +110,17 @@ def test_truncated_file_is_not_used(tmp_path: Path, left: int) -> None:
     assert truncated.errors == (left >= 64)  # without its keys, it is not read
 
 
+def test_file_with_the_right_hash_but_other_content_is_not_used(tmp_path: Path) -> None:
+    for number, rest in enumerate((b"", b"x" * 8, result_cache._content_of([results(1, 2)])[1])):
+        key = bytes([number]) * 32
+        place = tmp_path / str(number) / "d"
+        place.mkdir(parents=True)
+        name = f"{hashlib.sha256(b'd' + key + rest).hexdigest()}-1.results"
+        (place / name).write_bytes(key + rest)
+        reader = cache(tmp_path / str(number))
+        assert (reader.find([key]), reader.errors) == ([], 1)
+
+
 @pytest.mark.parametrize("name", ["x.results", f"{'0' * 64}-0.results", f"{'0' * 64}-99.results"])
 def test_other_files_are_ignored(tmp_path: Path, name: str) -> None:
     stored(tmp_path, results("a"))
@@ -151,10 +165,9 @@ def test_types_and_warnings_are_kept(tmp_path: Path) -> None:
 
 def test_values_of_different_types_are_not_converted(tmp_path: Path) -> None:
     writer = cache(tmp_path)
-    with patch.object(result_cache, "LONGEST_WAIT", 1e9), patch.object(result_cache, "SHARE", 1e9):
-        writer.add(results("a"))
-        writer.add(results("b", column=pa.array([1])))
-        writer.add(results("c"))
+    writer.add(results("a"))
+    writer.add(results("b", column=pa.array([1])))
+    writer.add(results("c"))
     writer.flush()
     assert found(cache(tmp_path), "a", "b", "c") == {"a": "of a", "b": 1, "c": "of c"}
     assert len(files(tmp_path)) == 2
@@ -175,7 +188,7 @@ def test_tensors_are_read_by_a_process_that_has_made_none(tmp_path: Path) -> Non
     assert "tensor" in run.stdout.lower()
 
 
-def test_few_files_are_written_and_few_results_wait(tmp_path: Path) -> None:
+def test_results_are_written_together_but_do_not_wait_long(tmp_path: Path) -> None:
     clock = iter(range(10**6))
     with patch.object(result_cache.time, "monotonic", lambda: float(next(clock))):
         writer = cache(tmp_path)
@@ -183,13 +196,11 @@ def test_few_files_are_written_and_few_results_wait(tmp_path: Path) -> None:
             writer.add(results(number))
     assert 20 <= len(files(tmp_path)) <= 120
     rows = sum(int(file.name.partition("-")[2].partition(".")[0]) for file in files(tmp_path))
-    assert rows >= 1000 - result_cache.LONGEST_WAIT - 1
+    assert rows >= 1000 - result_cache.FILE_SECONDS
 
 
 def test_large_results_do_not_wait(tmp_path: Path) -> None:
-    with patch.object(result_cache, "SHARE", 1e9), patch.object(result_cache, "LONGEST_WAIT", 1e9):
-        writer = cache(tmp_path)
-        writer.add(results("a", column=pa.array(["x" * result_cache.FILE_BYTES])))
+    cache(tmp_path).add(results("a", column=pa.array(["x" * result_cache.FILE_BYTES])))
     assert len(files(tmp_path)) == 1
 
 
@@ -222,9 +233,7 @@ def _write_for_ever(place: Path) -> None:
 
 def test_process_that_is_killed_while_it_writes_leaves_no_wrong_result(tmp_path: Path) -> None:
     for _ in range(3):
-        writer = multiprocessing.get_context("fork").Process(
-            target=_write_for_ever, args=[tmp_path]
-        )
+        writer = FORK.Process(target=_write_for_ever, args=[tmp_path])
         writer.start()
         while len(files(tmp_path)) < 5:
             pass
@@ -233,7 +242,7 @@ def test_process_that_is_killed_while_it_writes_leaves_no_wrong_result(tmp_path:
     reader = cache(tmp_path)
     known = found(reader, *range(1000))
     assert known == {name: f"of {name}" for name in known}
-    assert len(known) >= 50
+    assert len(known) >= 40
     assert reader.errors == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +26,7 @@ SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.binary(), st.sampled_from([b"", b"a", b"\0", b"\1\0"])),
     (pa.binary(2), st.sampled_from([b"ab", b"\0\0"])),
     (pa.decimal128(4, 2), st.sampled_from([Decimal("0.00"), Decimal("1.50")])),
-    (pa.timestamp("us"), st.sampled_from([datetime(2020, 1, 1), datetime(1960, 1, 1)])),
+    (pa.date32(), st.sampled_from([date(2020, 1, 1), date(1960, 1, 1)])),
     (pa.duration("s"), st.sampled_from([timedelta(0), timedelta(1)])),
     (pa.null(), st.none()),
 ]
@@ -41,7 +41,8 @@ def nested(column: tuple[pa.DataType, Any]) -> st.SearchStrategy[Any]:
         (pa.list_(kind, 2), st.lists(values, min_size=2, max_size=2)),
         (pa.struct([("x", kind), ("y", pa.string())]),
          st.fixed_dictionaries({"x": values, "y": st.sampled_from(["", "a"])})),
-        (pa.map_(pa.string(), kind), st.lists(st.tuples(st.sampled_from("ab"), values), max_size=2)),
+        (pa.map_(pa.string(), kind),
+         st.lists(st.tuples(st.sampled_from("ab"), values), max_size=2)),
     ])  # fmt: skip
 
 
@@ -86,8 +87,6 @@ def test_hash_does_not_depend_on_how_arrow_stores_the_rows(
     assert hashes(padded.slice(len(column) + 2)) == found
     if not pa.types.is_nested(column.type) and not pa.types.is_null(column.type):
         assert hashes(column.dictionary_encode()) == found
-    if pa.types.is_list(column.type):
-        assert hashes(column.cast(pa.large_list(column.type.value_type))) == found
     if pa.types.is_string(column.type):
         assert hashes(column.cast(pa.large_string())) == found
 

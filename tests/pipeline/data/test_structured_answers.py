@@ -116,7 +116,9 @@ def test_violated_rule_is_the_cause_without_values_of_the_row(
 def test_cut_answer_names_the_parameter_of_the_runtime(messages: Messages) -> None:
     transformers = {"runtime": "transformers", "task": "text-generation", "source": "org/model"}
     more = {"sampling": {"max_completion_tokens": 5}}
-    for model in (chat(), chat(**more), vllm(), {**vllm(), **transformers}):
+    none, new = {"sampling": {}}, {"sampling": {"max_new_tokens": 5}}
+    causal = {**vllm(**none), **transformers}
+    for model in (chat(), chat(**more), vllm(), vllm(**none), causal, {**causal, **new}):
         spec = RUNTIMES[model["runtime"]].model_validate({**model, "schema": REVIEW})
         with pytest.raises(InvalidAnswer) as caught:
             AnswerCheck(spec, spec.answer_schema)('{"label', "length")

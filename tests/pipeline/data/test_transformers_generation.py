@@ -362,9 +362,14 @@ def test_sampling_follows_the_distribution() -> None:
         assert abs(counts[token] / 4000 - share) < 4 * (share * (1 - share) / 4000) ** 0.5
 
 
-def test_default_is_256_new_tokens(tiny: Tiny) -> None:
-    sampling = {"suppress_tokens": [CHARACTERS.index("<eos>")]}
-    assert len(generated(tiny("text_model"), ["a"], sampling=sampling)[0]) in range(200, 257)
+def test_default_of_new_tokens_depends_on_the_positions(tiny: Tiny, short_model: str) -> None:
+    for source, most in ((tiny("text_model"), 512), (short_model, 256)):
+        runtime = loaded("text-generation", source, ["text"])
+        assert runtime._sampling.config.max_new_tokens == most
+    cut = {"tooLong": "truncate", "sampling": {"max_new_tokens": None}}
+    (asked,), warnings = prompts(tiny("text_model"), {"text": [NUMBERS]}, **cut)
+    room = 512 - 512 // 4 - 1  # without <bos>
+    assert (len(asked), warnings) == (room, [(0, "TextCut", len(NUMBERS) - room)])
 
 
 def test_invalid_sampling_is_rejected(tiny: Tiny) -> None:

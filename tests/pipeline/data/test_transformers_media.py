@@ -164,7 +164,7 @@ def test_transparent_image_of_a_prompt_warns_about_its_row(tiny: Tiny) -> None:
     )  # fmt: skip
     images = objects([np.full((32, 32, 4), alpha, np.uint8) for alpha in (255, 0)])
     _, warnings = run_with_warnings(runtime, {"image": images})
-    assert warnings == [(1, "Composited", 0)]
+    assert [one for one in warnings if one[1] != "AnswerCut"] == [(1, "Composited", 0)]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.int32, bool])

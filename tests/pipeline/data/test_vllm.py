@@ -43,6 +43,7 @@ from batchinference.pipeline.runtimes.model_files import files_of, files_without
 from batchinference.pipeline.runtimes.vllm import checks, engine
 from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
 from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
+from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
 from batchinference.pipeline.storage import retry
@@ -216,7 +217,7 @@ def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> No
     inputs = {"question": "text", "limit": "most"}
     spec = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"})
     most = pa.array([1, None, 2], pa.int64())
-    assert asked(spec, text=["abc", "a" * 20, "abc"], most=most) == ["c", "a" * 16, "cb"]
+    assert asked(spec, text=["abc", "a" * 20, "abc"], most=most) == ["c", "a" * 20, "cb"]
     wrong = asked(spec, text=["abc", "abc"], most=["2", None])
     messages.check(wrong[0])
     assert wrong[1] == "cba"
@@ -342,6 +343,11 @@ def test_older_output_says_nothing_about_an_engine(folder: str, tmp_path: Path) 
     log.write_text(f"{ECC}\n")
     with standard_error_in(log), pytest.raises(EngineDied):
         asked(model(source=folder), text=["is lost"])
+
+
+def test_standard_error_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fstat", lambda _: os.close(-1))
+    assert EngineLog().device_fault() is None
 
 
 def test_output_of_a_dead_engine_may_be_no_file(folder: str) -> None:

@@ -72,6 +72,21 @@ def model(models: Path, name: str = "chat", **fields: Any) -> Document:
     return vllm(source=str(models / name), **{"engine": ENGINE, "sampling": of_task, **fields})
 
 
+def requesting(models: Path, name: str = "chat", **fields: Any) -> Document:
+    """Return a model whose rows are requests."""
+    inputs = {"body": "body", "url": "url"}
+    rows = {"inputs": inputs, "request": "body", "requestUrl": "url", "sampling": {}}
+    return model(models, name, **rows, **fields)
+
+
+def requests_of(engine: EngineProcess, spec: Document, *bodies: Document) -> list[Any]:
+    """Return the response to each request, or its error."""
+    kinds = {"messages": "chat/completions", "prompt": "completions", "input": "embeddings"}
+    urls = [f"/v1/{kinds[next(iter(body))]}" for body in bodies]
+    found = answers(engine.rows(spec, body=list(map(json.dumps, bodies)), url=urls))
+    return [json.loads(one) if one.startswith("{") else one for one in found]
+
+
 def square(color: str) -> str:
     buffer = io.BytesIO()
     Image.new("RGB", (40, 40), color).save(buffer, "PNG")
@@ -177,7 +192,7 @@ class TestTexts:
         spec = model(models, inputs=inputs, sampling=sampling, details="about")
         found = engine.rows(spec, text=[*"abcd"], limit=[2, 5, None, -1])
         counts = [row["about"]["completion_tokens"] for row in found[:3]]
-        assert counts == [2, 5, 16]
+        assert counts == [2, 5, ENGINE["max_model_len"] - found[2]["about"]["prompt_tokens"]]
         assert "max_tokens must be at least 1, got -1" in found[3]["error"]
 
 
@@ -223,6 +238,58 @@ class TestOtherTasks:
         )
         assert red == again != blue
         assert broken.startswith("UnidentifiedImageError: ")
+
+    def test_requests_of_the_openai_api(
+        self, engine: EngineProcess, models: Path, messages: Messages
+    ) -> None:
+        turn = [{"role": "user", "content": "ab"}]
+        greedy = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        function = {"name": "f", "parameters": OBJECT}
+        tools = {
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": {"type": "function", "function": {"name": "f"}},
+        }
+        chat, several, completion, tool, *refused = requests_of(
+            engine,
+            requesting(models, toolCallParser="hermes"),
+            {"messages": turn, **greedy, "logprobs": True, "top_logprobs": 1, "model": "gpt"},
+            {"messages": turn, "n": 2, "max_completion_tokens": 3, "seed": 1},
+            {"prompt": ["ab", "cd"], **greedy},
+            {"messages": turn, "max_tokens": 200, "temperature": 0, **tools},
+            {"messages": [{"role": "user", "content": "x" * 300}]},
+            {"messages": turn, "temperature": -1},
+            {"messages": turn, "seed": "a"},
+        )
+        (choice,) = chat["choices"]
+        (expected,) = answers(engine.rows(model(models), text=["ab"]))
+        assert (choice["message"]["content"], chat["object"]) == (expected, "chat.completion")
+        assert len(choice["logprobs"]["content"]) == chat["usage"]["completion_tokens"] == 12
+        assert chat["model"] == str(models / "chat")
+        assert [choice["index"] for choice in several["choices"]] == [0, 1]
+        assert completion["object"] == "text_completion"
+        assert len({choice["text"] for choice in completion["choices"]}) == 2
+        (call,) = tool["choices"][0]["message"]["tool_calls"]
+        assert set(json.loads(call["function"]["arguments"])) == {"ok"}
+        messages.check(*refused)
+
+    def test_requests_with_pictures(self, engine: EngineProcess, models: Path) -> None:
+        def request(color: str) -> Document:
+            picture = {"type": "image_url", "image_url": {"url": square(color)}}
+            turn = {"role": "user", "content": [{"type": "text", "text": "What is "}, picture]}
+            return {"messages": [turn], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+        one_image = {**ENGINE, "limit_mm_per_prompt": {"image": 1, "video": 0}}
+        spec = requesting(models, "vision", engine=one_image)
+        found = requests_of(engine, spec, *map(request, ("red", "blue", "red")))
+        red, blue, again = (one["choices"][0]["message"]["content"] for one in found)
+        assert red == again != blue
+
+    def test_requests_of_embeddings(self, engine: EngineProcess, models: Path) -> None:
+        spec = requesting(models, task="embed")
+        one, several = requests_of(engine, spec, {"input": "ab"}, {"input": ["ab", "cd"]})
+        (expected,) = answers(engine.rows(model(models, task="embed"), text=["ab"]))
+        assert one["data"][0]["embedding"] == pytest.approx(expected, abs=1e-3)
+        assert (len(several["data"]), several["usage"]["prompt_tokens"]) == (2, 6)
 
     def test_embeddings(self, engine: EngineProcess, models: Path) -> None:
         found = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])
@@ -299,6 +366,40 @@ def next_engine(job: Document, command: Command, dead: int = 0) -> int:
     wait_until(lambda: committed_rows(job) > before, "the engine to compute rows", 500)
     assert is_replaced()
     return engines[0]
+
+
+FAULTY = """
+import multiprocessing
+
+def install():
+    if multiprocessing.parent_process() is not None:
+        from vllm.v1.engine.core import EngineCore
+        EngineCore.step = EngineCore.step_with_batch_queue = fail
+
+def fail(engine):
+    reason = "uncorrectable ECC error encountered"
+    raise RuntimeError("CUDA error: " + reason)
+"""
+"""A plugin of vLLM with which a device fails in the process of the engine."""
+
+
+def test_failed_device_of_an_engine_is_named(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "plugins" / "faulty-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nfaulty = faulty:install\n")
+    (about.parent / "faulty.py").write_text(FAULTY)
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(about.parent), before])))
+    source = write_lines(tmp_path / "in", {"a.txt": ["one", "two"]})
+    step = {"name": "ask", "model": model(models), "resources": {"gpu": 0}}
+    job = job_document("ask", source, tmp_path / "out", steps=[step])
+    with running(job, tmp_path) as (_, driver):
+        assert driver.wait(500) != 0
+    log = (tmp_path / "log").read_text()
+    assert re.search(r"DeviceFailed: step 'ask': .*CUDA error: uncorrectable ECC error", log), log
 
 
 @pytest.mark.timeout(1800)  # four starts of an engine

@@ -109,6 +109,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         ),
     ),
     COLUMNS: (
+        "steps[].model.requestUrl",
         *("read.items[]", "read.options.includePaths", "read.options.ignoreMissingPaths"),
         *("read.allowEmpty", "read.options.pathColumn"),
         *("steps[].labelFromPath.column", "steps[].labelFromPath.index"),

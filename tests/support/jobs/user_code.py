@@ -74,3 +74,17 @@ def fails_from(batch: dict[str, Any], n: int, file: str) -> dict[str, Any]:
     if max(batch["n"]) >= n and not Path(file).exists():
         raise KeyboardInterrupt
     return batch
+
+
+def costly(batch: dict[str, Any], file: str, n: int) -> dict[str, Any]:
+    """Add the right result, and append the number of each row to a file. End the job at rows from a
+    number on, until a file exists."""
+    fails_from(batch, n, str(Path(file).parent / "fixed"))
+    return {**logged(batch, file), "costly": batch["right"]}
+
+
+class Costly:
+    """The step `costly` as a class, which runs in an actor pool."""
+
+    def __call__(self, batch: dict[str, Any], file: str, n: int) -> dict[str, Any]:
+        return costly(batch, file, n)

@@ -50,6 +50,7 @@ REFUSED: dict[str, Document] = {
     "images": of_vllm(images=["body"]),
     "sampling": of_vllm(sampling={"max_tokens": 3}),
     "details": of_vllm(details="about"),
+    "schema": of_vllm(schema={"jsonSchema": {"type": "integer"}}),
     "tooLong": of_vllm(tooLong="truncate"),
     "task": of_vllm(task="classify"),
     "unknown input": of_vllm(request="other"),

@@ -18,7 +18,7 @@ from rich.progress import (
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import byte_size, counted, in_one_line, named_lines, without_controls
+from batchinference.text import byte_size, in_one_line, named_lines, without_controls
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
@@ -148,13 +148,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     lines += named_lines("warnings", report.warnings)
     if report.state == JobState.SUCCEEDED and speed:
         lines.append(("speed", speed))
-    if report.steps:
-        steps = report.steps.items()
-        times = [f"{in_one_line(name)} {one.rows_per_second:.1f} rows/s" for name, one in steps]
-        lines.append(("steps", ", ".join(times) + " in each process"))
-        lines += _reuse(report)
-        shares = [(name, one.occupancy) for name, one in steps if one.occupancy]
-        lines += [("replicas", f"{in_one_line(name)} {_percents(of)}") for name, of in shares]
+    lines += _lines_of_steps(report)
     if report.retries:
         lines.append(("retries", f"{report.retries} after a process had died"))
     if report.seconds:
@@ -167,13 +161,19 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     return lines
 
 
-def _reuse(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield the numbers of rows that were not computed, by step."""
-    for label in ("reused", "cached"):
-        rows = {name: getattr(times, label) for name, times in report.steps.items()}
-        texts = [f"{in_one_line(name)} {counted(rows[name], 'row')}" for name in rows if rows[name]]
-        if texts:
-            yield label, ", ".join(texts)
+def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
+    """Return the lines about the steps: their speed, reused results and busy replicas."""
+    steps = [(in_one_line(name), one) for name, one in (report.steps or {}).items()]
+    lines = []
+    if steps:
+        times = [f"{name} {one.rows_per_second:.1f} rows/s" for name, one in steps]
+        lines.append(("steps", ", ".join(times) + " in each process"))
+    texts = [f"{name} {one.reused or 0} in this job, {one.cached or 0} of other jobs"
+             for name, one in steps if one.reused or one.cached]  # fmt: skip
+    lines += [("reused", ", ".join(texts))] if texts else []
+    return lines + [
+        ("replicas", f"{name} {_percents(one.occupancy)}") for name, one in steps if one.occupancy
+    ]
 
 
 def _result(report: Report, *, resumes: bool) -> str:

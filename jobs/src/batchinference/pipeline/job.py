@@ -35,7 +35,7 @@ from batchinference.pipeline.execution.crash_notes import (
 )
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
-from batchinference.pipeline.gate import checked, run_of_sample
+from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
@@ -141,10 +141,11 @@ class JobRun:
         Incomplete if rows are missing after the last pass."""
         passes = Passes()
         while True:
-            executor = Executor(self.job.spec, plan, run_of_sample(self.job.spec.gate, run))
+            plan = with_thresholds(plan, run.start.thresholds)
+            executor = Executor(self.job.spec, plan, run_of_first(self.job.spec, run))
             with keep_heartbeat(run.attempt.heartbeat):
-                end = checked(self.job.spec, run, self._run_attempt(run, executor))
-                self._reports.gate = end.snapshot.gate
+                end = with_findings(self.job.spec, run, self._run_attempt(run, executor))
+                self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()

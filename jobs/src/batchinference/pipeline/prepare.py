@@ -150,14 +150,12 @@ def check_errors_path(layout: Layout) -> None:
 
 
 def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise BadOutput if a cache of results is in the output, whose files belong to one job."""
-    for index, step in enumerate(spec.steps):
-        place = step.cache and Location(step.cache.path, step.cache.storage)
-        if place and (place.path == layout.output.path or layout.output.holds(place)):
+    """Raise BadOutput if a cache is in the output, where readers would find its files."""
+    for cache in filter(None, (step.cache for step in spec.steps)):
+        if layout.output.holds(Location(cache.path, cache.storage) / "file"):
             raise BadOutput(
-                f"spec.steps[{index}].cache.path: '{place.uri}' is in write.path "
-                f"'{layout.output.uri}', so its files would be part of the output. Choose another "
-                "cache.path"
+                f"spec.steps.cache.path: '{cache.path}' is in write.path '{layout.output.uri}'. "
+                "Choose another path"
             )
 
 
@@ -202,10 +200,10 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
                 "another write.path or errors.path"
             )
     source.ignored.check(spec.errors.warnings)
-    if spec.gate is not None and not source.repeatable:
+    for field in () if source.repeatable else spec.first_rows_columns:
         raise BadInput(
-            f"spec.gate: rows of {spec.read.format} may differ each time that they are read, so "
-            "that no rows can be computed first. Remove gate, or read files"
+            f"spec.{field}: rows of {spec.read.format} may differ each time that they are read, so "
+            "that no rows can be computed first. Remove the field, or read files"
         )
     problems = list(check_columns(spec, source.columns()))
     if not problems:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.expression import names_compared_in, written
-from batchinference.spec.gate import parse_expectation
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.reserved import OWN_PREFIX
@@ -32,7 +31,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
         yield from _check_write(spec.write, columns)
-        yield from _check_gate(spec, columns)
+        yield from _check_first_rows(spec, columns)
     yield from _check_partitions(spec)
 
 
@@ -90,16 +89,15 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
         yield Problem("spec.write.partitionBy", message)
 
 
-def _check_gate(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the columns that the gate reads, and that files of the output do not have."""
-    written = spec.write.columns_needed or columns
-    if spec.gate is None or written is None:
-        return
+def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the columns that a gate or a cascade reads, and that files of the output lack."""
     directories = spec.write.column_fields.get("partitionBy", ())
-    in_files = [name for name in written if name not in directories]
-    for column in sorted(parse_expectation(spec.gate.expect).columns - set(in_files)):
-        message = _unknown_column(f"it reads column '{column}' of the output", column, in_files)
-        yield Problem("spec.gate.expect", message)
+    written = spec.write.columns_needed or columns
+    in_files = [name for name in written or () if name not in directories]
+    for field, needed in spec.first_rows_columns.items() if written is not None else ():
+        for column in sorted(needed - set(in_files)):
+            message = _unknown_column(f"it reads column '{column}' of the output", column, in_files)
+            yield Problem(f"spec.{field}", message)
 
 
 def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:

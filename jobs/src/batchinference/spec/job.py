@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, keyed
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.gate import Gate
+from batchinference.spec.expression import columns_read_by
+from batchinference.spec.gate import Gate, parse_expectation
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.parameters import Parameter
 from batchinference.spec.quantities import Quantity
@@ -150,11 +151,30 @@ class BatchInferenceSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _check_gate(self) -> BatchInferenceSpec:
-        if self.gate is not None and not self.write.STORES_VALUES:
-            message = "gate: the values in files of {format} cannot be read. Write another format"
-            raise PydanticCustomError("gate", message, {"format": self.write.format})
+    def _check_first_rows(self) -> BatchInferenceSpec:
+        for field in () if self.write.STORES_VALUES else self.first_rows_columns:
+            message = (
+                "{field}: the values in files of {format} cannot be read. Write another format"
+            )
+            context = {"field": field, "format": self.write.format}
+            raise PydanticCustomError("first_rows", message, context)
         return self
+
+    @property
+    def first_rows_columns(self) -> dict[str, set[str]]:
+        """Return the columns of the output that a gate and cascades read in the rows that the job
+        computes first, by field. Empty if there are no such rows."""
+        found = {
+            f"steps[{number}].cascade": {
+                *columns_read_by(step.cascade.score),
+                *columns_read_by(step.cascade.agree),
+            }
+            for number, step in enumerate(self.steps)
+            if step.cascade is not None
+        }
+        if self.gate is not None:
+            found["gate.expect"] = parse_expectation(self.gate.expect).columns
+        return found
 
     @model_validator(mode="after")
     def _check_retry(self) -> BatchInferenceSpec:

@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns
+from batchinference.spec.cascade import Cascade
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
@@ -137,7 +138,7 @@ class Cache(SpecModel):
     """How to access the object store."""
 
 
-_SETTINGS = ("name", "when", "batch_size", "replicas", "resources", "dedupe", "cache")
+_SETTINGS = ("name", "when", "cascade", "batch_size", "replicas", "resources", "dedupe", "cache")
 """The fields of a step that are no action."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
 _CONDITIONAL = ("model", "python", "add_columns", "decode", "label_from_path")
@@ -170,6 +171,9 @@ class Step(SpecModel):
     `filter`. The step skips all other rows, also those for which it is null: a column that the step
     adds is null there, and a column that it replaces keeps its value. They are counted as Skipped.
     For model, python, addColumns, decode and labelFromPath."""
+    cascade: Cascade | None = None
+    """Learn from the first rows when an earlier result is good enough, and skip such rows. For a
+    step without `when`."""
     model: Model | None = None
     """Run a model on each batch."""
     python: PythonStep | None = None
@@ -230,14 +234,20 @@ class Step(SpecModel):
         """Return the facts about this step."""
         action = getattr(self, self.kind)
         facts: StepFacts = _FACTS[self.kind](action) if self.kind in _FACTS else action.facts
-        if self.when is None:
+        if (condition := self.condition) is None:
             return facts
         return replace(
             facts,
-            reads={*facts.reads, *columns_read_by(self.when)},
-            expressions=[*facts.expressions, self.when],
-            summary=facts.summary and f"{facts.summary}, when {self.when}",
+            reads={*facts.reads, *columns_read_by(condition)},
+            expressions=[*facts.expressions, condition],
+            summary=facts.summary and f"{facts.summary}, when {condition}",
         )
+
+    @property
+    def condition(self) -> str | None:
+        """Return the condition of the rows for which the step runs. That of a cascade has any
+        number as its threshold."""
+        return self.cascade.condition(0.5) if self.cascade else self.when
 
     def with_places(self, places: Mapping[str, str]) -> Step:
         """Return a copy with other paths and addresses, by field as in `facts.places`."""
@@ -254,7 +264,7 @@ class Step(SpecModel):
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
             raise PydanticCustomError("step_kind", "{message}", {"message": message})
-        if self.when is not None:
+        if self.condition is not None:
             self._check_when(given[0])
         if self.kind not in TUNABLE:
             self._check_no_pool(given[0])
@@ -270,6 +280,8 @@ class Step(SpecModel):
         return self
 
     def _check_when(self, kind: str) -> None:
+        if self.when is not None and self.cascade is not None:
+            raise PydanticCustomError("step_when", "a step has 'when' or 'cascade'. Remove one", {})
         in_place = self.decode is not None and self.decode.made == self.decode.column
         if self.kind in _CONDITIONAL and not in_place:
             return
@@ -280,8 +292,8 @@ class Step(SpecModel):
             fix = "Set output, because the rows that it skips keep their bytes"
         raise PydanticCustomError(
             "step_when",
-            "'when' does not apply to this {kind} step. {fix}",
-            {"kind": kind, "fix": fix},
+            "'{field}' does not apply to this {kind} step. {fix}",
+            {"field": "cascade" if self.cascade else "when", "kind": kind, "fix": fix},
         )
 
     def _check_no_pool(self, kind: str) -> None:

@@ -165,9 +165,10 @@ MAX_BACKOFF = 160.0
 """Backoff in seconds for drivers that are slow or do not answer. It doubles with each poll, up to
 MAX_SLOW_BACKOFF for slow drivers and up to MAX_BACKOFF for drivers that do not answer."""
 SILENT_POLLS = 3
-SILENT_SECONDS = 60.0
+SILENT_SECONDS = 30.0
 """A driver is silent after this number of consecutive polls without an answer, and seconds since
-its last answer. Until then, its last answer counts: a busy head may answer late."""
+its last answer. Until then, its last answer counts: a busy head may answer late. With the backoff
+between these polls, the status reports a silent driver within a minute."""
 FORGET_SECONDS = 600.0
 """Seconds after which an answer that no reconcile reads is dropped."""
 _UNSTABLE = "its address changes before it answers"

@@ -32,7 +32,7 @@ class AsyncEngineArgs(SimpleNamespace):
 class SamplingParams(SimpleNamespace):
     """Any parameters."""
 
-    max_tokens = 16
+    max_tokens: int | None = 16
     n = 1
 
 

@@ -59,8 +59,10 @@ class Snapshot:
     """The attempt that began or ended with this snapshot."""
     empty_schemas: list[str] = field(default_factory=list)
     """The different columns of commits without rows, as Arrow schemas, until an entry has rows."""
-    gate: str = ""
-    """What was measured for the gate of the job, once it has passed."""
+    findings: str = ""
+    """What was found in the rows that the job must compute first, once its gate has passed."""
+    thresholds: dict[str, float | None] = field(default_factory=dict)
+    """The scores from which on cascades skip rows, by step."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
         """Return the snapshot with further commits. Entries that do not count are left out, and
@@ -115,7 +117,8 @@ class Snapshot:
                 for entry, number in zip(self.entries, numbers, strict=True)
             ],
         }
-        return dump_checksummed(stored | ({"gate": self.gate} if self.gate else {}))
+        found = {"findings": self.findings, "thresholds": self.thresholds}
+        return dump_checksummed(stored | (found if self.findings else {}))
 
     @classmethod
     def read(cls, place: Location, work: str) -> Snapshot:
@@ -132,7 +135,7 @@ class Snapshot:
             verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
             fields = {name: raw[name] for name in ("work", "input", "attempt", "empty_schemas")}
-            fields["gate"] = raw.get("gate", "")
+            fields |= {name: raw[name] for name in ("findings", "thresholds") if name in raw}
             read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(place) from None

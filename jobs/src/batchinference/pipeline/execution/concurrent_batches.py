@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
 from threading import Event, Lock
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.execution.block_codec import encode
+from batchinference.pipeline.execution.prefix_order import in_order_of, prefix_order
 from batchinference.pipeline.execution.task_notes import retry_notes
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
@@ -25,6 +27,8 @@ from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
 Run = Callable[[pa.Table], Iterator[pa.Table]]
 """The steps of a stage. It keeps measurements and batch sizes, so that each thread needs one."""
+_Cut = Callable[[], pa.Table]
+"""Cuts a batch out of a block."""
 _Batch = Future[list[pa.Table]]
 """The results of a batch. Raises _Failed."""
 MODEL_CALLS = 3
@@ -64,6 +68,7 @@ class ConcurrentBatches:
 
     def __init__(self, stage: Stage, make: Callable[[], Run], stopping: Event) -> None:
         self._name, self._rows = stage.name, stage.batch_size or MODEL_BATCH_SIZE
+        self._prompt = stage.model.prefix_columns if stage.model else ()
         self._make, self._stopping = make, stopping
         self._idle: list[Run] = []
         self._lock = Lock()
@@ -76,14 +81,14 @@ class ConcurrentBatches:
         block."""
         if notes := retry_notes(self._name):  # the threads are in no task of Ray
             yield encode(RowBatch(notes=notes))
-        starts = range(0, block.num_rows, self._rows)
-        batches = (block.slice(start, self._rows) for start in starts)
-        running = [self._submitted(batch) for batch in batches]
+        order = prefix_order(block, self._prompt)
+        running = [self._submitted(*batch) for batch in self._cuts(block, order)]
         try:
             for part in self._parts(running):
                 tables, error = _results(part)
                 if tables:
-                    yield concat(tables)
+                    made = concat(tables)
+                    yield made if order is None else in_order_of(block, made)
                 if error is not None:
                     raise error
         finally:
@@ -100,24 +105,34 @@ class ConcurrentBatches:
             yield [batch for batch in running if batch in done]
             running = [batch for batch in running if batch not in done]
 
-    def _submitted(self, batch: pa.Table) -> _Batch:
+    def _cuts(self, block: pa.Table, order: pa.Array | None) -> Iterator[tuple[_Cut, int]]:
+        """Yield what cuts each batch, and its number of rows. Only batches that are computed are
+        copied."""
+        for start in range(0, block.num_rows, self._rows):
+            rows = min(self._rows, block.num_rows - start)
+            if order is None:
+                yield partial(block.slice, start, rows), rows
+            else:
+                yield partial(block.take, order.slice(start, rows)), rows
+
+    def _submitted(self, cut: _Cut, rows: int) -> _Batch:
         """Return the future results of a batch, which begins when it is its turn."""
         results: _Batch = Future()
-        self._waiting.submit(self._begin, batch, results)
+        self._waiting.submit(self._begin, cut, rows, results)
         return results
 
-    def _begin(self, batch: pa.Table, results: _Batch) -> None:
+    def _begin(self, cut: _Cut, rows: int, results: _Batch) -> None:
         if results.cancelled():
             return
-        IN_FLIGHT.begin(batch.num_rows)
-        self._threads.submit(self._compute, batch, results)
+        IN_FLIGHT.begin(rows)
+        self._threads.submit(self._compute, cut, rows, results)
 
-    def _compute(self, batch: pa.Table, results: _Batch) -> None:
-        with IN_FLIGHT.batch(batch.num_rows):
+    def _compute(self, cut: _Cut, rows: int, results: _Batch) -> None:
+        with IN_FLIGHT.batch(rows):
             if not results.set_running_or_notify_cancel():
                 return
             try:
-                results.set_result(self._run(batch))
+                results.set_result(self._run(cut()))
             except BaseException as error:  # noqa: BLE001 - the call raises it
                 results.set_exception(error)
 

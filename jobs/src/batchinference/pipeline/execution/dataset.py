@@ -70,6 +70,7 @@ from batchinference.pipeline.ray_compat import (
 )
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
+from batchinference.pipeline.steps.result_cache import flush_caches
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS, with_preparations
@@ -390,8 +391,7 @@ def _actor(stage: Stage, segment: Segment) -> type:
             )
 
         def __del__(self) -> None:  # Ray Data drops its actor when the actor ends
-            if getattr(self, "_failure", True) is None:
-                segment.flush()
+            flush_caches()
 
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:

@@ -41,6 +41,7 @@ from batchinference.pipeline.execution.step_runner import STOP_SECONDS, ErrorHan
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
+from batchinference.pipeline.steps.result_cache import flush_caches
 
 if TYPE_CHECKING:
     from batchinference.plan import Plan, Stage
@@ -130,14 +131,11 @@ class Segment:
             yield from self._isolated(batch, isolation, stopping, self._of_blocks)
 
     def take_notes(self) -> Iterator[tuple[str, str]]:
-        """Yield notes of the measurements of the steps in this process since the last notes."""
+        """Yield notes of the measurements of the steps in this process since the last notes. The
+        process may end after that."""
+        flush_caches()
         for stage in self.load():
             yield from stage.take_notes()
-
-    def flush(self) -> None:
-        """Let the steps store what they have kept back, because the process may end."""
-        for stage in self.load():
-            stage.flush()
 
     def current_isolation(self) -> Isolation:
         """Return the isolation of this pass, and of the processes that this one replaces. It is

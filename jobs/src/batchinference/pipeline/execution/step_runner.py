@@ -160,11 +160,6 @@ class StageRunner:
         """Note also how busy this process of a pool is, with the times of the first step."""
         self._steps[0].note_also(OCCUPANCY.take_seconds)
 
-    def flush(self) -> None:
-        """Let the steps store what they have kept back, because the process may end."""
-        for step in self._steps:
-            step.flush()
-
     def take_notes(self) -> tuple[tuple[str, str], ...]:
         """Return notes of all measurements since the last notes."""
         return tuple(note for step in self._steps for note in step.take_notes())
@@ -295,13 +290,8 @@ class StepRunner:
         self._time.add_load(seconds)
 
     def take_notes(self) -> list[tuple[str, str]]:
-        """Return notes of the measurements since the last notes. The process may end after that."""
-        self.flush()
+        """Return notes of the measurements since the last notes."""
         return self._time.take_rest()
-
-    def flush(self) -> None:
-        """Let the step store what it has kept back."""
-        self._transform.flush()
 
     def _must_end(self, rows: int) -> bool:
         """Return whether the job stops, and more rows would take too long."""

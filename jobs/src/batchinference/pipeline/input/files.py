@@ -173,9 +173,6 @@ class FileInput:
     _first: MissingRows | None = None
     """The rows that `first_rows` has found."""
 
-    _first: MissingRows | None = None
-    """The rows that `first_rows` has found."""
-
     def __len__(self) -> int:
         return len(self.frozen)
 

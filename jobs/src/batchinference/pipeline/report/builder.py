@@ -58,15 +58,15 @@ class RunNotes:
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output, and
     `cost` covers the whole run. `warnings` are those about the files of the input and the committed
-    rows, and `gate` is what the gate has measured. `may_be_empty` is whether the input may have no
-    rows."""
+    rows, and `findings` what was found in the first ones. `may_be_empty` is whether the input may
+    have no rows."""
 
     name: str
     layout: Layout
     may_be_empty: bool = False
     cost: RunCost | None = field(default=None, init=False)
     output_bytes: int | None = field(default=None, init=False)
-    gate: str = field(default="", init=False)
+    findings: str = field(default="", init=False)
     warnings: list[WarningCount] = field(default_factory=list, init=False)
     _faulty_nodes: set[str] = field(default_factory=set, init=False)
     """The Kubernetes nodes on which a device failed in this run."""
@@ -90,7 +90,7 @@ class ReportBuilder:
         self.enter(JobState.PREPARING)
         self.layout = layout
         self.output_bytes = self._counts = self._progress = None
-        self.gate = ""
+        self.findings = ""
         self.warnings, self._fields = [], {}
         self._history = History(self._history.start)
 
@@ -160,8 +160,8 @@ class ReportBuilder:
     def build(self, failure: JobFailure | None = None) -> Report:
         """Return the report of the run as it is now. `failure` is the reason for a failed run."""
         counts, fields = self._counts, dict(self._fields)
-        if self.gate:
-            fields["notes"] = [self.gate, *fields.get("notes", [])]
+        if self.findings:
+            fields["notes"] = [self.findings, *fields.get("notes", [])]
         if self._state is not JobState.RUNNING:
             fields["stage"] = None
         return Report(
@@ -266,10 +266,8 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
 
 
 def _cache_text(step: str, errors: int) -> str:
-    return (
-        f"step '{step}': {counted(errors, 'time')}, a file of the cache was damaged, or the cache "
-        "could not be read or written. Its rows were computed, or are not stored"
-    )
+    problem = "files of the cache are damaged, or it cannot be read or written"
+    return f"step '{step}': {problem} ({counted(errors, 'time')})"
 
 
 def _times(notes: list[dict[str, float]], counts: Counter[str]) -> StepTimes:

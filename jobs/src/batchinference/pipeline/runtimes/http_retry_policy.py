@@ -13,15 +13,14 @@ from batchinference.pipeline.storage.retry import TryAgain
 
 DOWN_AFTER = 10
 """Number of consecutive failed rows after which the endpoint is considered down."""
+CHANCE = 1e-6
+"""A row fails if the endpoint would reject it so often by chance as rarely as this."""
 Answer = TypeVar("Answer")
 _NO_LIMIT: Any = nullcontext()
 
 
 class RequestFailed(Exception):
     """The request of this row failed, but the endpoint answers other rows."""
-
-    transient = False
-    """Whether the same request may succeed later."""
 
 
 class EndpointDown(ConnectionError):
@@ -87,15 +86,18 @@ class Retries:
         """The time at which the endpoint last answered a row, even if it rejected the row."""
         self._failed_rows = 0
         """The number of rows that failed since then."""
+        self._answers = self._rejections = 0
+        """The number of rows that were answered, and of rate-limited requests."""
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return the result of the request, which is made when it is its turn. Retries while it
-        raises TryAgain and attempts are left. A rate-limited request does not count as an attempt
-        while other rows get responses.
+        raises TryAgain and attempts are left. Rate-limited requests are attempts only until other
+        rows get responses, unless this row is the only one.
 
         Raises RequestFailed if the row gets no response, and EndpointDown if the endpoint is
         down."""
-        attempts, sent = 0, float("inf")
+        attempts, sent, rejections, in_vain = 0, float("inf"), 0, 0
+        before = self._answers, self._rejections
         while True:
             began = _now()
             try:
@@ -106,10 +108,17 @@ class Retries:
             except TryAgain as error:
                 if isinstance(error, RateLimited):
                     self._pace.pause(error.wait)
-                attempts += not (isinstance(error, RateLimited) and self._answered >= began)
-                if attempts > self._retries or not retry.HTTP.transient(error):
+                    self._rejections += 1
+                    rejections += 1
+                    in_vain = 0 if self._answered >= began else in_vain + 1
+                else:
+                    attempts += 1
+                if self._rejects_only_this_row(rejections, *before):
+                    raise RequestFailed(f"{error} (and answered other rows)") from None
+                tries = attempts + in_vain
+                if tries > self._retries or not retry.HTTP.transient(error):
                     raise self._final_error(error, sent) from None
-                wait = max(error.wait, retry.HTTP.backoff(max(1, attempts)))
+                wait = max(error.wait, retry.HTTP.backoff(max(1, tries)))
             await asyncio.sleep(wait)
 
     async def _noted(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -120,7 +129,19 @@ class Retries:
             self._answered, self._failed_rows = _now(), 0
             raise
         self._answered, self._failed_rows = _now(), 0
+        self._answers += 1
         return answer
+
+    def _rejects_only_this_row(self, rejections: int, answers: int, all_rejections: int) -> bool:
+        """Return whether the rate limit rejects a row much more often than the other rows since its
+        first request, such as because it is larger than the limit. The other numbers are those from
+        before this request."""
+        if rejections <= self._retries:
+            return False
+        answered = self._answers - answers
+        others = self._rejections - all_rejections - rejections
+        by_chance: float = ((others + 1) / (others + answered + 1)) ** rejections
+        return by_chance < CHANCE
 
     def _final_error(self, error: TryAgain, sent: float) -> Exception:
         """Return the exception for a row whose retries are exhausted. `sent` is the time at which
@@ -130,18 +151,14 @@ class Retries:
         error records for valid rows, and a later attempt may find the endpoint healthy.
         - NoResponse: RequestFailed if the endpoint answered other rows since `sent`.
         - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
-        - RateLimited: always EndpointDown.
+        - RateLimited: always EndpointDown. A row that is the only one was not retried so often.
         """
         self._failed_rows += 1
         if isinstance(error, BadAnswer):
             only_this_row = self._failed_rows < DOWN_AFTER
         else:
             only_this_row = not isinstance(error, RateLimited) and self._answered >= sent
-        if not only_this_row:
-            return EndpointDown(str(error))
-        failed = RequestFailed(str(error))
-        failed.transient = True
-        return failed
+        return RequestFailed(str(error)) if only_this_row else EndpointDown(str(error))
 
 
 def _now() -> float:

@@ -21,7 +21,14 @@ Keys = tuple[str | int, ...]
 """Where a text of a row is: the name of its input, and for messages the keys below it."""
 _TRIES = 8
 """How often texts are cut. The tokens of a shorter text are not always those of its beginning."""
+_ANSWER_SHARE = 4
 _FIXED = "Shorten the model's prompt, system and messages, or give fewer messages in a row"
+
+
+def room_for_answer(context: int) -> int:
+    """Return how many of the tokens of a context prompts leave for the new text, if they are cut
+    and the job does not say how long its texts are."""
+    return context // _ANSWER_SHARE
 
 
 @dataclass(frozen=True)

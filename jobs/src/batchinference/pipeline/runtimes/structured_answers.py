@@ -60,7 +60,7 @@ class AnswerCheck:
         exact = json.loads(self.document, parse_float=Decimal)  # as the numbers of answers
         self._validator = Draft202012Validator(exact)
         self._names = frozenset(names_in(exact))
-        self._limit = f"sampling.{_limit_of(model)}"
+        self._cut = f"cut before its end. {_more_room(model)}"
 
     def __call__(self, text: str, finish_reason: str | None) -> Any:
         """Return the value in an answer. Raises InvalidAnswer."""
@@ -68,9 +68,7 @@ class AnswerCheck:
         try:
             value = load_exact(document, parse_constant=_refuse)
         except ValueError as error:
-            problem = "not JSON"
-            if finish_reason == "length":
-                problem = f"cut before its end. Increase {self._limit}, or ask for shorter answers"
+            problem = self._cut if finish_reason == "length" else "not JSON"
             raise InvalidAnswer(text, f"{self._output}: {problem}", str(error)) from None
         if problem := self._violation(value):
             raise InvalidAnswer(text, self._output + problem)
@@ -106,11 +104,15 @@ class AnswerCheck:
         return "[]" if isinstance(key, int) else f".{key}" if key in self._names else ".*"
 
 
-def _limit_of(model: StructuredModel) -> str:
-    if isinstance(model, TransformersModel):
-        return "max_new_tokens"
-    names = ("max_completion_tokens", "max_tokens")
-    return next((name for name in names if name in model.sampling), "max_tokens")
+def _more_room(model: StructuredModel) -> str:
+    """Return how an answer gets room for all of its tokens."""
+    names = ("max_completion_tokens", "max_tokens", "max_new_tokens")
+    if given := next((name for name in names if name in model.sampling), None):
+        return f"Increase sampling.{given}, or ask for shorter answers"
+    if isinstance(model, VllmModel):  # the context is full
+        return "Shorten the prompt, or ask for shorter answers"
+    name = "max_new_tokens" if isinstance(model, TransformersModel) else "max_tokens"
+    return f"Set sampling.{name}, or ask for shorter answers"
 
 
 def _refuse(constant: str) -> None:

@@ -107,9 +107,6 @@ class Transform:
         """Return notes for the report about the batches since the last notes, as JSON."""
         return ()
 
-    def flush(self) -> None:
-        """Store what the step has kept back, because the process may end soon."""
-
     def chosen(self, batch: pa.Table) -> np.ndarray | None:
         """Return a mask (bool) of the rows that the step computes; None for all of them."""
         return None
@@ -162,10 +159,10 @@ def check_step(step: Step) -> None:
 def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
     transform = class_of(step).load(step.name, getattr(step, step.kind), device)
-    if step.dedupe or step.cache:
-        from batchinference.pipeline.steps.reuse import with_reuse
+    if step.model is not None and (step.dedupe or step.cache):
+        from batchinference.pipeline.steps.reuse import Reuse
 
-        transform = with_reuse(step, transform, device)
+        transform = Reuse(step, step.model, transform, device)
     return with_condition(step, transform)
 
 

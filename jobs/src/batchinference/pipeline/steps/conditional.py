@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,6 +58,14 @@ class Conditional(Transform):
             warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
         self._learn(part, result.table)
         return self._joined(batch, rows, result) if skips else result
+
+    def take_notes(self) -> Sequence[str]:
+        """Return the notes of the step."""
+        return getattr(self._transform, "take_notes", tuple[str, ...])()
+
+    def flush(self) -> None:
+        """Store what the step has kept back."""
+        getattr(self._transform, "flush", bool)()
 
     def _part(self, batch: pa.Table) -> pa.Table:
         """Return the columns that the step needs, for the rows for which it runs."""

@@ -1,9 +1,9 @@
 """Stores of results of a model step: those of recent rows in the memory of a process, and those of
 other jobs in files.
 
-A cache has a directory for each digest of a step. Its files are never changed: each has the keys of
-some rows, and then their results as an Arrow IPC stream. The name has the hash of the digest and of
-the content, so a file that is damaged, incomplete or in another directory is not used. Jobs that
+A cache has a directory for each digest of a model. Its files are never changed: each has the keys
+of some rows, and then their results as an Arrow IPC stream. Its name has the hash of the digest and
+of the content, so a file that is damaged, incomplete or in another directory is not used. Jobs that
 write the same results at the same time write two files, and both are right.
 """
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
@@ -28,14 +28,12 @@ from batchinference.pipeline.steps.row_hashes import HASH_BYTES
 from batchinference.pipeline.storage.arrow_files import read_stream
 from batchinference.pipeline.storage.location import Location, base_name
 
-MEMORY_BYTES = 128 << 20
-"""Approximate maximum memory of the results that a process keeps for a step."""
-ROW_BYTES, GROUP_BYTES = 300, 4096
-"""Additional memory of a result, and of a group of results."""
-FILE_BYTES, LONGEST_WAIT, SHARE = 4 << 20, 60.0, 0.1
-"""A file is written as soon as its results have this size, or are this old in seconds, or as old as
-this share of the time since the first result: so few results are lost with a process."""
-READ_THREADS = 16
+MEMORY_BYTES, ROW_BYTES = 128 << 20, 300
+"""Approximate maximum memory of the results that a process keeps for a step, and the memory of a
+row in addition to its results."""
+FILE_BYTES, FILE_SECONDS = 4 << 20, 30.0
+"""Results are written when they have this size or this age."""
+READ_THREADS, BEGINNING = 16, 8
 _FILE = re.compile(r"([0-9a-f]{64})-([1-9][0-9]{0,8})\.results")
 """The name of a file: its hash, and the number of its rows."""
 
@@ -43,18 +41,17 @@ _FILE = re.compile(r"([0-9a-f]{64})-([1-9][0-9]{0,8})\.results")
 @dataclass(frozen=True)
 class KnownResults:
     """Results that were computed or read together: the columns that the step adds, and the warnings
-    of each row."""
+    of each row. `stored` is whether they were read from a cache."""
 
     keys: Sequence[bytes]
     table: pa.Table
     warnings: Mapping[int, Sequence[RowWarning]]
     stored: bool = False
-    """Whether they were read from a cache."""
 
     @property
     def nbytes(self) -> int:
         """The approximate memory in bytes."""
-        return int(self.table.nbytes) + ROW_BYTES * len(self.keys) + GROUP_BYTES
+        return int(self.table.nbytes) + ROW_BYTES * len(self.keys)
 
     def places(self) -> dict[bytes, Place]:
         """Return the place of the result of each key."""
@@ -69,25 +66,16 @@ class RecentResults:
     """The results of recent rows by key, up to about `most` bytes. Threads share them."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._bytes = most, 0
-        self._groups: OrderedDict[int, KnownResults] = OrderedDict()
+        self._most, self._bytes, self._lock = most, 0, Lock()
         self._places: dict[bytes, Place] = {}
-        self._lock = Lock()
 
     def add(self, results: KnownResults) -> None:
-        """Keep results, and forget the oldest ones if there are too many."""
-        if not results.keys:
-            return
+        """Keep results. If there would be too many, forget all earlier ones."""
         with self._lock:
-            self._groups[id(results)] = results
-            self._places |= results.places()
             self._bytes += results.nbytes
-            while self._bytes > self._most:
-                _, oldest = self._groups.popitem(last=False)
-                self._bytes -= oldest.nbytes
-                for key in oldest.keys:
-                    if self._places.get(key, (None,))[0] is oldest:
-                        del self._places[key]
+            if self._bytes > self._most:
+                self._places, self._bytes = {}, results.nbytes
+            self._places |= results.places()
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, Place]:
         """Return the places of the results of these keys, as far as they are known."""
@@ -96,107 +84,96 @@ class RecentResults:
 
 
 class ResultCache:
-    """The results of a step in the files of a directory. Threads share it.
+    """The results of a model in the files of a directory. Threads share it.
 
-    A job sees the files that were there when its process computed its first rows. Storage that
-    cannot be read or written is not tried again, and never ends the job: `errors` counts that."""
+    A process sees the files that were there when it computed its first rows. A storage that cannot
+    be read or written is not used again, and never ends the job: `errors` counts that."""
 
     def __init__(self, place: Location, digest: str, names: Sequence[str]) -> None:
         self._place, self._digest, self._names = place / digest, digest, list(names)
-        self._lock = Lock()
+        self._lock, self._is_broken, self.errors = Lock(), False, 0
+        self._waiting: list[KnownResults] = []
+        self._since = 0.0
+        self._files: list[str] = []
         self._index: tuple[np.ndarray, np.ndarray] | None = None
         """The beginnings of all keys in order, and the number of the file of each."""
-        self._files: list[str] = []
-        self._waiting: list[KnownResults] = []
-        self._began = self._since = 0.0
-        self._is_broken = False
-        self.errors = 0
-        """Files that are damaged, and operations of storage that have failed."""
+        _OPEN.add(self)
 
     def find(self, keys: Iterable[bytes]) -> list[KnownResults]:
         """Return the stored results that have these keys, together with others."""
-        wanted = np.array([_beginning(key) for key in keys], dtype=np.uint64)
+        wanted = np.array([key[:BEGINNING] for key in keys], f"S{BEGINNING}")
         with self._lock:
-            beginnings, files = self._index = self._index or self._read_index()
-        if self._is_broken or not len(beginnings) or not len(wanted):
+            if self._index is None and not self._is_broken:
+                self._index = self._read_index()
+        if self._is_broken or self._index is None or not len(wanted):
             return []
-        places = np.minimum(np.searchsorted(beginnings, wanted), len(beginnings) - 1)
+        beginnings, files = self._index
+        places = np.searchsorted(beginnings, wanted)
         numbers = np.unique(files[places[beginnings[places] == wanted]]).tolist()
         with ThreadPoolExecutor(READ_THREADS) as pool:
-            found = pool.map(self._read_file, [self._files[number] for number in numbers])
-            return [results for results in found if results is not None]
+            return [*filter(None, pool.map(self._read, [self._files[at] for at in numbers]))]
 
     def add(self, results: KnownResults) -> None:
         """Store results, maybe later together with others."""
         with self._lock:
-            now = time.monotonic()
-            if not self._waiting:
-                self._since, self._began = now, self._began or now
+            self._since = self._since if self._waiting else time.monotonic()
             self._waiting.append(results)
-            wait = min(LONGEST_WAIT, SHARE * (now - self._began))
-            is_due = sum(each.nbytes for each in self._waiting) >= FILE_BYTES
-        if is_due or now - self._since > wait:
+            size = sum(each.nbytes for each in self._waiting)
+        if size >= FILE_BYTES or time.monotonic() - self._since >= FILE_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write the results that wait."""
+        """Write the results that wait. Those of different types are in different files."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        for schema in {each.table.schema: None for each in waiting}:  # so that no type is widened
-            same = [each for each in waiting if each.table.schema == schema]
-            self._write(same)
+        for schema in {each.table.schema: None for each in waiting}:
+            content = _content_of([each for each in waiting if each.table.schema == schema])
+            try:
+                if not self._is_broken:
+                    (self._place / self._name_of(*content)).write(b"".join(content))
+            except OSError:
+                self._fail()
 
-    def _write(self, groups: Sequence[KnownResults]) -> None:
-        if self._is_broken:
-            return
-        content = _content_of(groups)
-        rows = sum(len(each.keys) for each in groups)
-        try:
-            (self._place / f"{self._hash_of(content)}-{rows}.results").write(content)
-        except OSError:
-            self._fail()
+    def _name_of(self, keys: bytes, results: bytes) -> str:
+        found = hashlib.sha256(self._digest.encode() + keys + results).hexdigest()
+        return f"{found}-{len(keys) // HASH_BYTES}.results"
 
     def _fail(self) -> None:
         self._is_broken = True
         self.errors += 1
 
-    def _hash_of(self, content: bytes) -> str:
-        return hashlib.sha256(self._digest.encode() + content).hexdigest()
-
     def _read_index(self) -> tuple[np.ndarray, np.ndarray]:
-        found: list[np.ndarray] = []
+        found = [np.full(1, b"\xff" * BEGINNING)]  # after all others
         try:
-            names = (
-                [] if self._is_broken else [base_name(info.path) for info in self._place.files()]
-            )
-            self._files = [name for name in names if _FILE.fullmatch(name)]
+            names = (base_name(info.path) for info in self._place.files())
+            self._files = ["", *filter(_FILE.fullmatch, names)]
             with ThreadPoolExecutor(READ_THREADS) as pool:
-                found = list(pool.map(self._read_beginnings, self._files))
+                found += pool.map(self._read_beginnings, self._files[1:])
         except OSError:
             self._fail()
-        beginnings = np.concatenate([np.empty(0, np.uint64), *found])
-        order = np.argsort(beginnings, kind="stable")
-        files = np.repeat(np.arange(len(found), dtype=np.int32), [len(each) for each in found])
-        return beginnings[order], files[order]
+        beginnings = np.concatenate(found)
+        order = np.argsort(beginnings)
+        return beginnings[order], np.repeat(np.arange(len(found)), [*map(len, found)])[order]
 
     def _read_beginnings(self, name: str) -> np.ndarray:
-        """Return the beginnings of the keys of a file, which may be damaged."""
+        """Return the beginnings of the keys of a file, which may be damaged or deleted."""
         try:
             keys = (self._place / name).read(_rows_in(name) * HASH_BYTES)
-        except FileNotFoundError:  # a rule of the store has deleted it
-            return np.empty(0, np.uint64)
-        whole = len(keys) // HASH_BYTES * HASH_BYTES
-        return np.frombuffer(keys[:whole], "<u8")[:: HASH_BYTES // 8].astype(np.uint64)
+        except FileNotFoundError:
+            keys = b""
+        whole = keys[: len(keys) // HASH_BYTES * HASH_BYTES]
+        return np.frombuffer(whole, f"S{BEGINNING}")[:: HASH_BYTES // BEGINNING]
 
-    def _read_file(self, name: str) -> KnownResults | None:
+    def _read(self, name: str) -> KnownResults | None:
         """Return the results in a file; None if it is damaged, or does not exist any more."""
         try:
-            content = (self._place / name).read_if_exists()
+            content, at = (self._place / name).read_if_exists(), _rows_in(name) * HASH_BYTES
             if content is None:
                 return None
-            if self._hash_of(content) != name.partition("-")[0]:
+            keys, results = content[:at], content[at:]
+            if self._name_of(keys, results) != name:
                 raise ValueError("it is damaged")
-            return _results_in(content, _rows_in(name), self._names)
+            return _results_of(keys, results, self._names)
         except OSError:
             self._fail()
         except ValueError:
@@ -204,39 +181,39 @@ class ResultCache:
         return None
 
 
-def _beginning(key: bytes) -> int:
-    return int.from_bytes(key[:8], "little")
+_OPEN: WeakSet[ResultCache] = WeakSet()
+
+
+def flush_caches() -> None:
+    """Write the results that wait in this process, which may end soon."""
+    for cache in list(_OPEN):
+        cache.flush()
 
 
 def _rows_in(name: str) -> int:
     return int(name.partition("-")[2].partition(".")[0])
 
 
-def _content_of(groups: Sequence[KnownResults]) -> bytes:
-    """Return results as the content of a file. The columns have numbers instead of names."""
-    keys = b"".join(key for each in groups for key in each.keys)
+def _content_of(groups: Sequence[KnownResults]) -> tuple[bytes, bytes]:
+    """Return the keys and the results of groups with the same columns."""
     table = concat([with_warnings(each.table, each.warnings) for each in groups])
-    names = [str(number) for number in range(groups[0].table.num_columns)]
-    table = table.rename_columns([*names, *table.column_names[len(names) :]])
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
         stream.write_table(table)
-    return keys + bytes(sink.getvalue())
+    return b"".join(key for each in groups for key in each.keys), bytes(sink.getvalue())
 
 
-def _results_in(content: bytes, rows: int, names: Sequence[str]) -> KnownResults:
-    """Return the results in the content of a file. Raises ValueError if it holds others."""
-    keys = [content[at : at + HASH_BYTES] for at in range(0, rows * HASH_BYTES, HASH_BYTES)]
-    stream = content[rows * HASH_BYTES :]
-    table = read_stream(stream)
+def _results_of(keys: bytes, results: bytes, names: Sequence[str]) -> KnownResults:
+    """Return the content of a file. The columns of the other job may have had other names."""
+    table = read_stream(results)
     if register_tensors(table.schema):
-        table = read_stream(stream)
-    table.validate(full=True)
+        table = read_stream(results)
     table, warnings = split_warnings(table)
-    if table.num_rows != rows or table.num_columns != len(names):
-        raise ValueError("it has other rows or columns than its name says")
     by_row: dict[int, list[RowWarning]] = {}
     for warning in warnings:
         by_row.setdefault(warning.row, []).append(warning)
-    return KnownResults(keys, table.rename_columns(names), by_row, stored=True)
+    if table.num_rows * HASH_BYTES != len(keys):
+        raise ValueError("it has other rows than keys")
+    parts = [keys[at : at + HASH_BYTES] for at in range(0, len(keys), HASH_BYTES)]
+    return KnownResults(parts, table.rename_columns(names), by_row, stored=True)

@@ -22,10 +22,10 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
     no step after user code."""
     known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
-        field = "when"
+        field = "cascade" if step.cascade else "when"
         try:
-            if step.when is not None:
-                Filter(step.name, step.when, "when").check_columns(known)
+            if (condition := step.condition) is not None:
+                Filter(step.name, condition, field).check_columns(known)
             field = to_alias(step.kind)
             before, known = known, _after(step, known)
             _check_kept(step, before, known)
@@ -48,7 +48,7 @@ def _check_kept(step: Step, before: pa.Table, after: pa.Table) -> None:
     """Raise UnsuitableTypes if a step replaces the values of a column by values of another type,
     and keeps the values of the rows that it skips."""
     both = {*step.facts.adds} & {*before.column_names} & {*after.column_names}
-    for name in sorted(both if step.when is not None else ()):
+    for name in sorted(both if step.condition is not None else ()):
         old, new = (table.schema.field(name).type for table in (before, after))
         if unify_types(old, new) is None:
             raise UnsuitableTypes(

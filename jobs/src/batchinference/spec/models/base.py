@@ -141,6 +141,12 @@ class RuntimeModel(SpecModel):
         return ()
 
     @property
+    def prefix_columns(self) -> tuple[str, ...]:
+        """Return the columns of the texts of a prompt, in its order, if the model is faster with
+        prompts that begin like those before them."""
+        return ()
+
+    @property
     def parameter_inputs(self) -> tuple[str, ...]:
         """Return the inputs that select something, such as an adapter, and may be null or empty."""
         return ()

@@ -23,6 +23,7 @@ from batchinference.spec.models.prompts import (
     check_body,
     check_prompt,
     check_template,
+    columns_of_prompt,
 )
 from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_http
@@ -214,6 +215,10 @@ class HttpModel(RequestModel):
     @property
     def needs_finite(self) -> bool:
         return self.api == "embeddings" and self.request is None
+
+    @property
+    def prefix_columns(self) -> tuple[str, ...]:
+        return columns_of_prompt(self) if self.generates else ()
 
     @property
     def default_batch_size(self) -> int:

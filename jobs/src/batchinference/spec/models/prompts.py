@@ -67,6 +67,15 @@ class PromptSpec(Protocol):
     def parameter_inputs(self) -> tuple[str, ...]: ...
 
 
+def columns_of_prompt(model: PromptSpec) -> tuple[str, ...]:
+    """Return the columns of the texts of a prompt, in the order of the prompt."""
+    texts = [model.system or "", *(message.content for message in model.messages)]
+    named = [name for text in [*texts, model.prompt or ""] for name in placeholders(text)]
+    others = {*model.images, *model.parameter_inputs}
+    names = dict.fromkeys([*named, *model.inputs])
+    return tuple(model.inputs[name] for name in names if name not in others)
+
+
 def check_prompt(
     model: PromptSpec, other_inputs: Sequence[str] = (), *, images_suffice: bool = False
 ) -> None:

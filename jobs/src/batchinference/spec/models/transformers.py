@@ -109,10 +109,11 @@ class TransformersModel(GeneratingModel, WindowedModel):
     """The inputs that are images. An image replaces its `{name}` in `prompt`, or precedes the
     prompt."""
     sampling: Arguments = {}
-    """The GenerationConfig of transformers, such as `max_new_tokens` (256 by default), `do_sample`,
-    `temperature`, `top_p` or `num_return_sequences`. With `seed`, the random numbers of a row
-    depend only on its prompt and the seed. `max_length` and `min_length` are only for models with
-    an encoder, because they count padding."""
+    """The GenerationConfig of transformers, such as `max_new_tokens`, `do_sample`, `temperature`,
+    `top_p` or `num_return_sequences`. `max_new_tokens` is by default that of the model, or else
+    4096, or its context if that is shorter, or 256 if it looks its positions up in a table. With
+    `seed`, the random numbers of a row depend only on its prompt and the seed. `max_length` and
+    `min_length` are only for models with an encoder, because they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """Maximum number of tokens, including padding, that are computed together. The rows of a batch
     are divided into groups of similar length. For tasks with texts."""

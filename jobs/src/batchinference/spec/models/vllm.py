@@ -24,6 +24,7 @@ from batchinference.spec.models.prompts import (
     Messages,
     Template,
     check_prompt,
+    columns_of_prompt,
     placeholders,
 )
 from batchinference.spec.models.requests import RequestModel
@@ -118,9 +119,10 @@ class VllmModel(RequestModel):
     chat_template_args: Arguments = {}
     """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
-    """The SamplingParams of vLLM, such as `max_tokens` (16 by default), `temperature`, `top_p`,
-    `seed`, `stop`, `n` or `structured_outputs`. A number may be a value of the row, such as
-    `max_tokens: "{limit}"` with an input `limit`; if it is null, the default of vLLM applies.
+    """The SamplingParams of vLLM, such as `max_tokens` (by default, the rest of the context of the
+    model), `temperature`, `top_p`, `seed`, `stop`, `n` or `structured_outputs`. A number may be a
+    value of the row, such as `max_tokens: "{limit}"` with an input `limit`; if it is null, the
+    default applies.
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
@@ -178,6 +180,11 @@ class VllmModel(RequestModel):
     def is_chat(self) -> bool:
         """Return whether the chat template is applied."""
         return self.task == "generate" if self.chat is None else self.chat
+
+    @property
+    def prefix_columns(self) -> tuple[str, ...]:
+        has_cache = self.generates and self.engine.get("enable_prefix_caching", True)
+        return columns_of_prompt(self) if has_cache else ()
 
     @property
     def parameter_inputs(self) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from batchinference.spec.read.files import (
     JsonOptions,
     ManifestOptions,
     NumpyOptions,
-    OpenaiBatchOptions,
     ParquetOptions,
     PictureOptions,
     ReadAudio,

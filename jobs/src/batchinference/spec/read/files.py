@@ -109,10 +109,6 @@ class ReadJson(ReadFiles):
     options: JsonOptions = JsonOptions()
 
 
-class OpenaiBatchOptions(RowOptions):
-    pass
-
-
 class ReadOpenaiBatch(ReadFiles):
     """Request files of the OpenAI and Azure batch APIs: JSON Lines with the columns `custom_id`,
     `method` and `url`, and the request `body` as JSON text. Further fields of a line are left out.
@@ -123,7 +119,7 @@ class ReadOpenaiBatch(ReadFiles):
     COLUMNS = ("custom_id", "method", "url", "body")
 
     format: Literal["openaiBatch"]
-    options: OpenaiBatchOptions = OpenaiBatchOptions()
+    options: RowOptions = RowOptions()
 
 
 class CsvOptions(TableOptions, RowOptions):

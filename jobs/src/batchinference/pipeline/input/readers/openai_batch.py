@@ -5,28 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.openai_urls import PATHS, path_of
-from batchinference.pipeline.input.json_rows import JsonRows
-from batchinference.pipeline.input.readers import BadRow, Chunk
-from batchinference.pipeline.input.readers.json import ARRAY, JsonReader
-from batchinference.pipeline.storage.json import load_json
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.readers.records import estimated_rows, line_chunks
+from batchinference.pipeline.input.signatures import packed_as
+from batchinference.pipeline.json_texts import load_unique, with_texts
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import ColumnType
 
 if TYPE_CHECKING:
-    from batchinference.spec.read import OpenaiBatchOptions
+    from batchinference.spec.read.base import RowOptions
 
-_COLUMNS = ("custom_id", "method", "url", "body")
-_TYPES: dict[str, ColumnType] = dict.fromkeys(_COLUMNS, "json")
-"""The columns as they are read: the type `string` would take numbers too."""
-_SCHEMA = pa.schema([(name, pa.string()) for name in _COLUMNS])
-_BEGINNING = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*("(?:[^"\\]|\\.)*")')
+_SCHEMA = pa.schema([(name, pa.string()) for name in ("custom_id", "method", "url", "body")])
+_AS_TEXTS: dict[str, ColumnType] = dict.fromkeys(_SCHEMA.names, "json")
+_BEGINNING = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*"([^"\\]*)"')
 """The beginning of a line that may be damaged behind its id."""
 
 
@@ -39,91 +36,71 @@ class BadLine(ValueError):
         self.values = to_json({"custom_id": _valid(custom_id)}) if known else None
 
 
-def _valid(text: str) -> str:
-    """Return the text with replacements for halves of surrogate pairs."""
-    return text.encode(errors="replace").decode()
+class OpenaiBatchReader(Reader):
+    """Each line that is no request is a failed row. Types are not inferred."""
 
+    other_format = staticmethod(packed_as)
 
-class _RequestRows(JsonRows):
-    """Parses the lines, and adds their ids to the errors of lines that cannot be parsed."""
-
-    def explain(self, line: bytes, error: Exception) -> Exception:
-        return BadLine(str(super().explain(line, error)), _custom_id_of(line))
-
-
-class OpenaiBatchReader(JsonReader):
-    """Each line that is no request is a failed row."""
-
-    def __init__(self, options: OpenaiBatchOptions) -> None:
-        self._lines, self._most = True, options.row_bytes
-        self._rows = _RequestRows(_TYPES, {})
-
-    def prepare(self, samples: list[Location]) -> None:
-        """Do nothing: the types of the columns are known."""
+    def __init__(self, options: RowOptions) -> None:
+        self._most = options.row_bytes
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        try:
-            for chunk in super().read(file):
-                if isinstance(chunk, BadRow):
-                    yield replace(chunk, error=_own(chunk.error))
-                else:
-                    yield from _requests(chunk.select(_COLUMNS).to_pylist())
-        except ValueError as error:
-            raise _own(error) from None
+        for chunk in line_chunks(file, self._most):
+            yield from [chunk] if isinstance(chunk, BadRow) else _rows_of(chunk)
+
+    def rows_in(self, file: Location, size: int) -> int | None:
+        return estimated_rows(file, size)
 
     def columns(self) -> list[str]:
-        return list(_COLUMNS)
+        return list(_SCHEMA.names)
 
     def types(self) -> dict[str, pa.DataType]:
         return dict(zip(_SCHEMA.names, _SCHEMA.types, strict=True))
 
 
-def _own(error: Exception) -> Exception:
-    """Return the error of a line or a file without the fix for other JSON files."""
-    message = str(error)
-    if ARRAY not in message:
-        return error
-    return ValueError(message.replace(ARRAY, "write each request in a line of its own"))
-
-
-def _requests(lines: list[dict[str, Any]]) -> Iterator[Chunk]:
-    """Yield the requests among lines, and an error for each other line, in order."""
-    requests: list[dict[str, Any]] = []
-    for line in lines:
-        parsed = {name: json.loads(line[name] or "null") for name in _COLUMNS[:3]}
-        if problem := _problem(**parsed, body=line["body"] or ""):
+def _rows_of(chunk: bytes) -> Iterator[Chunk]:
+    """Yield the requests of some lines, and an error for each other line, in order."""
+    requests: list[dict[str, str]] = []
+    for line in filter(bytes.strip, chunk.split(b"\n")):
+        try:
+            requests.append(_request(line))
+        except BadLine as error:
             if requests:
                 yield pa.Table.from_pylist(requests, _SCHEMA)
             requests = []
-            yield BadRow(BadLine(problem, parsed["custom_id"]))
-        else:
-            requests.append({**parsed, "body": line["body"]})
+            yield BadRow(error)
     if requests:
         yield pa.Table.from_pylist(requests, _SCHEMA)
 
 
+def _request(line: bytes) -> dict[str, str]:
+    """Return the columns of a line. Raises BadLine if it is no request."""
+    try:
+        texts = load_unique(with_texts(line.decode(), _AS_TEXTS))
+    except ValueError as error:
+        beginning = _BEGINNING.match(line)
+        custom_id = beginning[1].decode(errors="replace") if beginning else None
+        raise BadLine(f"the line is no JSON ({error})", custom_id) from None
+    if not isinstance(texts, dict):
+        raise BadLine("the line is no JSON object", None)
+    row = {name: json.loads(texts.get(name) or "null") for name in _SCHEMA.names[:3]}
+    if problem := _problem(**row, body=texts.get("body") or ""):
+        raise BadLine(problem, row["custom_id"])
+    return {**row, "body": texts["body"]}
+
+
 def _problem(custom_id: Any, method: Any, url: Any, body: str) -> str:
     """Return why a line is no request; empty if it is one."""
-    if not isinstance(custom_id, str):
-        return f"custom_id: expected a text, got {to_json(custom_id)}"
-    if custom_id != _valid(custom_id):
-        return "custom_id: expected a text, got half of a surrogate pair"
+    if not isinstance(custom_id, str) or custom_id != _valid(custom_id):
+        return f"custom_id: expected a text, got {json.dumps(custom_id)}"
     if method != "POST":
-        return f"method: expected POST, got {to_json(method)}"
+        return f"method: expected POST, got {json.dumps(method)}"
     if path_of(url) is None:
         known = ", ".join(f"/v1{path}" for path in PATHS)
-        return f"url: expected one of {known}, got {to_json(url)}"
+        return f"url: expected one of {known}, got {json.dumps(url)}"
     return "" if body.startswith("{") else "body: expected a JSON object"
 
 
-def _custom_id_of(line: bytes) -> Any:
-    """Return the id of a line; None if it has none, or is damaged before its end."""
-    try:
-        row = load_json(line)
-        return row.get("custom_id") if isinstance(row, dict) else None
-    except ValueError:
-        beginning = _BEGINNING.match(line)
-    try:
-        return json.loads(beginning[1]) if beginning else None
-    except ValueError:
-        return None
+def _valid(text: str) -> str:
+    """Return the text with replacements for halves of surrogate pairs."""
+    return text.encode(errors="replace").decode()

@@ -25,7 +25,9 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.prompt_limits import room_for_answer
 from batchinference.pipeline.runtimes.prompts import rows_of
+from batchinference.pipeline.runtimes.text_limits import position_tables, positions_of
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.prompts import (
     ImagePrompts,
@@ -55,8 +57,10 @@ class GenerationRuntime:
         self._prompts = prompts(source, model, self._model)
         padding = self._prompts.tokenizer.pad_token_id
         self._sampling = sampling_of(model.sampling, self._model, padding)
-        new_tokens = self._sampling.config.max_new_tokens or 0 if self._continues else 0
-        self._prompts.reserve(new_tokens)
+        new_tokens = self._sampling.config.max_new_tokens or 0
+        if self._sampling.is_default:
+            new_tokens = min(new_tokens, room_for_answer(positions_of(self._model) or new_tokens))
+        self._prompts.reserve(new_tokens if self._continues else 0)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
         rows = list(rows_of(inputs))
@@ -131,7 +135,7 @@ def _kind(source: Source, task: str) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-MAX_NEW_TOKENS = 256
+MAX_NEW_TOKENS, MAX_IN_TABLE = 4096, 256
 _LENGTHS = ("max_new_tokens", "max_length")
 _WITH_PADDING = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 """Parameters that count the prompt with its padding, and those that count only new tokens."""
@@ -152,6 +156,8 @@ class Sampling:
     config: Any
     copies: int
     seed: int | None
+    is_default: bool = False
+    """Whether neither the user nor the model limits the length of the texts."""
 
     @property
     def passes(self) -> int:
@@ -210,14 +216,23 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
         name = next(iter(unknown))
         hint = did_you_mean(name, vars(config), cutoff=0.5)
         raise ModelLoad(f"sampling: transformers has no parameter '{name}'{hint}")
-    if all(getattr(config, name) is None for name in _LENGTHS):
-        config.max_new_tokens = MAX_NEW_TOKENS
+    is_default = all(getattr(config, name) is None for name in _LENGTHS)
+    if is_default:
+        config.max_new_tokens = most_new_tokens(model)
     if config.pad_token_id is None:
         config.pad_token_id = pad_token_id
     seed = requested.get("seed") if config.do_sample else None
     if seed is not None:
         _check_seed(config)
-    return Sampling(config, config.num_return_sequences or 1, seed)
+    return Sampling(config, config.num_return_sequences or 1, seed, is_default)
+
+
+def most_new_tokens(network: Any) -> int:
+    """Return the limit of texts that nothing else limits: a batch waits for its longest text. In a
+    table of positions, prompt and text need room together, for which the limit is lower."""
+    if position_tables(network):
+        return MAX_IN_TABLE
+    return min(MAX_NEW_TOKENS, positions_of(network) or MAX_NEW_TOKENS)
 
 
 def _remove_padded_limits(config: Any, requested: dict[str, Any]) -> None:

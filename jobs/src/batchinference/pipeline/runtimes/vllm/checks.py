@@ -112,4 +112,5 @@ def _parameters(model: VllmModel, of_row: Mapping[str, Any]) -> Any:
         values["structured_outputs"] = StructuredOutputsParams(**constraint)
     # the engine copies the parameters for each row, by default with all they refer to
     own = {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
-    return vllm.SamplingParams(**values, **of_row, **own)
+    # without a limit, a text ends at the context of the model, and not after 16 tokens
+    return vllm.SamplingParams(**{"max_tokens": None, **values, **of_row, **own})

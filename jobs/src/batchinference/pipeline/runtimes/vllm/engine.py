@@ -18,7 +18,7 @@ from batchinference.pipeline.runtimes.model_files import files_of, files_without
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
-from batchinference.pipeline.runtimes.vllm.server import Server, server_of
+from batchinference.pipeline.runtimes.vllm.server import server_of
 from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel
 
@@ -71,11 +71,11 @@ class Engine:
         """Held by the thread that prepares the prompts of a batch: a tokenizer is not for several
         threads, and more of them would take Python's own lock from the event loop."""
         self._adapters = Adapters(model)
-        self._model = model
-        self._server: Server | None = None
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model))
+        if model.request is not None:
+            self._server = self._run(server_of(self._llm, model))
         # as many rows wait in the engine as it computes: it takes the next one without delay
         IN_FLIGHT.wanted = 2 * self._llm.vllm_config.scheduler_config.max_num_seqs
         if model.task == "score" and len(self.labels) != 1:
@@ -142,13 +142,9 @@ class Engine:
     async def _responses(
         self, asked: list[tuple[str, bytes]], answered: Callable[[], None]
     ) -> list[tuple[int, bytes]]:
-        if self._server is None:
-            self._server = await server_of(self._llm, self._model)
-        server = self._server
-
         async def response(request: tuple[str, bytes]) -> tuple[int, bytes]:
             try:
-                return await server(*request)
+                return await self._server(*request)
             finally:
                 answered()
 

@@ -36,6 +36,9 @@ class EngineLog:
 
 
 def _size() -> int | None:
-    """Return the bytes of the standard error; None if it is not a file."""
-    about = os.fstat(2)
+    """Return the bytes of the standard error; None if it is closed or not a file."""
+    try:
+        about = os.fstat(2)
+    except OSError:
+        return None
     return about.st_size if stat.S_ISREG(about.st_mode) else None

@@ -32,7 +32,9 @@ class ImageInliner:
         of messages, and the errors of Fetcher."""
         return [self._message(message) for message in plain(messages)]
 
-    def _message(self, message: Message) -> Message:
+    def _message(self, message: Any) -> Message:
+        if not isinstance(message, dict):
+            raise TypeError("a message is an object")
         content = message.get("content")
         if isinstance(content, str | None):
             return message

@@ -13,14 +13,11 @@ from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.model_files import files_without_weights
-from batchinference.pipeline.runtimes.prompt_limits import PromptLimit, Row
+from batchinference.pipeline.runtimes.prompt_limits import PromptLimit, Row, room_for_answer
 from batchinference.pipeline.runtimes.prompts import messages_of, text_of, with_messages
 from batchinference.pipeline.runtimes.text_limits import max_tokens
 from batchinference.pipeline.runtimes.vllm.checks import apply_template
 from batchinference.spec.models import VllmModel
-
-_MAX_TOKENS = 16
-"""The number of tokens that vLLM generates by default."""
 
 
 def fitted(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
@@ -43,7 +40,7 @@ def _limit_of_row(model: VllmModel, row: Row) -> PromptLimit:
     column = model.row_parameters.get("max_tokens")
     if column is None:
         return limit
-    new = _MAX_TOKENS if row[column] is None else row[column]
+    new = room_for_answer(limit.tokens) if row[column] is None else row[column]
     return replace(limit, tokens=limit.tokens - new)
 
 
@@ -69,10 +66,10 @@ def _limit(document: str) -> PromptLimit:
             f"tooLong: '{model.source}' states no length. Set engine.max_model_len to a number"
         )
     of_row = model.task != "generate" or "max_tokens" in model.row_parameters
-    new = 0 if of_row else model.sampling.get("max_tokens", _MAX_TOKENS)
-    if length <= (new or 0):
+    new = 0 if of_row else model.sampling.get("max_tokens") or room_for_answer(length)
+    if length <= new:
         raise ModelLoad(
             f"sampling.max_tokens: {new} tokens leave no room for a prompt, because "
             f"'{model.source}' takes {length}. Use a smaller number"
         )
-    return PromptLimit(tokenizer, length - (new or 0), model.too_long == "truncateLeft")
+    return PromptLimit(tokenizer, length - new, model.too_long == "truncateLeft")

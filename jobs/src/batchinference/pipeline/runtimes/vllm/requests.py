@@ -83,7 +83,7 @@ class RequestRuntime:
             raise ValueError(f"request: '{unknown[0]}' is not supported for {path}. Remove it")
         checked = {name: body[name] for name in body.keys() & _FIELDS[path]}
         if "messages" in checked:
-            checked["messages"] = self._inlined(_messages(checked["messages"]))
+            checked["messages"] = self._inlined(checked["messages"])
         for name in checked.keys() & set(_TEXTS):
             _check_texts(name, checked[name])
         return {**checked, "model": self._model.source}
@@ -99,13 +99,6 @@ class RequestRuntime:
                 f"the engine of vLLM has died ({text}). The output of its process says why"
             )
         return RequestRefused(f"the model answered {status}: {_message(text)}")
-
-
-def _messages(value: Any) -> Any:
-    """Return the messages of a chat. Raises TypeError for anything else."""
-    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
-        raise TypeError("request: 'messages' is a list of objects")
-    return value
 
 
 def _check_texts(name: str, value: Any) -> None:

@@ -18,6 +18,7 @@ RECORD = "batchinference.dev/batch"
 CANCELLED_AT = "batchinference.dev/batch-cancelled-at"
 """Annotation with the Unix time at which the batch was cancelled."""
 ENDED = ("failed", "completed", "expired", "cancelled")
+"""The final statuses of a batch."""
 
 
 class Record(BaseModel):
@@ -41,11 +42,6 @@ def record_of(job: Object) -> Record | None:
         return None
 
 
-def is_ended(job: Object) -> bool:
-    """Return whether the state of the batch is final."""
-    return _status_of(job) in ENDED
-
-
 def started_at(job: Object) -> int:
     """Return the Unix time of the creation of the batch."""
     return _unix(job["metadata"].get("creationTimestamp")) or 0
@@ -56,7 +52,7 @@ def as_batch(job: Object) -> Object:
     record = record_of(job)
     if record is None:
         raise ValueError("not a batch")
-    status, number = _status_of(job), job["metadata"]["name"].removeprefix("batch-")
+    status, number = status_of(job), job["metadata"]["name"].removeprefix("batch-")
     counts = job.get("status", {}).get("counts", {})
     written, failed = counts.get("written", 0), counts.get("failed", 0)
     return {
@@ -76,7 +72,8 @@ def as_batch(job: Object) -> Object:
     }
 
 
-def _status_of(job: Object) -> str:
+def status_of(job: Object) -> str:
+    """Return the status of the batch of a BatchInference."""
     record, status = record_of(job), job.get("status", {})
     if record and record.errors:
         return "failed"

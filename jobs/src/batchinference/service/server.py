@@ -17,7 +17,7 @@ from batchinference.service.config import ServiceConfig
 from batchinference.service.files import Files
 from batchinference.service.keys import Keys
 from batchinference.service.kubernetes import Kubernetes
-from batchinference.service.upload_form import UploadForm
+from batchinference.service.upload_form import GRACE_SECONDS, UploadForm
 
 UPLOADS = 8
 """Uploads that a replica receives at the same time. Others wait."""
@@ -135,7 +135,8 @@ class Service:
         return response
 
     async def _create_batch(self, request: web.Request) -> web.Response:
-        headers, body = request.headers, await request.read()
+        async with asyncio.timeout(GRACE_SECONDS):
+            headers, body = request.headers, await request.read()
         repeated = headers.get("x-stainless-retry-count", "0") != "0"
         key = headers.get("Idempotency-Key", "")
         found = await self._batches.create(request[NAMESPACE], body, key, repeated=repeated)

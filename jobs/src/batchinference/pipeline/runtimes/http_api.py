@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.row_warnings import count_tokens, warn
-from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
+from batchinference.pipeline.runtimes.answers import (
+    Answer,
+    Text,
+    report_response,
+    result_of,
+    usage_of,
+)
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
 from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
@@ -36,8 +42,6 @@ class Embedding:
     is_cut: bool
 
 
-MAX_TOKENS = 2**31
-"""A row with more tokens would be an error of the endpoint."""
 _RESULTS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),
@@ -73,13 +77,11 @@ class OpenAi:
         retry may return one."""
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
-        value, usage = _at(response, self._path), response.get("usage")
-        tokens = _tokens(usage, "prompt_tokens")
+        value, (tokens, cached, made) = _at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
         reason = response["choices"][0].get("finish_reason")
-        text = Text(_text(value), _tokens(usage, "completion_tokens"), _reason(reason))
-        return Answer([text], tokens, _tokens(usage, "prompt_tokens_details", "cached_tokens"))
+        return Answer([Text(_text(value), made, _reason(reason))], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
@@ -158,8 +160,11 @@ class Requests:
             raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
         return response
 
-    def result(self, row: int, answer: Any) -> Any:
-        return answer
+    def result(self, row: int, answer: tuple[str, Any]) -> str:
+        """Return the text of the response to a row of the batch, and report what it says."""
+        text, response = answer
+        report_response(row, response)
+        return text
 
 
 ApiAdapter = OpenAi | Json | Requests
@@ -200,13 +205,6 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
             where = ".".join(path)
             raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None
     return value
-
-
-def _tokens(usage: Any, *path: str) -> int | None:
-    """Return a number of tokens that an endpoint says; None if it does not, or if it cannot be."""
-    for name in path:
-        usage = usage.get(name) if isinstance(usage, dict) else None
-    return usage if type(usage) is int and 0 <= usage <= MAX_TOKENS else None
 
 
 def _reason(value: Any) -> str | None:

@@ -138,9 +138,9 @@ class Model:
         warn(WarningName.TEXT_CUT, row=len(texts) - 1, amount=1)
         found = [self.answers[text].pop(0) for text in texts]
         if "refuse" in found:
-            raise ValueError("the prompt is too long")
+            raise ValueError("refused")
         if "stop" in found:
-            raise JobFailure("the endpoint is down")
+            raise JobFailure("down")
         return [
             one if isinstance(one, Exception) else (one, {"finish_reason": "stop"}) for one in found
         ]

@@ -136,6 +136,7 @@ class Model:
         texts = inputs["question"]
         self.asked.append([*zip(texts, inputs.get(REPAIR, texts), strict=True)])
         warn(WarningName.TEXT_CUT, row=len(texts) - 1, amount=1)
+        warn(WarningName.ANSWER_CUT)
         found = [self.answers[text].pop(0) for text in texts]
         if "refuse" in found:
             raise ValueError("refused")

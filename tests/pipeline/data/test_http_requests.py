@@ -428,7 +428,7 @@ REQUESTS: dict[str, Any] = {
 
 
 async def test_complete_request_is_sent_and_its_response_kept() -> None:
-    response = '{"choices": [{"n": 1.50}],\n "usage": {"total_tokens": 3}}'
+    response = '{"choices": [{"n": 1.50}],\n "usage": {"prompt_tokens": 3}}'
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=response, content_type="application/json")
@@ -438,7 +438,9 @@ async def test_complete_request_is_sent_and_its_response_kept() -> None:
     for name, models in (("served", ["served"] * 3), (None, ["own", None, None])):
         async with served(answer) as server:
             model = chat(url=server.url + "/v1", name=name, **REQUESTS)
-            assert await ask(model, body=texts, url=urls) == [response] * 3
+            with collect_warnings() as warnings:
+                assert await ask(model, body=texts, url=urls) == [response] * 3
+        assert tokens_in(warnings) == {"inputTokens": dict.fromkeys(range(3), 3)}
         sent = {request.path: request.body for request in server.requests}
         assert sorted(sent) == ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
         assert [sent[f"/v1{path}"].get("model") for path in PATHS] == [

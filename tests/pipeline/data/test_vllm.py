@@ -843,6 +843,20 @@ def test_embeddings_are_of_texts_and_tokens(
     messages.check(*answers[4:])
 
 
+def test_tokens_and_cut_texts_of_responses_are_reported(folder: str, server: FakeServer) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 3}
+    usage["prompt_tokens_details"] = {"cached_tokens": 2}  # type: ignore[assignment]
+    response = {"choices": [{}, {"finish_reason": "length"}], "usage": usage}
+    server.answer = (200, json.dumps(response).encode())
+    found = Asked(model(source=folder, **REQUESTS), body=["{}"], url=[None])
+    assert found.warnings == [(0, "AnswerCut", 0)]
+    assert found.tokens == {
+        "inputTokens": {0: 5},
+        "cachedTokens": {0: 2},
+        "outputTokens": {0: 3},
+    }
+
+
 def test_refused_request_is_a_failed_row_unless_the_engine_is_dead(
     folder: str, server: FakeServer, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:

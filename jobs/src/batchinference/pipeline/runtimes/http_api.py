@@ -26,9 +26,7 @@ from batchinference.pipeline.runtimes.prompts import (
     plain,
     text_of,
 )
-from batchinference.pipeline.storage.json import load_json
 from batchinference.spec.models import HttpModel
-from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.models.http import PATHS
 from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.warnings import WarningName
@@ -58,7 +56,10 @@ class OpenAi:
         self._model = model
         self._path = _RESULTS[model.api]
         self._size: int | None = None
-        self._constraint = _response_format(model.answer_schema)
+        self._constraint: dict[str, Any] = {}
+        if model.answer_schema is not None:
+            named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
+            self._constraint["response_format"] = {"type": "json_schema", "json_schema": named}
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
@@ -120,14 +121,6 @@ class OpenAi:
         return True
 
 
-def _response_format(schema: AnswerSchema | None) -> dict[str, Any]:
-    """Return the field of a request that lets the endpoint generate only JSON that fits."""
-    if schema is None:
-        return {}
-    named = {"name": "answer", "strict": True, "schema": schema.document}
-    return {"response_format": {"type": "json_schema", "json_schema": named}}
-
-
 class Json:
     """Any endpoint that accepts and returns JSON."""
 
@@ -167,10 +160,11 @@ class Requests:
             raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
         return response
 
-    def result(self, row: int, answer: str) -> str:
-        """Return the text of the response for a row of the batch, and report its tokens."""
-        report_response(row, load_json(answer))
-        return answer
+    def result(self, row: int, answer: tuple[str, Any]) -> str:
+        """Return the text of the response to a row of the batch, and report what it says."""
+        text, response = answer
+        report_response(row, response)
+        return text
 
 
 ApiAdapter = OpenAi | Json | Requests

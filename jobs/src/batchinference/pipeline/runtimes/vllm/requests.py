@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from batchinference.pipeline.errors import EngineDied
 from batchinference.pipeline.runtimes.answers import report_response
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.openai_requests import body_of, dumped, path_of_row
@@ -15,6 +14,7 @@ from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.vllm.engine import engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.runtime import row_error
+from batchinference.pipeline.storage.json import load_json
 from batchinference.spec.models import VllmModel
 
 _WITHOUT_EFFECT = {
@@ -90,18 +90,18 @@ class RequestRuntime:
         return {**checked, "model": self._model.source}
 
     def _result(self, row: int, status: int, content: bytes) -> str | Exception:
-        """Return the JSON of a response to a row of the batch, and report its tokens; or return why
-        there is none. Raises EngineDied."""
+        """Return the JSON of a response, or why there is none, and report what it says. Raises
+        EngineDied, or the error of a device."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
         text = content.decode(errors="replace")
         if status == HTTPStatus.OK:
             if not text.startswith("{"):
                 return RequestRefused("the answer of the model is not JSON")
-            report_response(row, json.loads(text))
+            report_response(row, load_json(text))
             return text
         if self._engine.has_died:
-            raise EngineDied(
-                f"the engine of vLLM has died ({text}). The output of its process says why"
-            )
+            return row_error(EngineDeadError(), self._engine.log)  # raises it
         return RequestRefused(f"the model answered {status}: {_message(text)}")
 
 

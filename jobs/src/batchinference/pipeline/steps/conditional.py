@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,13 +58,9 @@ class Conditional(Transform):
         self._learn(part, result.table)
         return self._joined(batch, rows, result) if skips else result
 
-    def take_notes(self) -> Sequence[str]:
+    def take_notes(self) -> list[str]:
         """Return the notes of the step."""
-        return getattr(self._transform, "take_notes", tuple[str, ...])()
-
-    def flush(self) -> None:
-        """Store what the step has kept back."""
-        getattr(self._transform, "flush", bool)()
+        return list(getattr(self._transform, "take_notes", list[str])())
 
     def _part(self, batch: pa.Table) -> pa.Table:
         """Return the columns that the step needs, for the rows for which it runs."""

@@ -235,6 +235,12 @@ def check_second_opinion(rows: list[Row]) -> None:
         assert (row["expensive"] is not None) == (row["cheap"]["score"] < 0.8)
 
 
+def check_cascade(rows: list[Row]) -> None:
+    assert len(rows) == 400
+    assert all(row["label"] == row["cheap"]["label"] for row in rows)
+    assert sum(row["expensive"] is not None for row in rows) == 100
+
+
 def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
@@ -268,6 +274,7 @@ EXPECTED = {
         "rows": count(80),
         "passages": check_passages,
         "second-opinion": check_second_opinion,
+        "cascade": check_cascade,
         "stored-photos": check_stored,
         "praise": check_praise,
         "legacy": count(3),

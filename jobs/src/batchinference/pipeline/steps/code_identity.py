@@ -161,7 +161,9 @@ def _hashes_of_files(place: Location, sampled: bool) -> Iterator[tuple[str, str]
         if not any(part.startswith(".") for part in name.split("/"))
     }
     with ThreadPoolExecutor(READ_THREADS) as pool:
-        yield from zip(shown, pool.map(partial(_hash_of_file, sampled=sampled), shown.values()), strict=True)
+        yield from zip(
+            shown, pool.map(partial(_hash_of_file, sampled=sampled), shown.values()), strict=True
+        )
 
 
 def _hash_of_file(file: Location, *, sampled: bool) -> str:

@@ -19,7 +19,7 @@ import yaml
 from support.cluster.deployment import CHART, PIPELINE_IMAGE, RELEASE
 from support.cluster.kubectl import Kubectl, eventually, run
 from support.cluster.object_store import KEYS, RESTRICTED, ObjectStore, pod, service
-from support.cluster.waits import CLUSTER_START, JOB_END, kill, pods
+from support.cluster.waits import JOB_END, kill, pods, wait_for_rows
 from support.service.running import ENDPOINT, FAILING_ROW, requests
 
 pytestmark = pytest.mark.timeout(900)
@@ -157,9 +157,7 @@ def test_each_line_is_answered_once_although_every_part_is_killed(
     kill_service(batch_service)
     name = batch.id.replace("_", "-")
     kill(operator, [each["metadata"]["name"] for each in operator.list("pods")])
-    kubectl.status_when(
-        name, "rows are done", lambda s: s.get("counts", {}).get("written", 0) > 0, CLUSTER_START
-    )
+    wait_for_rows(kubectl, name)
     kill(kubectl, pods(kubectl, name, "head"))
     kubectl.wait_complete(name, JOB_END)
     with client_of(batch_service) as client:
@@ -183,12 +181,7 @@ def test_a_cancelled_batch_keeps_its_answers(batch_service: Kubectl, kubectl: Ku
             input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
         )
         name = batch.id.replace("_", "-")
-        kubectl.status_when(
-            name,
-            "rows are done",
-            lambda s: s.get("counts", {}).get("written", 0) > 0,
-            CLUSTER_START,
-        )
+        wait_for_rows(kubectl, name)
         assert client.batches.cancel(batch.id).status == "cancelling"
         eventually(
             "the batch is cancelled",

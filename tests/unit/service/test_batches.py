@@ -64,7 +64,7 @@ async def test_status_follows_the_phase_of_the_job(
     assert found.status == shown
     assert found.request_counts is not None
     assert (found.request_counts.completed, found.request_counts.failed) == (1, 1)
-    assert bool(found.output_file_id) == (shown in ("completed", "expired"))
+    assert bool(found.output_file_id) == (shown in ("completed", "failed", "expired"))
     assert bool(found.errors) == (shown == "failed")
     ended = {
         "completed": found.completed_at,
@@ -113,6 +113,7 @@ async def test_cancelling_suspends_the_job_and_keeps_what_is_finished(service: R
         (request_line(1, body={}), "missing_required_parameter"),
         (request_line(1, body=None), "missing_required_parameter"),
         (request_line(1, body={"model": "large"}), "mismatched_model"),
+        (request_line(1, body={"model": "x" * 300}), "missing_required_parameter"),
     ],
 )
 async def test_an_invalid_line_fails_the_batch(
@@ -235,3 +236,13 @@ async def test_a_refusal_of_the_cluster_is_shown(service: Running) -> None:
     with pytest.raises(openai.PermissionDeniedError) as refused:
         await created(service)
     assert service.cluster.refusal in str(refused.value)
+
+
+async def test_a_batch_that_was_resumed_can_be_cancelled_again(service: Running) -> None:
+    batches = service.client().batches
+    batch = await created(service)
+    await batches.cancel(batch.id)
+    service.cluster.only()["spec"]["suspend"] = False
+    service.cluster.set_status({"phase": "Running"})
+    assert (await batches.retrieve(batch.id)).status == "in_progress"
+    assert (await batches.cancel(batch.id)).status == "cancelling"

@@ -133,7 +133,7 @@ class Endpoint:
     def _answer(self, content: bytes) -> Any:
         try:
             answer = self._adapter.answer(load_json(content))
-            return answer if self._model.request is None else as_text(content)
+            return answer if self._model.request is None else (as_text(content), answer)
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is not JSON") from None
         except (RequestFailed, BadAnswer) as error:

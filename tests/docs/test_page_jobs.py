@@ -37,6 +37,11 @@ def count(rows: int) -> Callable[[list[Row]], None]:
     return check
 
 
+def check_tickets(rows: list[Row]) -> None:
+    first, other, equal = (row["embedding"] for row in rows)
+    assert first == equal != other
+
+
 def check_thumbnails(rows: list[Row]) -> None:
     assert [shape(row["image"]) for row in rows] == [(32, 32)] * 3
 
@@ -230,6 +235,12 @@ def check_second_opinion(rows: list[Row]) -> None:
         assert (row["expensive"] is not None) == (row["cheap"]["score"] < 0.8)
 
 
+def check_cascade(rows: list[Row]) -> None:
+    assert len(rows) == 400
+    assert all(row["label"] == row["cheap"]["label"] for row in rows)
+    assert sum(row["expensive"] is not None for row in rows) == 100
+
+
 def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
@@ -263,9 +274,11 @@ EXPECTED = {
         "rows": count(80),
         "passages": check_passages,
         "second-opinion": check_second_opinion,
+        "cascade": check_cascade,
         "stored-photos": check_stored,
         "praise": check_praise,
         "legacy": count(3),
+        "tickets": check_tickets,
     },
     "docs/exactly-once.md": {"nightly": count(3)},
     "docs/formats.md": {

@@ -788,6 +788,14 @@ def test_requests_have_only_known_fields_and_pictures_in_them(
     assert image == {"type": "image_url", "image_url": {"url": png_uri()}}
 
 
+def test_tokens_of_requests_are_reported(folder: str, server: FakeServer) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 5}
+    server.answer = 200, json.dumps({"choices": [], "usage": usage}).encode()
+    bodies = ["no request", *([json.dumps({"messages": []})] * 2)]
+    found = Asked(model(source=folder, **REQUESTS), body=bodies, url=[None] * 3)
+    assert found.tokens == {"inputTokens": {1: 3, 2: 3}, "outputTokens": {1: 5, 2: 5}}
+
+
 def png_uri() -> str:
     buffer = io.BytesIO()
     Image.new("RGB", (2, 2)).save(buffer, "PNG")
@@ -833,6 +841,20 @@ def test_embeddings_are_of_texts_and_tokens(
     answers = asked(spec, body=bodies, url=["/v1/embeddings"] * 8)
     assert [body["input"] for _, body in server.asked] == good
     messages.check(*answers[4:])
+
+
+def test_tokens_and_cut_texts_of_responses_are_reported(folder: str, server: FakeServer) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 3}
+    usage["prompt_tokens_details"] = {"cached_tokens": 2}  # type: ignore[assignment]
+    response = {"choices": [{}, {"finish_reason": "length"}], "usage": usage}
+    server.answer = (200, json.dumps(response).encode())
+    found = Asked(model(source=folder, **REQUESTS), body=["{}"], url=[None])
+    assert found.warnings == [(0, "AnswerCut", 0)]
+    assert found.tokens == {
+        "inputTokens": {0: 5},
+        "cachedTokens": {0: 2},
+        "outputTokens": {0: 3},
+    }
 
 
 def test_refused_request_is_a_failed_row_unless_the_engine_is_dead(

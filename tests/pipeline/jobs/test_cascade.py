@@ -64,7 +64,7 @@ def assert_cascaded(source: Path, report: Report) -> None:
     (warning,) = report.warnings
     assert (warning.name, warning.count) == ("Skipped", ROWS - len(expected))
     assert "score >= 0.3 is enough" in report.notes[0]
-    assert "100.0% in 7" in report.notes[0]
+    assert "100.0% in 68" in report.notes[0]
 
 
 @pytest.mark.parametrize("code", [COSTLY, "support.jobs.user_code:Costly"])

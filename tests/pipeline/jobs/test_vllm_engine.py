@@ -152,6 +152,28 @@ class TestTexts:
         for answer in answers(engine.rows(model(models, sampling=sampling), text=[*"abcd"])):
             assert re.fullmatch(pattern, answer)
 
+    def test_schema(self, engine: EngineProcess, models: Path, messages: Messages) -> None:
+        label = {"type": "string", "enum": ["good", "bad"]}
+        schema = {"fields": {"ok": {"type": "bool", "nullable": True}, "label": label}}
+        sampling = {"max_tokens": 200, "temperature": 1, "seed": 3}
+        found = engine.rows(model(models, sampling=sampling, schema=schema), text=[*"abcd"])
+        for answer in answers(found):
+            assert (answer["ok"] in (True, False, None), answer["label"] in label["enum"]) == (
+                True,
+                True,
+            )
+        (cut,) = engine.rows(model(models, sampling={"max_tokens": 1}, schema=schema), text=["a"])
+        messages.check(cut["error"].splitlines()[0])
+
+    def test_answers_are_asked_for_again(self, engine: EngineProcess, models: Path) -> None:
+        fields = {"sampling": {"max_tokens": 30, "temperature": 1}}
+        fields |= {"schema": {"jsonSchema": {"type": "integer"}}}  # of any number of digits
+        once, again = (
+            sum("error" in row for row in engine.rows(spec, text=["a"] * 40))
+            for spec in (model(models, **fields), model(models, repair=5, **fields))
+        )
+        assert again < once
+
     def test_several_texts(self, engine: EngineProcess, models: Path) -> None:
         sampling = {"max_tokens": 8, "temperature": 1, "seed": 7, "n": 3}
         spec = model(models, sampling=sampling)

@@ -62,6 +62,7 @@ TEXTS = {
     "sales-by-year/year=2024/month=07/a.csv": "item\npen\n",
     "sales-by-year/year=2025/month=06/a.csv": "item\nink\n",
     "sales-by-year/year=2025/month=08/a.csv": "item\npaper\n",
+    "mails.jsonl": "".join(f'{{"text": "mail {n}"}}\n' for n in range(400)),
     "joined.csv": "id,path,id\n1,a,2\n",
     "pets/kind=dog/b.jsonl": '{"name": "dog 0"}\n{"name": "dog 1"}\n',
 }

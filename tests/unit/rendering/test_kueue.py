@@ -82,9 +82,19 @@ def test_topology_of_a_job_that_scales_is_refused(messages: Messages) -> None:
 
 
 def test_gang_of_another_scheduler_is_a_label_of_the_ray_job() -> None:
-    made = render(job(cluster={"image": "own:1", "gangScheduling": True})).ray_job
-    assert made["metadata"]["labels"]["ray.io/gang-scheduling-enabled"] == "true"
+    cluster = {"gangScheduling": True, "priorityClassName": "low", "labels": {"team": "a"}}
+    made = render(job(cluster=cluster), attempt=2).ray_job
+    labels = made["metadata"]["labels"]
+    assert (labels["ray.io/gang-scheduling-enabled"], labels["team"]) == ("true", "a")
+    assert labels["ray.io/priority-class-name"] == "low", "of Volcano"
+    assert labels["yunikorn.apache.org/app-id"] == made["metadata"]["name"]
     assert "suspend" not in made["spec"]
+
+
+def test_job_may_name_its_application_of_yunikorn() -> None:
+    own = {"yunikorn.apache.org/app-id": "own"}
+    made = render(job(cluster={"gangScheduling": True, "labels": own})).ray_job
+    assert own.items() <= made["metadata"]["labels"].items()
 
 
 def test_kueue_queue_may_come_from_the_platform() -> None:

@@ -57,6 +57,8 @@ def test_fields_are_written_as_json_schema(field: Document, expected: Document) 
     [
         (NAME, {"name": "string"}),
         ({**NAME, "additionalProperties": True}, "json"),
+        ({**NAME, "additionalProperties": {}}, "json"),
+        ({**NAME, "additionalProperties": False}, {"name": "string"}),
         ({**NAME, "oneOf": [NAME]}, "json"),
         ({"type": "object"}, "json"),
         ({"type": "array", "items": NAME}, [{"name": "string"}]),
@@ -95,6 +97,21 @@ def many() -> Document:
     return {"$ref": "#/$defs/d0", "$defs": {**more, "d40": NAME}}
 
 
+def chain(length: int, end: str) -> Document:
+    """Return a schema with references that lead to each other, one after the other."""
+    links = {
+        f"d{n}": {"type": "array", "items": {"$ref": f"#/$defs/d{n + 1}"}}
+        for n in range(length - 1)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**links, f"d{length - 1}": {"$ref": end}}}
+
+
+def test_deep_schema_is_json() -> None:
+    kind: Any = AnswerSchema.model_validate({"jsonSchema": chain(400, "#")}).column_type
+    while kind != "json":
+        (kind,) = kind
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -111,6 +128,8 @@ def many() -> Document:
         {"jsonSchema": {"properties": {"a": {"$ref": "#/$defs/a"}}}},
         {"jsonSchema": {"items": {"uniqueItems": True}}},
         {"jsonSchema": many()},
+        {"jsonSchema": {"pattern": "(" * 5000 + ")" * 5000}},
+        {"jsonSchema": chain(400, "#/$defs/d400")},
     ],
     ids=short,
 )

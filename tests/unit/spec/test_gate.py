@@ -57,8 +57,19 @@ def test_rows_are_refused(gate: dict[str, Any], messages: Messages) -> None:
     messages.check(refused(gated(**gate)))
 
 
-def test_files_whose_values_cannot_be_read_are_refused(messages: Messages) -> None:
-    messages.check(refused(gated(write={"format": "webdataset", "path": "out"})))
+@pytest.mark.parametrize("kind", ["webdataset", "openaiBatch"])
+def test_files_whose_values_cannot_be_read_are_refused(kind: str, messages: Messages) -> None:
+    messages.check(refused(gated(write={"format": kind, "path": "out"})))
+
+
+def test_columns_of_a_cascade_must_be_in_the_output() -> None:
+    cascade = {"score": "cheap.score", "agree": "cheap.label == best", "precision": 0.95}
+    step = {"name": "best", "addColumns": {"best": "'a'"}, "cascade": cascade}
+    drop = {"name": "slim", "dropColumns": ["cheap"]}
+    job = document(read={"format": "text", "paths": ["in"]}, steps=[step, drop])
+    (problem,) = [p for p in check_columns(parse(job).spec, ["cheap"]) if "output" in p.message]
+    assert problem.path == "spec.steps[0].cascade"
+    assert "reads column 'cheap'" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,21 @@ def test_condition_is_for_steps_that_add_columns(messages: Messages) -> None:
     messages.check(refused(with_step(python=KINDS["python"], when="1 < 2")))
 
 
+CASCADE = {"score": "a", "agree": "a == b", "precision": 0.95}
+
+
+def test_cascade_is_a_condition(messages: Messages) -> None:
+    step = first_step(with_step(model=KINDS["model"], cascade=CASCADE))
+    assert step.facts.reads == {"a", *first_step(with_step(model=KINDS["model"])).facts.reads}
+    for fields in (
+        {"when": "a > 1"},
+        {"cascade": {**CASCADE, "precision": 1}},
+        {"filter": "a > 1"},
+    ):
+        kind = {} if "filter" in fields else {"model": KINDS["model"]}
+        messages.check(refused(with_step(**{**kind, "cascade": CASCADE, **fields})))
+
+
 @pytest.mark.parametrize(
     ("callable_", "is_class"),
     [

@@ -146,6 +146,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     if report.output_bytes is not None:
         lines.append(("size", byte_size(report.output_bytes)))
     lines += named_lines("warnings", report.warnings)
+    lines += named_lines("notes", report.notes)
     if report.state == JobState.SUCCEEDED and speed:
         lines.append(("speed", speed))
     lines += _lines_of_steps(report)

@@ -1,4 +1,4 @@
-"""Adds the fields to a RayJob that Kueue requires in its queues."""
+"""Adds the fields to a RayJob that Kueue requires in its queues, or other schedulers for a gang."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from batchinference.plan import CPU_GROUP, WorkerGroup
+from batchinference.rendering.names import Names
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.problems import Problem
 from batchinference.spec.scheduling import Topology
@@ -44,6 +45,20 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
             **({"annotations": annotations} if annotations else {}),
         },
         "spec": {"suspend": True, **ray_job["spec"]},
+    }
+
+
+def gang_labels(cluster: Cluster, names: Names) -> dict[str, str]:
+    """Return the labels of a RayJob whose pods Volcano, YuniKorn or KAI schedules as a gang.
+
+    Volcano takes the priority of a gang from a label. Without an id, YuniKorn takes all jobs of a
+    namespace for one application, which has one gang.
+    """
+    priority = cluster.priority_class_name
+    return {
+        "ray.io/gang-scheduling-enabled": "true",
+        "yunikorn.apache.org/app-id": names.ray_job,
+        **({"ray.io/priority-class-name": priority} if priority else {}),
     }
 
 

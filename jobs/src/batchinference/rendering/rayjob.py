@@ -14,7 +14,7 @@ from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
 from batchinference.rendering.devices import idle_seconds, start_parameters
-from batchinference.rendering.kueue import queued, scaling_groups
+from batchinference.rendering.kueue import gang_labels, queued, scaling_groups
 from batchinference.rendering.limits import check_limits, check_size, limit_disk_space
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
 from batchinference.rendering.objects import RESTRICTED, Owner, metadata
@@ -135,7 +135,7 @@ def _ray_job(
 ) -> dict[str, Any]:
     labels = {**job.spec.cluster.labels, **names.labels, ATTEMPT_LABEL: str(names.attempt)}
     if job.spec.cluster.gang_scheduling:
-        labels["ray.io/gang-scheduling-enabled"] = "true"
+        labels = gang_labels(job.spec.cluster, names) | labels
     about = metadata(names.ray_job, job.metadata.namespace, labels, owner)
     if job.spec.cluster.annotations:
         about["annotations"] = dict(job.spec.cluster.annotations)

@@ -169,7 +169,6 @@ class FileInput:
     _largest_part: float | None = None
     """The largest part into which the last read tasks divided the input, as a fraction of it. 0 if
     they could divide it evenly, None if they did not try."""
-
     _first: MissingRows | None = None
     """The rows that `first_rows` has found."""
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -24,6 +24,7 @@ from batchinference.pipeline.errors import (
     require_package,
 )
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.profiles import OTHER_IMAGES
 
 if TYPE_CHECKING:
@@ -215,11 +216,12 @@ def load_runtime(model: Model, device: Device) -> Runtime:
     """Return a model, loaded and ready on a device. Raises ModelLoad if its library is missing."""
     _check_library(model)
     make = getattr(_module_of(model), RUNTIMES[model.runtime].name)
-    if (schema := getattr(model, "answer_schema", None)) is None:
+    if not isinstance(model, GeneratingModel) or model.answer_schema is None:
         return cast(Runtime, make(model, device))
     from batchinference.pipeline.runtimes.structured_answers import StructuredRuntime
 
-    return cast(Runtime, StructuredRuntime(model, schema, lambda asked: make(asked, device)))
+    load = partial(make, device=device)
+    return cast(Runtime, StructuredRuntime(model, model.answer_schema, load))
 
 
 def _module_of(model: Model) -> ModuleType:

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.row_warnings import count_tokens, warn
-from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
+from batchinference.pipeline.runtimes.answers import (
+    Answer,
+    Text,
+    report_response,
+    result_of,
+    usage_of,
+)
 from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
 from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
@@ -21,7 +27,6 @@ from batchinference.pipeline.runtimes.prompts import (
     text_of,
 )
 from batchinference.spec.models import HttpModel
-from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.models.http import PATHS
 from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.warnings import WarningName
@@ -37,8 +42,6 @@ class Embedding:
     is_cut: bool
 
 
-MAX_TOKENS = 2**31
-"""A row with more tokens would be an error of the endpoint."""
 _RESULTS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),
@@ -53,7 +56,10 @@ class OpenAi:
         self._model = model
         self._path = _RESULTS[model.api]
         self._size: int | None = None
-        self._constraint = _response_format(model.answer_schema)
+        self._constraint: dict[str, Any] = {}
+        if model.answer_schema is not None:
+            named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
+            self._constraint["response_format"] = {"type": "json_schema", "json_schema": named}
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
@@ -71,13 +77,11 @@ class OpenAi:
         retry may return one."""
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
-        value, usage = _at(response, self._path), response.get("usage")
-        tokens = _tokens(usage, "prompt_tokens")
+        value, (tokens, cached, made) = _at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
         reason = response["choices"][0].get("finish_reason")
-        text = Text(_text(value), _tokens(usage, "completion_tokens"), _reason(reason))
-        return Answer([text], tokens, _tokens(usage, "prompt_tokens_details", "cached_tokens"))
+        return Answer([Text(_text(value), made, _reason(reason))], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
@@ -115,14 +119,6 @@ class OpenAi:
                 "Divide the texts with a step chunk, or set the model's field tooLong to truncate"
             )
         return True
-
-
-def _response_format(schema: AnswerSchema | None) -> dict[str, Any]:
-    """Return the field of a request that lets the endpoint generate only JSON that fits."""
-    if schema is None:
-        return {}
-    named = {"name": "answer", "strict": True, "schema": schema.document}
-    return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
 class Json:
@@ -164,8 +160,11 @@ class Requests:
             raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
         return response
 
-    def result(self, row: int, answer: Any) -> Any:
-        return answer
+    def result(self, row: int, answer: tuple[str, Any]) -> str:
+        """Return the text of the response to a row of the batch, and report what it says."""
+        text, response = answer
+        report_response(row, response)
+        return text
 
 
 ApiAdapter = OpenAi | Json | Requests
@@ -206,13 +205,6 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
             where = ".".join(path)
             raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None
     return value
-
-
-def _tokens(usage: Any, *path: str) -> int | None:
-    """Return a number of tokens that an endpoint says; None if it does not, or if it cannot be."""
-    for name in path:
-        usage = usage.get(name) if isinstance(usage, dict) else None
-    return usage if type(usage) is int and 0 <= usage <= MAX_TOKENS else None
 
 
 def _reason(value: Any) -> str | None:

@@ -26,8 +26,6 @@ from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.warnings import WarningName
 
 StructuredModel = HttpModel | TransformersModel | VllmModel
-MAX_SHOWN = 1000
-"""Maximum number of characters of an answer in an error."""
 _FENCE = "```"
 _RULES = {
     **{"type": "not {}", "enum": "not one of {}", "const": "not {}", "required": "missing"},
@@ -46,8 +44,7 @@ class InvalidAnswer(ValueError):
     `detail` what a parser says."""
 
     def __init__(self, text: str, problem: str, detail: str = "") -> None:
-        answer = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
-        super().__init__("\n".join(filter(None, [problem, detail, f"The answer: {answer}"])))
+        super().__init__("\n".join(filter(None, [problem, detail, f"The answer: {text}"])))
         self.text, self.problem = text, f"{problem} ({detail})" if detail else problem
 
 

@@ -25,6 +25,7 @@ from batchinference.pipeline.steps.expression import UnsuitableTypes
 from batchinference.pipeline.steps.preparation import split_prepared
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
+from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.warnings import WarningName
 
 
@@ -114,8 +115,8 @@ def _columns(model: Model, results: Any) -> dict[str, Any]:
     """Return the columns of the results of a model."""
     others = model.other_outputs
     columns = {model.output: [result[0] for result in results] if others else results}
-    if model.output_type is not None and getattr(model, "answer_schema", None) is not None:
-        columns[model.output] = pa.array(columns[model.output], arrow_type(model.output_type))
+    if isinstance(model, GeneratingModel) and model.answer_schema is not None:
+        columns[model.output] = pa.array(columns[model.output], arrow_type(model.answer_type))
     for at, (name, kind) in enumerate(others.items(), 1):
         # the first batch may hold only nulls, which have no type
         columns[name] = pa.array([result[at] for result in results], arrow_type(kind))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import reduce
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -12,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments, names_in
 from batchinference.spec.base import ColumnName, SpecModel
-from batchinference.spec.column_types import ColumnType, TypeText, parse_type
+from batchinference.spec.column_types import MAX_DEPTH, ColumnType, TypeText, parse_type
 from batchinference.spec.quantities import Quantity
 
 MAX_TYPES = 1000
@@ -24,8 +23,8 @@ _REFUSED = (
     *("unevaluatedProperties", "unevaluatedItems"),
 )
 """Keywords with which a reference may lead elsewhere, or whose checks take quadratic time."""
-_REFERENCE = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?")
-_ANY_FIELDS = (*_ALTERNATIVES, "if", "patternProperties", "dependentSchemas")
+_REFERENCE = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?", re.ASCII)
+_ANY_FIELDS = {*_ALTERNATIVES, "if", "patternProperties", "dependentSchemas"}
 """Keywords with which an object may have fields other than its `properties`."""
 _TYPES: dict[Any, ColumnType] = {
     **{"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"},
@@ -56,10 +55,10 @@ class AnswerField(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.enum and self.type.strip() != "string":
-            raise _error("enum is for the type string. For other values, use jsonSchema")
+            raise schema_error("enum is for the type string. For other values, use jsonSchema")
         bounded = _schema_of(parse_type(self.type)).get("type") in ("integer", "number")
         if not bounded and (self.minimum, self.maximum) != (None, None):
-            raise _error("minimum and maximum are for numbers. Remove them")
+            raise schema_error("minimum and maximum are for numbers. Remove them")
         return self
 
     @property
@@ -78,23 +77,24 @@ class AnswerField(SpecModel):
         return schema
 
 
+Fields = Annotated[dict[ColumnName, AnswerField], Field(min_length=1, max_length=64)]
+
+
 class AnswerSchema(SpecModel):
     """The JSON that a model answers with: exactly one of `fields` and `jsonSchema`."""
 
-    fields: Annotated[dict[ColumnName, AnswerField], Field(min_length=1, max_length=64)] | None = (
-        None
-    )
+    fields: Fields | None = None
     """The fields of the answers. Other fields are violations."""
     json_schema: Arguments | None = None
-    """A JSON Schema (2020-12) of the answers, whose references begin with `#/`."""
+    """A JSON Schema (2020-12) of the answers, with references within it: `#/$defs/NAME`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.fields is None) == (self.json_schema is None):
-            raise _error("schema has exactly one of fields and jsonSchema")
+            raise schema_error("schema has exactly one of fields and jsonSchema")
         if self.json_schema is not None:
             _check_schema(self.json_schema)
-            _Types(self.json_schema).of(self.json_schema)
+            _ColumnTypes(self.json_schema).of(self.json_schema)
         return self
 
     @property
@@ -109,7 +109,7 @@ class AnswerSchema(SpecModel):
     def column_type(self) -> ColumnType:
         """Return the type of the answers. What no type holds is `json`."""
         if self.json_schema is not None:
-            return _Types(self.json_schema).of(self.json_schema)
+            return _ColumnTypes(self.json_schema).of(self.json_schema)
         return {name: parse_type(field.type) for name, field in (self.fields or {}).items()}
 
 
@@ -132,47 +132,48 @@ def _schema_of(kind: ColumnType) -> dict[str, Any]:
     return {"type": "integer" if "int" in name else "number"}
 
 
-class _Types:
-    """Finds the types of the columns for the values of a schema."""
+class _ColumnTypes:
+    """Finds the types of the columns for the values of a JSON Schema."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root, self._count = root, 0
 
-    def of(self, schema: Any, references: frozenset[str] = frozenset()) -> ColumnType:
-        """Return the type of the values of a schema within the references that are being resolved.
-        Raises PydanticCustomError if there are too many."""
+    def of(self, schema: Any, above: tuple[str, ...] = ()) -> ColumnType:
+        """Return the type of the values of a schema. `above` has the reference that led to each
+        level above it, or an empty text. Raises PydanticCustomError if there are too many."""
         self._count += 1
         if self._count > MAX_TYPES:
-            raise _error(f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one")
-        reference = schema.get("$ref") if isinstance(schema, dict) else ""
-        if not isinstance(schema, dict) or reference in references:
+            raise schema_error(
+                f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one"
+            )
+        if not isinstance(schema, dict) or len(above) > MAX_DEPTH:
             return "json"
-        if reference:
-            return self.of(_resolved(self._root, reference), references | {reference})
+        if reference := schema.get("$ref"):
+            inner = _resolved(self._root, reference)
+            return "json" if reference in above else self.of(inner, (*above, reference))
         given = schema.get("type", [])
         kinds = {*([given] if isinstance(given, str) else given)} - {"null"}
+        if not kinds:
+            return self._of_alternatives(schema, above)
         if kinds == {"object"}:
-            return self._struct(schema, references)
+            return self._of_object(schema, above)
         if kinds == {"array"}:
             is_list = "items" in schema and "prefixItems" not in schema
-            return [self.of(schema["items"], references)] if is_list else "json"
-        if kinds:
-            return _TYPES[next(iter(kinds))] if len(kinds) == 1 else "json"
-        return self._without_type(schema, references)
+            return [self.of(schema["items"], (*above, ""))] if is_list else "json"
+        return _TYPES[kinds.pop()] if len(kinds) == 1 else "json"
 
-    def _struct(self, schema: Mapping[str, Any], references: frozenset[str]) -> ColumnType:
-        is_open = schema.get("additionalProperties") or any(key in schema for key in _ANY_FIELDS)
-        if is_open or not schema.get("properties"):
+    def _of_object(self, schema: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
+        is_open = schema.get("additionalProperties", False) is not False
+        if is_open or not schema.get("properties") or not _ANY_FIELDS.isdisjoint(schema):
             return "json"
         fields = schema["properties"].items()
-        return {name: self.of(field, references) for name, field in fields}
+        return {name: self.of(field, (*above, "")) for name, field in fields}
 
-    def _without_type(self, schema: Mapping[str, Any], references: frozenset[str]) -> ColumnType:
+    def _of_alternatives(self, schema: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
         """Return the type that all alternatives have, or all values of an `enum`."""
-        for keyword in _ALTERNATIVES:
-            if keyword in schema:
-                parts = [part for part in schema[keyword] if part != {"type": "null"}]
-                return _common([self.of(part, references) for part in parts])
+        for parts in (schema[keyword] for keyword in _ALTERNATIVES if keyword in schema):
+            others = (part for part in parts if part != {"type": "null"})
+            return _common([self.of(part, (*above, "")) for part in others])
         values = schema.get("enum", [schema["const"]] if "const" in schema else [])
         return _common([_TYPES.get(type(value), "json") for value in values if value is not None])
 
@@ -191,14 +192,18 @@ def _check_schema(schema: dict[str, Any]) -> None:
     except SchemaError as error:
         where = ".".join(map(str, ["jsonSchema", *error.absolute_path]))
         fix = "Use JSON Schema 2020-12"
-        raise _error(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
+        raise schema_error(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
+    except RecursionError:
+        raise schema_error(
+            "jsonSchema: a 'pattern' is nested too deep. Use a simpler one"
+        ) from None
     names = {*names_in(schema)}
     for keyword in (name for name in _REFUSED if name in names):
-        raise _error(f"jsonSchema: '{keyword}' is not supported. Remove it")
+        raise schema_error(f"jsonSchema: '{keyword}' is not supported. Remove it")
     for reference in _references(schema):
         if not _REFERENCE.fullmatch(reference) or _resolved(schema, reference) is None:
             message = f"jsonSchema: '$ref' to '{reference[:_SHOWN]}' leads nowhere"
-            raise _error(f"{message}. Use a schema in it, such as #/$defs/NAME")
+            raise schema_error(f"{message}. Use a schema in it, such as #/$defs/NAME")
 
 
 def _references(part: Any) -> Iterator[str]:
@@ -211,11 +216,12 @@ def _references(part: Any) -> Iterator[str]:
 
 def _resolved(root: Mapping[str, Any], reference: str) -> Any:
     """Return the schema that a reference names; None if there is none."""
-    _, *keys = reference.split("/")
-    return (
-        reduce(lambda part, key: part.get(key, {}), keys[:-1], root).get(keys[-1]) if keys else root
-    )
+    if reference == "#":
+        return root
+    _, keyword, name = reference.split("/")
+    return root.get(keyword, {}).get(name)
 
 
-def _error(message: str) -> PydanticCustomError:
+def schema_error(message: str) -> PydanticCustomError:
+    """Return an error about a schema."""
     return PydanticCustomError("answer_schema", "{message}", {"message": message})

@@ -10,12 +10,13 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.answers import AnswerSchema
+from batchinference.spec.models.answers import AnswerSchema, schema_error
 from batchinference.spec.models.texts import TextModel
 
 _NO_TEXT = "details is for models that generate text. Remove it"
 _SAME_COLUMN = "details: this column is the output. Name another one"
 _NO_SCHEMA = "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
+_WITH_PROMPT = "schema: with returnFullText, an answer begins with its prompt. Remove one"
 _OTHER_CONSTRAINTS = ("structured_outputs", "response_format", "guided_json", "guided_grammar")
 """Parameters of engines and endpoints that constrain answers."""
 
@@ -77,15 +78,17 @@ class GeneratingModel(TextModel):
         """Raise PydanticCustomError if there is a schema, and answers cannot be checked with it."""
         if self.answer_schema is None:
             if self.repair:
-                raise _schema_error(_NO_SCHEMA)
+                raise schema_error(_NO_SCHEMA)
             return
         if not self.generates:
-            raise _schema_error("schema is for models that generate text. Remove it")
+            raise schema_error("schema is for models that generate text. Remove it")
         if self.has_several_texts:
-            raise _schema_error("schema: a row has one answer. Request one text in 'sampling'")
+            raise schema_error("schema: a row has one answer. Request one text in 'sampling'")
+        if getattr(self, "return_full_text", False):
+            raise schema_error(_WITH_PROMPT)
         for name in _OTHER_CONSTRAINTS:
             if sampling.get(name) is not None:
-                raise _schema_error(f"sampling.{name}: the 'schema' is the constraint. Remove one")
+                raise schema_error(f"sampling.{name}: the 'schema' is the constraint. Remove one")
 
     def check_details(self) -> None:
         """Raise PydanticCustomError if there are no details, or if they would replace the
@@ -96,7 +99,3 @@ class GeneratingModel(TextModel):
             raise PydanticCustomError("details", _NO_TEXT, {})
         if self.details == getattr(self, "output", None):
             raise PydanticCustomError("details", _SAME_COLUMN, {})
-
-
-def _schema_error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("answer_schema", "{message}", {"message": message})

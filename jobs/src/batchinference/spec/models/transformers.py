@@ -48,7 +48,6 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _NO_FLASH = (
     "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
 )
-_NO_FULL_TEXT = "schema: with returnFullText, an answer begins with its prompt. Remove one"
 _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
@@ -180,8 +179,6 @@ class TransformersModel(GeneratingModel, WindowedModel):
             raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
         self.check_details()
         self.check_answers(self.sampling)
-        if self.answer_schema is not None and self.return_full_text:
-            raise _error("answer_schema", _NO_FULL_TEXT)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
             raise _error("text_limit", _NO_WINDOWS)

@@ -83,6 +83,7 @@ class WriteOpenaiBatch(WriteModel):
     rows are in the error file of this API too: `_errors.jsonl`."""
 
     STORES_COLUMNS = False
+    STORES_VALUES = False
     MERGES_FILES = True
 
     format: Literal["openaiBatch"]

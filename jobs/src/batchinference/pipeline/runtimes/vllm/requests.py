@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from batchinference.pipeline.errors import EngineDied
+from batchinference.pipeline.runtimes.answers import report_response
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.openai_requests import body_of, dumped, path_of_row
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.vllm.engine import engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.runtime import row_error
+from batchinference.pipeline.storage.json import load_json
 from batchinference.spec.models import VllmModel
 
 _WITHOUT_EFFECT = {
@@ -64,8 +65,8 @@ class RequestRuntime:
         asked = [request for request in requests if isinstance(request, tuple)]
         answers = iter(self._engine.answer_requests(asked))
         return [
-            self._result(*next(answers)) if isinstance(request, tuple) else request
-            for request in requests
+            self._result(row, *next(answers)) if isinstance(request, tuple) else request
+            for row, request in enumerate(requests)
         ]
 
     def _request_or_error(self, row: Mapping[str, Any]) -> tuple[str, bytes] | Exception:
@@ -88,16 +89,19 @@ class RequestRuntime:
             _check_texts(name, checked[name])
         return {**checked, "model": self._model.source}
 
-    def _result(self, status: int, content: bytes) -> str | Exception:
-        """Return the JSON of a response, or why there is none. Raises EngineDied."""
+    def _result(self, row: int, status: int, content: bytes) -> str | Exception:
+        """Return the JSON of a response, or why there is none, and report what it says. Raises
+        EngineDied, or the error of a device."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
         text = content.decode(errors="replace")
         if status == HTTPStatus.OK:
-            is_json = text.startswith("{")
-            return text if is_json else RequestRefused("the answer of the model is not JSON")
+            if not text.startswith("{"):
+                return RequestRefused("the answer of the model is not JSON")
+            report_response(row, load_json(text))
+            return text
         if self._engine.has_died:
-            raise EngineDied(
-                f"the engine of vLLM has died ({text}). The output of its process says why"
-            )
+            return row_error(EngineDeadError(), self._engine.log)  # raises it
         return RequestRefused(f"the model answered {status}: {_message(text)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ import pytest
 
 from support.cluster.chart import Chart
 from support.cluster.kubectl import eventually
+from support.jobs.without_ray import run_without_ray
 from support.servers.api_server import ApiServer, Namespace, Refused
 from support.servers.s3 import S3Server, s3_server
 from support.service.process import ServiceProcess
-from support.service.running import ENDPOINT, requests
+from support.service.running import ANSWER, ENDPOINT, requests
 
 Object = dict[str, Any]
 
@@ -46,7 +48,7 @@ def service(
             account = each["metadata"]["name"]
     found = ServiceProcess(tmp_path, server, store, {namespace.name: "key-of-the-namespace"})
     token = server.token(namespace.name, account)
-    models = [{"name": "small", "spec": {"steps": []}}]
+    models = [{"name": "small", "spec": {"steps": [ANSWER]}}]
     found.configure(token, path=OWN["path"], models=models)
     found.start()
     yield found
@@ -120,6 +122,40 @@ def test_a_batch_whose_creation_is_killed_exists_once(
     thread.join()
     (job,) = server.get(path)["items"]
     assert made == [job["metadata"]["name"].replace("-", "_")]
+
+
+def test_answers_are_read_from_the_store(
+    service: ServiceProcess,
+    namespace: Namespace,
+    store: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = service.client(namespace.name)
+    file = client.files.create(file=("a.jsonl", requests(50)), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+    name = batch.id.replace("_", "-")
+    for variable, value in store.environment.items():
+        monkeypatch.setenv(variable, value)
+    job = namespace.get("BatchInference", name)
+    report = run_without_ray({key: job[key] for key in ("apiVersion", "kind", "metadata", "spec")})
+    counts = report.counts.model_dump()
+    status = {"phase": "Succeeded", "observedGeneration": 1, "conditions": [], "counts": counts}
+    namespace.patch_status("BatchInference", name, status)
+    done = client.batches.retrieve(batch.id)
+    answers = client.files.content(str(done.output_file_id)).content.splitlines()
+    ids = [json.loads(line)["custom_id"] for line in answers]
+    assert ids == [f"row-{n}" for n in range(50)]
+    assert {each.id for each in client.files.list()} == {file.id, done.output_file_id}
+
+
+def test_a_batch_over_a_bad_file_is_stored_as_failed(
+    service: ServiceProcess, namespace: Namespace
+) -> None:
+    client = service.client(namespace.name)
+    file = client.files.create(file=("a.jsonl", b"{\n"), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+    assert client.batches.retrieve(batch.id).status == "failed"
+    assert client.batches.retrieve(batch.id) == batch
 
 
 def test_the_service_may_do_nothing_else(

@@ -37,6 +37,11 @@ def count(rows: int) -> Callable[[list[Row]], None]:
     return check
 
 
+def check_tickets(rows: list[Row]) -> None:
+    first, other, equal = (row["embedding"] for row in rows)
+    assert first == equal != other
+
+
 def check_thumbnails(rows: list[Row]) -> None:
     assert [shape(row["image"]) for row in rows] == [(32, 32)] * 3
 
@@ -273,6 +278,7 @@ EXPECTED = {
         "stored-photos": check_stored,
         "praise": check_praise,
         "legacy": count(3),
+        "tickets": check_tickets,
     },
     "docs/exactly-once.md": {"nightly": count(3)},
     "docs/formats.md": {

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from batchinference.pipeline.commit.code_hashes import changed_code, write_code
-from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.steps.code_identity import SAMPLE_BYTES, SAMPLES, code_of
+from batchinference.pipeline.errors import BadOutput, ModelLoad
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.steps import code_identity
+from batchinference.pipeline.steps.code_identity import (
+    SAMPLE_BYTES,
+    SAMPLES,
+    code_of,
+    model_digest,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
+from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.documents.minimal import document
+from support.models.hub_cache import add_to_hub_cache
 
 FILES = {
     "own_part.py": "import json\nimport own_helper\nfrom own_pack import step\n",
@@ -110,6 +121,62 @@ def test_a_smaller_file_is_hashed_entirely(tmp_path: Path) -> None:
         weights.write_bytes(content)
         found.add(model(weights)["steps[0].model: file weights.gguf"])
     assert len(found) == 3
+
+
+MODEL: dict[str, Any] = {
+    **{"runtime": "sentenceTransformers", "inputs": {"text": "text"}, "output": "embedding"},
+}
+
+
+def digest(source: object, device: str = "cpu", **fields: Any) -> str:
+    step = {"name": "embed", "model": {**MODEL, "source": str(source), **fields}}
+    model = Step.model_validate(step).model
+    assert model is not None
+    return model_digest(model, Device(device))
+
+
+def test_model_of_a_cache_is_identified_by_all_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    content = bytearray(LARGE)
+    for at in range(3):
+        (tmp_path / "a" / "weights.gguf").write_bytes(content)
+        copy = shutil.copytree(tmp_path / "a", tmp_path / f"copy{at}")
+        assert digest(copy) == digest(tmp_path / "a")
+        content[2 * SAMPLE_BYTES - 1 - at] = 1  # between two samples
+    assert len({digest(tmp_path / f"copy{at}") for at in range(3)}) == 3
+    (tmp_path / "copy1" / "weights.gguf").rename(tmp_path / "copy1" / "other.gguf")
+    assert digest(tmp_path / "copy1") != digest(tmp_path / "copy2")
+
+
+def test_model_of_a_cache_is_identified_by_what_changes_its_results(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    before = digest(tmp_path)
+    assert digest(tmp_path, inputs={"text": "other"}, output="vector") == before
+    others = [
+        digest(tmp_path, "cuda"),
+        digest(tmp_path, normalize=True),
+        digest(tmp_path, nullInput="fail"),
+    ]
+    with patch.object(code_identity, "__version__", "9"):
+        others.append(digest(tmp_path))
+    with patch.object(code_identity, "_package_version", lambda name: f"9 of {name}"):
+        others.append(digest(tmp_path))
+    assert len({before, *others}) == len(others) + 1
+
+
+def test_model_of_the_hub_is_identified_by_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "config.json").write_text("{}")
+    for revision in ("main", "v2"):
+        add_to_hub_cache(tmp_path / "hub", "org/name", revision, tmp_path / "files")
+    assert digest("org/name") == digest("org/name", revision="main")
+    assert digest("org/name") != digest("org/name", revision="v2")
+    with pytest.raises(ModelLoad) as caught:
+        digest("org/unknown")
+    messages.check(caught.value)
 
 
 def own_class(**arguments: Any) -> dict[str, str]:

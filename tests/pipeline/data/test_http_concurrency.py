@@ -31,6 +31,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     Overloaded,
     RateLimited,
     RequestFailed,
+    TimedOut,
 )
 from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.storage.retry import HTTP
@@ -172,7 +173,7 @@ class Busy:
 async def opened(busy: Busy, **fields: Any) -> AsyncIterator[Endpoint]:
     model = HttpModel.model_validate(chat(**fields))
     endpoint = Endpoint(model, Credentials(model), adapter_for(model))
-    endpoint._post = busy.answer  # type: ignore[method-assign]
+    endpoint._post = lambda body, _: busy.answer(body)  # type: ignore[method-assign]
     try:
         yield endpoint
     finally:
@@ -196,6 +197,36 @@ def test_busy_endpoint_answers_every_row(
         late = [began for began in busy.rejected if began > 20]
         assert len(late) <= 0.1 * len(rows), "requests above the capacity are rare"
         assert clock() < 1.5 * 60 + 20, "the endpoint is busy most of the time"
+
+    run()
+
+
+class Queueing(Busy):
+    """An endpoint that computes one row after another, also those that nobody waits for any more.
+    Each takes a second."""
+
+    free = 0.0
+
+    async def answer(self, body: bytes) -> Any:
+        self.free = max(clock(), self.free) + 1
+        wait, longest = self.free - clock(), 300.0
+        await asyncio.sleep(min(wait, longest))
+        if wait > longest:
+            self.rejected.append(clock())
+            raise self._rejection
+        return body
+
+
+def test_endpoint_that_gets_slower_than_the_timeout_answers_every_row() -> None:
+    rows = [b"%d" % number for number in range(3000)]
+
+    @in_virtual_time
+    async def run() -> None:
+        queueing = Queueing(0, TimedOut("no answer in time"))
+        async with opened(queueing, concurrency=1024) as endpoint:
+            assert await asyncio.gather(*map(endpoint.ask, rows)) == rows
+        late = [began for began in queueing.rejected if began > 1500]
+        assert len(late) <= 0.1 * len(rows), "it is not made so slow again and again"
 
     run()
 

@@ -105,6 +105,16 @@ async def test_tokens_and_cut_answers_are_reported() -> None:
         assert [name for _, name, _ in plain(warnings)] == warned
 
 
+async def test_tokens_of_complete_requests_are_reported() -> None:
+    usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+    response = {"choices": [{"finish_reason": "length"}, 7], "usage": usage}
+    async with served(answering(200, response)) as server:
+        with collect_warnings() as warnings:
+            await ask(chat(url=server.url, **REQUESTS), body=["{}"], url=[None])
+    assert tokens_in(warnings) == {"inputTokens": {0: 3}, "cachedTokens": {0: 2}}
+    assert plain(warnings) == [(0, "AnswerCut", 0)]
+
+
 async def test_schema_is_a_response_format_and_invalid_answers_are_sent_back() -> None:
     number = {"type": "integer", "maximum": 5}
     found = iter(["7", "3"])
@@ -128,7 +138,7 @@ async def test_schema_is_a_response_format_and_invalid_answers_are_sent_back() -
             assert previous == {"role": "assistant", "content": "7"}
             assert "greater than 5 (maximum)" in request["content"]
         else:
-            assert second["prompt"].startswith("a\n\n7\n\nThis answer is invalid: ")
+            assert second["prompt"].startswith("a\n\n7\n\n")
 
 
 async def test_chat_has_system_message_turns_and_prompt() -> None:

@@ -15,7 +15,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRu
 from batchinference.pipeline.execution.task_notes import with_sums
 from batchinference.pipeline.report.builder import collect_notes
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from batchinference.pipeline.steps import model as model_step
 from batchinference.pipeline.steps import reuse
@@ -51,6 +51,8 @@ class Answers:
         self.asked.append(text)
         if text.startswith("long"):
             warn(WarningName.TEXT_CUT, row=row, amount=2)
+        if text == "paid":
+            count_tokens(row, read=3)
         if text == "bad":
             return RequestFailed(text)
         if text == "busy":
@@ -126,6 +128,14 @@ def test_results_of_an_earlier_job_are_reused(tmp_path: Path) -> None:
     assert warnings_of(found) == [(1, "TextCut", 2), (4, "NullInput", 0)]
     assert counts(before) == (1, None)
     assert counts(found) == (None, 4)
+
+
+def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
+    place = {"path": str(tmp_path)}
+    first = Job(cache=place)
+    assert warnings_of(first.of("a", "paid", "paid")) == [(1, "inputTokens", 3)]
+    flush_caches()
+    assert warnings_of(Job(cache=place).of("paid")) == []
 
 
 def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:

@@ -66,6 +66,27 @@ def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None
     assert faults.met.total() > 15
 
 
+@pytest.mark.usefixtures("ray")
+def test_second_job_takes_answers_from_the_cache(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(await request.text())
+        return await respond_in_capitals(request)
+
+    with serving(answer) as server:
+        for name in ("first", "second"):
+            job = asking(tmp_path / name, server.url)
+            job["spec"]["steps"][0]["cache"] = {"path": str(tmp_path / "cache")}
+            asked.clear()
+            run = run_job(job)
+            assert run.counts == (100, 99, 1, 0)
+            answers = {row["text"]: row["answer"] for row in rows_of(tmp_path / name / "out")}
+            assert answers == {text: text.upper() for text in TEXTS if text != "row 77"}
+    assert len(asked) == 1
+    assert run.report.steps["ask"].cached == 99
+
+
 def test_skipped_rows_are_not_asked(tmp_path: Path) -> None:
     asked: list[str] = []
 

@@ -172,6 +172,7 @@ def valid_documents() -> dict[str, Document]:
         **{f"http {api}": running(model) for api, model in endpoints.full_models().items()},
         **{f"model {name}": running(full_model(name)) for name in FULL_MODELS},
         "vllm": document(steps=[full_vllm_step()]),
+        "reuse": document(steps=[{**vllm_step(), "dedupe": True, "cache": {"path": "s3://c/d"}}]),
         "vllm with requests": document(steps=[vllm_step(**full_requests())]),
         "write parquet": writing("parquet", mode="error", compression="lz4"),
         "write json": writing("json", mode="overwrite", compression="gzip"),

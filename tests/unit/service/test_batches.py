@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import openai
@@ -64,7 +65,7 @@ async def test_status_follows_the_phase_of_the_job(
     assert found.status == shown
     assert found.request_counts is not None
     assert (found.request_counts.completed, found.request_counts.failed) == (1, 1)
-    assert bool(found.output_file_id) == (shown in ("completed", "expired"))
+    assert bool(found.output_file_id) == (shown in ("completed", "failed", "expired"))
     assert bool(found.errors) == (shown == "failed")
     ended = {
         "completed": found.completed_at,
@@ -113,6 +114,7 @@ async def test_cancelling_suspends_the_job_and_keeps_what_is_finished(service: R
         (request_line(1, body={}), "missing_required_parameter"),
         (request_line(1, body=None), "missing_required_parameter"),
         (request_line(1, body={"model": "large"}), "mismatched_model"),
+        (request_line(1, body={"model": "x" * 300}), "missing_required_parameter"),
     ],
 )
 async def test_an_invalid_line_fails_the_batch(
@@ -224,6 +226,22 @@ async def test_requests_with_one_idempotency_key_are_one_batch(service: Running)
     assert (await client.batches.create(**given, **key)).id == first.id
 
 
+@pytest.mark.parametrize(("minutes", "same"), [(5, True), (120, False)])
+async def test_a_repeated_request_returns_a_batch_that_has_just_ended(
+    service: Running, minutes: int, same: bool
+) -> None:
+    service.cluster.now = lambda: datetime.now(UTC) - timedelta(minutes=minutes)
+    first = await created(service)
+    service.cluster.set_status({"phase": "Succeeded"})
+    again = await service.client().batches.create(
+        input_file_id=first.input_file_id,
+        endpoint=ENDPOINT,
+        completion_window="24h",
+        extra_headers={"x-stainless-retry-count": "1"},
+    )
+    assert (again.id == first.id) == same
+
+
 async def test_pages_of_batches_are_complete(service: Running) -> None:
     made = [(await created(service)).id for _ in range(5)]
     found = [each.id async for each in service.client().batches.list(limit=2)]
@@ -235,3 +253,13 @@ async def test_a_refusal_of_the_cluster_is_shown(service: Running) -> None:
     with pytest.raises(openai.PermissionDeniedError) as refused:
         await created(service)
     assert service.cluster.refusal in str(refused.value)
+
+
+async def test_a_batch_that_was_resumed_can_be_cancelled_again(service: Running) -> None:
+    batches = service.client().batches
+    batch = await created(service)
+    await batches.cancel(batch.id)
+    service.cluster.only()["spec"]["suspend"] = False
+    service.cluster.set_status({"phase": "Running"})
+    assert (await batches.retrieve(batch.id)).status == "in_progress"
+    assert (await batches.cancel(batch.id)).status == "cancelling"

@@ -332,7 +332,8 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     found: list[Any] = []
     for chunk in column.chunks:
         valid = chunk.is_valid().to_numpy(zero_copy_only=False)
-        tensors = iter(_values(chunk.filter(pa.array(valid))) if valid.any() else ())
+        present = chunk if valid.all() else chunk.filter(pa.array(valid))  # filtering copies
+        tensors = iter(_values(present) if valid.any() else ())
         found += [next(tensors) if is_valid else None for is_valid in valid]
     return found
 

@@ -16,6 +16,8 @@ SHARE, LEAST_SECONDS = 0.1, 0.1
 Few notes then describe a long job, and they lack at most this share of it."""
 LEAST_LOAD_SECONDS = 0.01
 """Loading that takes less time is not noted."""
+COUNTS = {"reused", "cached", "cache_errors"}
+"""The numbers in notes of steps that reuse results."""
 Batch = TypeVar("Batch")
 
 

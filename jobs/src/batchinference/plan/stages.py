@@ -77,7 +77,7 @@ class Stage:
     @property
     def skips_rows(self) -> bool:
         """Whether its first step computes only some of the rows."""
-        return bool(self.steps) and self.steps[0].when is not None
+        return bool(self.steps) and self.steps[0].skips_rows
 
     @property
     def needs_pool(self) -> bool:

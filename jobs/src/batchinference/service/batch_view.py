@@ -10,6 +10,7 @@ from batchinference.service.line_check import LineError
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.phases import Phase
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.times import time_of
 
 Object = dict[str, Any]
@@ -18,7 +19,7 @@ RECORD = "batchinference.dev/batch"
 CANCELLED_AT = "batchinference.dev/batch-cancelled-at"
 """Annotation with the Unix time at which the batch was cancelled."""
 ENDED = ("failed", "completed", "expired", "cancelled")
-WITH_FILES = ("completed", "expired", "cancelled")
+"""The final statuses of a batch."""
 
 
 class Record(BaseModel):
@@ -42,11 +43,6 @@ def record_of(job: Object) -> Record | None:
         return None
 
 
-def is_ended(job: Object) -> bool:
-    """Return whether the state of the batch is final."""
-    return _status_of(job) in ENDED
-
-
 def started_at(job: Object) -> int:
     """Return the Unix time of the creation of the batch."""
     return _unix(job["metadata"].get("creationTimestamp")) or 0
@@ -57,10 +53,9 @@ def as_batch(job: Object) -> Object:
     record = record_of(job)
     if record is None:
         raise ValueError("not a batch")
-    status, number = _status_of(job), job["metadata"]["name"].removeprefix("batch-")
+    status, number = status_of(job), job["metadata"]["name"].removeprefix("batch-")
     counts = job.get("status", {}).get("counts", {})
     written, failed = counts.get("written", 0), counts.get("failed", 0)
-    has_files = status in WITH_FILES
     return {
         "id": f"batch_{number}",
         "object": "batch",
@@ -70,15 +65,31 @@ def as_batch(job: Object) -> Object:
         "input_file_id": record.input_file_id,
         "completion_window": record.completion_window,
         "status": status,
-        "output_file_id": f"file-output-{number}" if has_files and written else None,
+        "output_file_id": f"file-output-{number}" if status in ENDED and written else None,
         "error_file_id": f"file-errors-{number}" if status == "completed" and failed else None,
         **_times(job, record, status),
         "request_counts": {"total": record.lines, "completed": written, "failed": failed},
+        "usage": _usage(counts),
         "metadata": record.metadata,
     }
 
 
-def _status_of(job: Object) -> str:
+def _usage(counts: Object) -> Object | None:
+    """Return the tokens of the finished lines; None if no step has counted tokens."""
+    read, generated = (counts.get(kind) for kind in (TokenKind.INPUT, TokenKind.OUTPUT))
+    if read is None and generated is None:
+        return None
+    return {
+        "input_tokens": read or 0,
+        "input_tokens_details": {"cached_tokens": counts.get(TokenKind.CACHED) or 0},
+        "output_tokens": generated or 0,
+        "output_tokens_details": None,
+        "total_tokens": (read or 0) + (generated or 0),
+    }
+
+
+def status_of(job: Object) -> str:
+    """Return the status of the batch of a BatchInference."""
     record, status = record_of(job), job.get("status", {})
     if record and record.errors:
         return "failed"

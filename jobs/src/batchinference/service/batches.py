@@ -14,13 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from batchinference.service.api_error import ApiError, bad_request, not_found
 from batchinference.service.batch_view import (
     CANCELLED_AT,
+    ENDED,
     RECORD,
     Object,
     Record,
     as_batch,
-    is_ended,
     record_of,
     started_at,
+    status_of,
 )
 from batchinference.service.config import ServiceConfig
 from batchinference.service.files import Files
@@ -73,7 +74,7 @@ class Batches:
         latest, name = await self._runs(namespace, request, key)
         if latest is not None:
             young = time.time() - started_at(latest) < RETRY_SECONDS
-            if key or not is_ended(latest) or (repeated and young):
+            if key or status_of(latest) not in ENDED or (repeated and young):
                 return as_batch(latest)
         source = self._files.location(file.parts[0]["path"]).uri
         target = self._files.location(f"{namespace}/batches/{name}").uri
@@ -129,17 +130,16 @@ class Batches:
         Raises ApiError if the batch has ended."""
         name = _name_of(identifier)
         found = await self._get(namespace, name)
-        if is_ended(found):
-            status = as_batch(found)["status"]
+        if (status := status_of(found)) in ENDED:
             message = f"Cannot cancel a batch with status '{status}'"
             raise ApiError(HTTPStatus.CONFLICT, message)
-        if CANCELLED_AT in found["metadata"]["annotations"]:
+        if status == "cancelling":
             return as_batch(found)
         annotations = {CANCELLED_AT: str(int(time.time()))}
         change = {"metadata": {"annotations": annotations}, "spec": {"suspend": True}}
         return as_batch(await self._cluster.patch(namespace, name, change) or found)
 
-    async def list(
+    async def list_newest(
         self, namespace: str, after: str | None, limit: int
     ) -> tuple[list[Object], bool]:
         """Return the newest batches, or those after one of them, and whether there are more."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from batchinference.service.line_check import MAX_MODEL
 from batchinference.spec import API_VERSION, KIND, Problem, SpecError, parse
 from batchinference.spec.base import SpecModel, keyed
 from batchinference.spec.documents import parse_settings
@@ -20,7 +21,7 @@ Object = dict[str, Any]
 class BatchModel(SpecModel):
     """A model that batches may name, and the job that runs them."""
 
-    name: Annotated[str, Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(min_length=1, max_length=MAX_MODEL)]
     """The name of the model in requests."""
     namespaces: list[str] = []
     """The namespaces that may use the model; all if empty."""

@@ -14,10 +14,11 @@ import base64
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 from obstore.store import LocalStore
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
+Result = TypeVar("Result")
 PART_BYTES = 16 * 2**20
 """Size of the parts of an upload. S3 accepts 10,000 parts, so 160 GB."""
 PARTS_AT_ONCE = 2
 BLOCK = 4 * 2**20
 """Bytes that are checked at once, in a thread."""
-READ_BYTES = 2**20
+READ_BYTES = 4 * 2**20
 MAX_NAME = 180
 """Maximum bytes of the name of a file. Encoded, it is a part of the key of an object."""
 CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
@@ -93,6 +95,7 @@ class Files:
 
     def __init__(self, config: ServiceConfig) -> None:
         self._config, self._store = config, opened_store(config)
+        self._one_thread = ThreadPoolExecutor(1)
 
     def location(self, key: str) -> Location:
         """Return an object as jobs name it."""
@@ -129,22 +132,30 @@ class Files:
             if size > most:
                 message = f"file: larger than {most} bytes. Split it"
                 raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "file")
-            await asyncio.to_thread(checker.add, block)
+            await self._in_turn(checker.add, block)
             yield block
-        found = await asyncio.to_thread(checker.end)
+        found = await self._in_turn(checker.end)
         await obstore.put_async(self._store, result, found.model_dump_json().encode())
+
+    async def _in_turn(self, check: Callable[..., Result], *arguments: Any) -> Result:
+        """Return the result of a check in a thread, one at a time: a line may need much memory."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._one_thread, check, *arguments)
 
     async def get(self, namespace: str, identifier: str) -> StoredFile:
         """Return a file. Raises ApiError if the namespace has no file with this id."""
-        found = None
-        if _UPLOADED.fullmatch(identifier):
-            objects = await self.objects(f"{namespace}/files/{identifier}")
-            found = next((file for each in objects if (file := _uploaded(identifier, each))), None)
-        elif match := _OF_BATCH.fullmatch(identifier):
-            found = await self._of_batch(namespace, match[1], match[2])
+        found = await self.find(namespace, identifier)
         if found is None:
             raise not_found("File object", identifier)
         return found
+
+    async def find(self, namespace: str, identifier: str) -> StoredFile | None:
+        """Return a file; None if the namespace has no file with this id."""
+        if _UPLOADED.fullmatch(identifier):
+            objects = await self.objects(f"{namespace}/files/{identifier}")
+            return next((file for each in objects if (file := _uploaded(identifier, each))), None)
+        match = _OF_BATCH.fullmatch(identifier)
+        return await self._of_batch(namespace, match[1], match[2]) if match else None
 
     async def check(self, file: StoredFile) -> FileCheck:
         """Return what was found out about the lines of an uploaded file. Raises ApiError."""
@@ -154,7 +165,7 @@ class Files:
         found = await (await obstore.get_async(self._store, key)).bytes_async()
         return FileCheck.model_validate_json(bytes(found))
 
-    async def list(self, namespace: str, purpose: str | None) -> list[str]:
+    async def list_ids(self, namespace: str, purpose: str | None) -> list[str]:
         """Return the ids of files, in the order in which the uploaded files were created. Files of
         some of them do not exist, such as those of batches that run."""
         identifiers: list[str] = []
@@ -181,9 +192,12 @@ class Files:
     async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
         """Yield the content of a file."""
         for part in file.parts:
-            found = await obstore.get_async(self._store, part["path"])
-            async for chunk in found.stream(min_chunk_size=READ_BYTES):
-                yield bytes(chunk)
+            path, size = part["path"], part["size"]
+            for start in range(0, size, READ_BYTES):  # a slow client holds no request to the store
+                length = min(READ_BYTES, size - start)
+                yield bytes(
+                    await obstore.get_range_async(self._store, path, start=start, length=length)
+                )
 
     async def _of_batch(self, namespace: str, kind: str, number: str) -> StoredFile | None:
         """Return the output or error file of a batch; None if it has no lines."""

@@ -13,8 +13,10 @@ from pydantic_core import from_json
 
 from batchinference.openai_urls import PATHS, path_of
 
-MAX_LINE = 64 * 2**20
+MAX_LINE = 16 * 2**20
 """Maximum bytes of a line."""
+MAX_MODEL = 256
+"""Maximum length of the name of a model."""
 MAX_ERRORS = 50
 """Maximum number of errors that a batch shows."""
 ENDPOINTS = tuple(f"/v1{path}" for path in PATHS)
@@ -131,7 +133,7 @@ class LineChecker:
             yield "mismatched_url", "url", "another line has another. Use one per file"
         else:
             self.found.url = f"/v1{path}"
-        if not isinstance(model, str) or not model:
+        if not isinstance(model, str) or not 1 <= len(model) <= MAX_MODEL:
             yield _MISSING, "body.model", "expected the name of a model"
         elif model != (self.found.model or model):
             yield "mismatched_model", "body.model", "another line has another. Use one per file"

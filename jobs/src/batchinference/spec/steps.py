@@ -230,6 +230,11 @@ class Step(SpecModel):
         return next(kind for kind in self.kinds() if getattr(self, kind) is not None)
 
     @property
+    def skips_rows(self) -> bool:
+        """Return whether the step computes only some of the rows."""
+        return bool(self.when or self.dedupe or self.cache)
+
+    @property
     def facts(self) -> StepFacts:
         """Return the facts about this step."""
         action = getattr(self, self.kind)

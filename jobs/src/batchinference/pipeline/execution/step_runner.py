@@ -215,7 +215,8 @@ class StepRunner:
         measured_as: str | None = None,
     ) -> None:
         self.name = step.name
-        self._transform, self._is_conditional = transform, step.when is not None
+        self._transform, self._skips_rows = transform, step.skips_rows
+        self._take_own_notes = getattr(transform, "take_notes", list[str])
         self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
         self._batch = BatchSize.of(step)
@@ -244,7 +245,7 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
-            own = [(self.name, note) for note in self._transform.take_notes()]
+            own = [(self.name, note) for note in self._take_own_notes()]
             notes = (*batch.notes, *sizes, *own, *self._time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):
@@ -302,9 +303,7 @@ class StepRunner:
         """Return the results of the batch, or of its first rows if these are large or if the step
         fails after them. Raises JobFailure if there are none, or if the process must end."""
         results = StepResults()
-        chosen = (
-            ChosenRows(self._transform.chosen(batch.table)) if self._is_conditional else ALL_ROWS
-        )
+        chosen = ChosenRows(self._transform.chosen(batch.table)) if self._skips_rows else ALL_ROWS
         with self._time.measured(lambda: chosen.number(0, results.rows)), self._computing():
             while wanted := results.rows_wanted(batch.ids, self._batch.size, chosen):
                 part = batch.table.slice(results.rows, wanted)

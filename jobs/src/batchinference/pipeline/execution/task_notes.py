@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from batchinference.pipeline.ray_compat import number_of_this_task, retries_of_this_task
+from batchinference.pipeline.step_time import COUNTS
 
 GROWTH = 1.1
-COUNTS = {"reused", "cached", "cache_errors"}
-"""The numbers of notes that only count."""
 _UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes per unit of getrusage."""
 

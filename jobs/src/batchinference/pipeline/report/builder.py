@@ -19,6 +19,7 @@ from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
+from batchinference.pipeline.step_time import COUNTS
 from batchinference.spec.progress import Counts, History, Progress
 from batchinference.spec.report import (
     MAX_WARNINGS,
@@ -37,7 +38,6 @@ from batchinference.version import __version__
 NO_ROWS = "the input has no rows"
 """The message of a job that has succeeded without rows."""
 MAX_NOTES = 20
-_COUNTS = ("reused", "cached", "cache_errors")
 
 
 @dataclass(frozen=True)
@@ -251,14 +251,16 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
         peak = max(peak, note.get("peak_bytes", 0))
         if {"retries", "task"} <= note.keys():
             retries[note["task"]] = max(retries.get(note["task"], 0), int(note["retries"]))
-        counts[step].update({name: note[name] for name in _COUNTS if name in note})
+        if reuse := {name: note[name] for name in COUNTS if name in note}:
+            counts[step].update(reuse)
         if {"rows", "seconds"} <= note.keys():
             times[step].append(note)
         if "batch_size" in note:
             sizes[step].append(note["batch_size"])
             texts[_note_text(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
-    ordered = sorted(times, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
+    names = {**times, **counts}
+    ordered = sorted(names, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
     steps = {step: _times(times[step], counts[step]) for step in ordered}
     errors = {step: found["cache_errors"] for step, found in counts.items()}
     texts |= {_cache_text(step, number): None for step, number in errors.items() if number}

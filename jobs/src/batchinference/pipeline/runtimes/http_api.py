@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.row_warnings import count_tokens, warn
-from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
-from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
-from batchinference.pipeline.runtimes.openai_requests import (
-    body_of,
-    path_of_row,
+from batchinference.pipeline.runtimes.answers import (
+    Answer,
+    Text,
     report_response,
-    tokens_in,
+    result_of,
+    usage_of,
 )
+from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
+from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
     fill,
@@ -76,13 +77,11 @@ class OpenAi:
         retry may return one."""
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
-        value, usage = _at(response, self._path), response.get("usage")
-        tokens = tokens_in(usage, "prompt_tokens")
+        value, (tokens, cached, made) = _at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
         reason = response["choices"][0].get("finish_reason")
-        text = Text(_text(value), tokens_in(usage, "completion_tokens"), _reason(reason))
-        return Answer([text], tokens, tokens_in(usage, "prompt_tokens_details", "cached_tokens"))
+        return Answer([Text(_text(value), made, _reason(reason))], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""

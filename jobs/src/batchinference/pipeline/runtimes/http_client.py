@@ -31,6 +31,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RateLimiter,
     RequestFailed,
     Retries,
+    TimedOut,
 )
 from batchinference.pipeline.runtimes.openai_requests import dumped
 from batchinference.pipeline.runtimes.prompts import rows_of
@@ -83,10 +84,10 @@ class Endpoint:
         began = clock()
         try:
             answer = await self._post(body, url)
-        except (RateLimited, Overloaded):
+        except (RateLimited, Overloaded) as error:
             if self._limit.value == 1:  # only longer waits help
                 self._pace.pause(retry.HTTP.first_wait)
-            self._limit.record_overload(began, clock())
+            self._limit.record_overload(began, clock(), late=isinstance(error, TimedOut))
             raise
         self._limit.record_answer(began)
         return answer
@@ -98,7 +99,7 @@ class Endpoint:
             async with post as response:
                 content = await response.read()
         except TimeoutError:
-            raise Overloaded(f"no answer within {self._model.timeout}") from None
+            raise TimedOut(f"no answer within {self._model.timeout}") from None
         except (aiohttp.ClientError, OSError) as error:
             problem = self._credentials.hide(f"{type(error).__name__}: {error}")
             raise NoResponse(f"the endpoint cannot be reached: {problem}") from None

@@ -45,10 +45,10 @@ class ConcurrencyLimit:
             self._has_round = True
             self._grow()
 
-    def record_overload(self, began: float, now: float) -> None:
+    def record_overload(self, began: float, now: float, *, late: bool = False) -> None:
         """Record that the endpoint was overloaded when it got a request that began at `began`, or
-        gave no answer in time. Requests from before the limit was halved say nothing about the new
-        limit."""
+        gave no answer in time (`late`). Requests from before the limit was halved say nothing about
+        the new limit."""
         if began <= self._halved:
             return
         self._rejected += 1
@@ -57,7 +57,8 @@ class ConcurrencyLimit:
         if self._has_round:
             if self.value > self._ceiling:
                 self._patience = min(2 * self._patience, MAX_PATIENCE)
-            self._ceiling = max(1, self.value - 1)
+            # an endpoint that gets slower may compute late requests to their end, in vain
+            self._ceiling = max(1, self.value // 2 if late else self.value - 1)
         self.value = max(1, self.value // 2)
         self._doubles = self._has_round = False
         self._patient, self._halved = 0, now

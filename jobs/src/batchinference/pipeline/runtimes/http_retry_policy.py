@@ -35,6 +35,10 @@ class Overloaded(NoResponse):
     """No response in time, or status 503 or 504: the endpoint has too much to do."""
 
 
+class TimedOut(Overloaded):
+    """No response in time."""
+
+
 class BadAnswer(TryAgain):
     """The endpoint returned an invalid response, such as status 500 or a body that is not JSON."""
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from batchinference.openai_urls import path_of
 from batchinference.pipeline.json_texts import load_unique
-from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.spec.models.requests import RequestModel
-from batchinference.spec.warnings import WarningName
 
 MAX_TOKENS = 2**31
 """A row with more tokens would be an error of the endpoint."""
@@ -48,25 +46,3 @@ def dumped(body: dict[str, Any]) -> bytes:
             "the request holds NaN or infinity, which JSON has no number for. Replace it in a step "
             "before the model"
         ) from None
-
-
-def report_response(row: int, response: Mapping[str, Any]) -> None:
-    """Report the tokens in the response to a row, and whether a text was cut."""
-    usage, choices = response.get("usage"), response.get("choices")
-    count_tokens(
-        row,
-        read=tokens_in(usage, "prompt_tokens"),
-        cached=tokens_in(usage, "prompt_tokens_details", "cached_tokens"),
-        made=tokens_in(usage, "completion_tokens"),
-    )
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and choice.get("finish_reason") == "length":
-            warn(WarningName.ANSWER_CUT, row=row)
-            return
-
-
-def tokens_in(usage: Any, *path: str) -> int | None:
-    """Return a number of tokens that an endpoint says; None if it does not, or if it cannot be."""
-    for name in path:
-        usage = usage.get(name) if isinstance(usage, dict) else None
-    return usage if type(usage) is int and 0 <= usage <= MAX_TOKENS else None

@@ -14,7 +14,7 @@ import json
 import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
@@ -33,7 +33,7 @@ _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 SAMPLES, SAMPLE_BYTES = 64, 64 << 10
 """Samples at equal distances in a large file, because reading all of it would take minutes, and
 their size. Smaller files are hashed entirely."""
-READ_THREADS = 16
+READ_THREADS, READ_BYTES = 16, 8 << 20
 _WITHOUT_EFFECT = (
     *("inputs", "output", "details", "storage", "revision"),
     *("api_key_env", "headers_from", "requests_per_second", "timeout", "retries"),
@@ -68,7 +68,7 @@ def model_digest(model: Model, device: Device) -> str:
         "settings": settings,
         "inputs": sorted(model.inputs),
         "outputs": len(model.other_outputs),
-        "files": sorted(_hashes_of(facts)),
+        "files": sorted(_hashes_of(facts, sampled=False)),
         "commits": [commit_of(place, files, model.revision_or_none) for place in hub],
         "versions": [__version__, *(_package_version(name) for name in packages)],
         "device": device.assigned_name,
@@ -76,16 +76,17 @@ def model_digest(model: Model, device: Device) -> str:
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
-def _hashes_of(facts: StepFacts) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of each module and model file that a step names."""
+def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield the name and hash of each module and model file that a step names. Of large files, only
+    samples are read if `sampled`."""
     for path in facts.modules:
         yield from _hashes_of_modules(path).items()
     for place in facts.model_files:
         if is_path(place):
             local = str(Path(local_path(place)).expanduser())
-            yield from _hashes_of_files(Location(local, facts.storage))
+            yield from _hashes_of_files(Location(local, facts.storage), sampled)
         elif not is_local(place):  # otherwise, it is a model of the Hub
-            yield from _hashes_of_files(Location(place, facts.storage))
+            yield from _hashes_of_files(Location(place, facts.storage), sampled)
 
 
 def _hashes_of_modules(path: str) -> dict[str, str]:
@@ -148,7 +149,7 @@ def _imported_names(content: bytes, package: str) -> list[str]:
     return names
 
 
-def _hashes_of_files(place: Location) -> Iterator[tuple[str, str]]:
+def _hashes_of_files(place: Location, sampled: bool) -> Iterator[tuple[str, str]]:
     """Yield the name and hash of a file, or of each file in a directory and below. Hidden files are
     left out. Reads several files at once."""
     info = place.info()
@@ -160,16 +161,20 @@ def _hashes_of_files(place: Location) -> Iterator[tuple[str, str]]:
         if not any(part.startswith(".") for part in name.split("/"))
     }
     with ThreadPoolExecutor(READ_THREADS) as pool:
-        yield from zip(shown, pool.map(_hash_of_file, shown.values()), strict=True)
+        yield from zip(
+            shown, pool.map(partial(_hash_of_file, sampled=sampled), shown.values()), strict=True
+        )
 
 
-def _hash_of_file(file: Location) -> str:
-    """Return a hash of the size and of samples of a file; of the whole content if it is small."""
+def _hash_of_file(file: Location, *, sampled: bool) -> str:
+    """Return a hash of the size and of samples of a file; of the whole content if it is small, or
+    if not `sampled`."""
     with file.filesystem.open_input_file(file.path) as opened:
         size = opened.size()
         starts = [size * number // SAMPLES for number in range(SAMPLES)]
         samples = [(SAMPLE_BYTES, start) for start in [*starts, size - SAMPLE_BYTES]]
+        whole = [(READ_BYTES, start) for start in range(0, size, READ_BYTES)]
         digest = hashlib.sha256(str(size).encode())
-        for sample in samples if size > SAMPLES * SAMPLE_BYTES else [(size, 0)]:
+        for sample in samples if sampled and size > SAMPLES * SAMPLE_BYTES else whole:
             digest.update(opened.read_at(*sample))
     return digest.hexdigest()

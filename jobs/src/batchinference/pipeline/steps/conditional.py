@@ -40,9 +40,15 @@ class Conditional(Transform):
         """Return a mask (bool) of the rows for which the step runs; None if the condition fails for
         a row, which the call then finds."""
         try:
-            return np.asarray(self._condition.mask(batch).to_numpy())
+            mask = self._condition.mask(batch)
         except (UnsuitableTypes, pa.ArrowException):
             return None
+        chosen: np.ndarray = mask.to_numpy()
+        inner = self._transform.chosen(self._part(batch).filter(mask)) if chosen.any() else None
+        if inner is not None:
+            chosen = chosen.copy()
+            chosen[chosen] = inner
+        return chosen
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         try:

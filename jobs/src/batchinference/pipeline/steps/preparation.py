@@ -53,8 +53,13 @@ class Preparation(Transform):
         return self._tokenizer
 
 
+def is_prepared(name: str) -> bool:
+    """Return whether a column is from a preparation."""
+    return name.startswith(PREPARED_PREFIX)
+
+
 def split_prepared(table: pa.Table) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
     """Return a table without the columns of a preparation, and these columns."""
-    names = [name for name in table.column_names if name.startswith(PREPARED_PREFIX)]
+    names = [*filter(is_prepared, table.column_names)]
     prepared = {name.removeprefix(PREPARED_PREFIX): table.column(name) for name in names}
     return (table.drop_columns(names) if names else table), prepared

@@ -176,7 +176,7 @@ class ResultCache:
             return _results_of(keys, results, self._names)
         except OSError:
             self._fail()
-        except ValueError:
+        except (ValueError, LookupError):
             self.errors += 1
         return None
 

@@ -20,7 +20,7 @@ from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, w
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Transform, TransformResult, as_result
 from batchinference.pipeline.steps.code_identity import model_digest
-from batchinference.pipeline.steps.preparation import split_prepared
+from batchinference.pipeline.steps.preparation import is_prepared, split_prepared
 from batchinference.pipeline.steps.result_cache import (
     MEMORY_BYTES,
     KnownResults,
@@ -31,6 +31,7 @@ from batchinference.pipeline.steps.result_cache import (
 from batchinference.pipeline.steps.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.models import Model
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 
 
@@ -99,15 +100,20 @@ class Reuse(Transform):
         errors of the others by row."""
         if not rows:
             return {}, {}
-        part = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
+        read = {*self._inputs.values(), *(n for n in batch.column_names if is_prepared(n))}
+        part = batch.select(sorted(read))
+        part = part if len(rows) == batch.num_rows else part.take(pa.array(rows))
         with collect_warnings() as warnings:
             result = as_result(self._transform(part))
+        by_parent = defaultdict[int, list[RowWarning]](list)
+        for warning in warnings:
+            if isinstance(warning.name, TokenKind):  # only this row has used them
+                warn(warning.name, row=rows[warning.row], amount=warning.amount)
+            else:
+                by_parent[warning.row].append(warning)
         failed = {rows[at]: error for at, error in result.failed.items()}
         if not result.table.num_rows:
             return {}, failed
-        by_parent = defaultdict[int, list[RowWarning]](list)
-        for warning in warnings:
-            by_parent[warning.row].append(warning)
         results = KnownResults(
             [keys[rows[parent]] for parent in result.parents],
             result.table.select(self._outputs),

@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from batchinference.pipeline.runtimes.answers import report_response
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.openai_requests import (
-    body_of,
-    dumped,
-    path_of_row,
-    report_response,
-)
+from batchinference.pipeline.runtimes.openai_requests import body_of, dumped, path_of_row
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.vllm.engine import engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner

@@ -1,0 +1,74 @@
+"""The form with an uploaded file, read as it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import TypeVar
+
+from aiohttp import BodyPartReader, web
+
+from batchinference.service.api_error import bad_request
+
+GRACE_SECONDS = 60.0
+MIN_BYTES_PER_SECOND = 10_000
+"""An upload that is slower than this, after GRACE_SECONDS, is ended."""
+CHUNK = 2**18
+MAX_FIELD = 1024
+MAX_FIELDS = 16
+Result = TypeVar("Result")
+
+
+class UploadForm:
+    """A form with a file, and with a field `purpose` before or after it."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request, self._purpose, self._fields = request, "", 0
+        self._start, self._received = asyncio.get_running_loop().time(), 0
+
+    async def name_of_file(self) -> str:
+        """Read the form up to the file, and return its name. Raises ApiError."""
+        if self._request.content_type != "multipart/form-data":
+            raise bad_request("Send the file as multipart/form-data")
+        self._reader = await self._request.multipart()
+        file = await self._next_file()
+        if file is None:
+            raise bad_request("file: the form has no file", "file")
+        self._file = file
+        return file.filename or ""
+
+    async def content(self) -> AsyncIterator[bytes]:
+        """Yield the content of the file. Raises ApiError at its end for an invalid form."""
+        while chunk := await self._timed(self._file.read_chunk(CHUNK)):
+            self._received += len(chunk)
+            yield chunk
+        if await self._next_file() is not None:
+            raise bad_request("file: the form has two files", "file")
+        if self._purpose != "batch":
+            raise bad_request("purpose: expected batch", "purpose")
+
+    async def _next_file(self) -> BodyPartReader | None:
+        while (part := await self._timed(self._reader.next())) is not None:
+            self._fields += 1
+            if not isinstance(part, BodyPartReader) or self._fields > MAX_FIELDS:
+                raise bad_request("The form has too many parts, or parts of parts")
+            if part.name == "file":
+                return part
+            await self._read_field(part)
+        return None
+
+    async def _read_field(self, part: BodyPartReader) -> None:
+        value = b""
+        while chunk := await self._timed(part.read_chunk(MAX_FIELD)):
+            value += chunk
+            if len(value) > MAX_FIELD:
+                raise bad_request("A field of the form is too long", part.name)
+        if part.name != "purpose":
+            raise bad_request(f"{part.name}: not supported. Remove it", part.name)
+        self._purpose = value.decode(errors="replace")
+
+    async def _timed(self, reading: Awaitable[Result]) -> Result:
+        """Return what is read. Raises TimeoutError if the client sends too slowly."""
+        allowed = GRACE_SECONDS + self._received / MIN_BYTES_PER_SECOND
+        async with asyncio.timeout_at(self._start + allowed):
+            return await reading

@@ -71,12 +71,12 @@ REASONS: dict[str, tuple[str, ...]] = {
     OWN_ACCESS: (
         *(
             f"{place}.storage.{field}"
-            for place in ("read", "write", "steps[].model", "steps[].chunk")
+            for place in ("read", "write", "steps[].model", "steps[].chunk", "steps[].cache")
             for field in ("endpoint", "region", "anonymous")
         ),
         *("read.paths[]", "read.path", "read.url", "read.urlEnv", "read.query"),
         *("read.options.allow[]", "read.options.config"),
-        *("write.path", "write.url", "write.urlEnv", "write.table"),
+        *("write.path", "write.url", "write.urlEnv", "write.table", "steps[].cache.path"),
         *("write.catalog.name", "write.catalog.properties{}", "errors.path"),
         *("steps[].model.source", "steps[].model.trustSource"),
         *("steps[].model.loraPath", "steps[].model.allow[]", "steps[].model.url"),
@@ -114,6 +114,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         *("read.allowEmpty", "read.options.pathColumn"),
         *("steps[].labelFromPath.column", "steps[].labelFromPath.index"),
         *("steps[].model.images[]", "steps[].model.labels[]", "steps[].model.candidateLabels[]"),
+        "steps[].model.schema.jsonSchema",
         "steps[].model.resultPath",
     ),
     LIMITED: ("cluster.profiles{}.resource", "cluster.profiles{}.resourceClaimTemplateName"),

@@ -13,6 +13,10 @@ ROOT = Path(__file__).resolve().parents[3]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+_FUNCTION = re.compile(r"^(def|class) ", re.MULTILINE)
+"""A block without one is a program of its own."""
+
+
 def blocks(page: str, language: str) -> list[str]:
     """Return a page's code blocks in one language, in order."""
     text = (ROOT / page).read_text()
@@ -23,7 +27,8 @@ def code_of_pages() -> str:
     """Return the source of the module `steps`, which the pages' jobs refer to."""
     pages = [str(page) for page in sorted((ROOT / "docs").glob("*.md"))]
     with_jobs = [page for page in pages if blocks(page, "yaml")]
-    return "\n".join(block for page in with_jobs for block in blocks(page, "python"))
+    code = (block for page in with_jobs for block in blocks(page, "python"))
+    return "\n".join(block for block in code if _FUNCTION.search(block))
 
 
 def jobs(page: str) -> list[Document]:

@@ -49,7 +49,6 @@ REFUSED: dict[str, Document] = {
     "messages": of_vllm(messages=[{"role": "user", "content": "a"}]),
     "images": of_vllm(images=["body"]),
     "sampling": of_vllm(sampling={"max_tokens": 3}),
-    "schema": of_vllm(schema={"ok": "bool"}),
     "details": of_vllm(details="about"),
     "schema": of_vllm(schema={"jsonSchema": {"type": "integer"}}),
     "tooLong": of_vllm(tooLong="truncate"),

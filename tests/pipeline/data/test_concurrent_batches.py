@@ -238,6 +238,15 @@ def test_no_batch_begins_while_enough_rows_are_in_flight(in_flight: RowsInFlight
     assert max(most) == 8
 
 
+def test_few_rows_are_suspects_if_a_process_dies_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrent_batches, "replaces_dead_process", lambda: True)
+    monkeypatch.setattr(concurrent_batches, "SUSPECTED_BATCHES", 2)
+    together = threading.Barrier(2)
+    run = concurrent(each(lambda _: together.wait(SECONDS)), rows=1, wanted=99)
+    assert numbers(run(block(*range(8)))) == list(range(8))
+    assert len(run._threads._threads) == 2
+
+
 def test_rows_without_an_answer_are_counted() -> None:
     counted = RowsInFlight()
     counted.begin(4)

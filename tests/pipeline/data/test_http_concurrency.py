@@ -173,7 +173,7 @@ class Busy:
 async def opened(busy: Busy, **fields: Any) -> AsyncIterator[Endpoint]:
     model = HttpModel.model_validate(chat(**fields))
     endpoint = Endpoint(model, Credentials(model), adapter_for(model))
-    endpoint._post = busy.answer  # type: ignore[method-assign]
+    endpoint._post = lambda body, _: busy.answer(body)  # type: ignore[method-assign]
     try:
         yield endpoint
     finally:

@@ -80,6 +80,16 @@ async def test_persistent_error_of_one_row_fails_the_row() -> None:
     assert isinstance(alone, RequestFailed), "also without other rows"
 
 
+async def test_row_that_is_always_rate_limited_fails_alone() -> None:
+    one = failing(lambda text, _: web.Response(status=429, text="large") if text == "7" else None)
+    rows = [str(number) for number in range(20)]
+    async with served(one) as server:
+        answers = await ask(chat(url=server.url, prompt="{question}"), question=rows)
+    assert isinstance(answers.pop(7), RequestFailed)
+    assert answers == [row for row in rows if row != "7"]
+    assert len(server.requests) == 19 + 9, "the row has its retries"
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [

@@ -164,7 +164,7 @@ def test_rate_limited_row_fails_only_if_others_are_limited_less(
         if answered:
             assert await retries.ask(answered_while_asked) == "at last"
         else:
-            with pytest.raises(RequestFailed, match="slow down"):
+            with pytest.raises(RequestFailed):
                 await retries.ask(answered_while_asked)
             assert len(began) > 8, "a row has its retries"
         for task in busy:

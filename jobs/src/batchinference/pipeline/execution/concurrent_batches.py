@@ -20,6 +20,7 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.prefix_order import in_order_of, prefix_order
 from batchinference.pipeline.execution.task_notes import retry_notes
+from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.plan import Stage
@@ -38,6 +39,9 @@ MIN_CALLS, MAX_CALLS = 16, 64
 """The same if an engine or an endpoint computes the rows of several calls together."""
 MAX_BATCHES = 1024
 """Maximum number of batches of an actor that wait for their slowest rows, each in a thread."""
+SUSPECTED_BATCHES = 64
+"""The same in the process that replaces a dead one. If it dies, too, all rows of these batches are
+computed one by one."""
 PART_SECONDS = 4.0
 """Seconds after which a call passes on the batches that are done. When a job stops, the call ends
 within twice this time, so that time is left to commit its last part."""
@@ -74,7 +78,9 @@ class ConcurrentBatches:
         self._lock = Lock()
         self._waiting = ThreadPoolExecutor(1)
         """Begins the batches, in the order of the calls."""
-        self._threads = ThreadPoolExecutor(MAX_BATCHES)
+        self._threads = ThreadPoolExecutor(
+            SUSPECTED_BATCHES if replaces_dead_process() else MAX_BATCHES
+        )
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the block after the steps, in parts. The rows of a part are in the order of the

@@ -164,6 +164,17 @@ def test_summary_shows_tokens_and_their_price(
     assert [line[8:] for line in lines if line.startswith("tokens")] == ([shown] if shown else [])
 
 
+def test_summary_shows_which_rows_were_not_computed(messages: Messages) -> None:
+    step = StepTimes(rows=10, seconds=5, rowsPerSecond=2)
+    steps = {
+        "read": step,
+        "embed": step.model_copy(update={"reused": 7}),
+        "ask": step.model_copy(update={"cached": 3}),
+    }
+    lines = summary(report(JobState.SUCCEEDED, steps=steps))
+    messages.check([line for line in lines if line.startswith("reused")])
+
+
 def test_summary_counts_filtered_and_failed_rows() -> None:
     counts = Counts(read=10, written=5, failed=2, filtered=3)
     lines = summary(report(JobState.SUCCEEDED, counts=counts, errors="s3://out/errors/"))

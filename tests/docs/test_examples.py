@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import json
 import re
 import runpy
 from collections import Counter
@@ -178,6 +179,20 @@ def test_sharded_model(tmp_path: Path) -> None:
         new = made[0, tokens["input_ids"].shape[1] :]
         assert row["continued"] == tokenizer.decode(new, skip_special_tokens=True)
     assert len(rows) == 4
+
+
+def test_structured_answers(tmp_path: Path) -> None:
+    copy = prepared("structured-answers", tmp_path)
+    job = job_of(copy)
+    judged = {"label": "bad", "score": 0.25, "product": None}
+    answer = {"choices": [{"message": {"content": json.dumps(judged)}}]}
+    with serving(answering(200, answer)) as server:
+        job["spec"]["steps"][0]["model"]["url"] = server.url
+        report = run_example(copy, job)
+    assert report.state is JobState.SUCCEEDED, report.message
+    rows = rows_of(copy / "out")
+    assert [row["judgement"] for row in rows] == [judged] * 3
+    assert all(row["unhappy"] for row in rows)
 
 
 def test_openai_batch(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import yaml
 from support.cluster.deployment import CHART, PIPELINE_IMAGE, RELEASE
 from support.cluster.kubectl import Kubectl, eventually, run
 from support.cluster.object_store import KEYS, RESTRICTED, ObjectStore, pod, service
-from support.cluster.waits import JOB_END, kill, pods, wait_for_rows
+from support.cluster.waits import JOB_END, is_ready, kill, pods, wait_for_rows
 from support.service.running import ENDPOINT, FAILING_ROW, requests
 
 pytestmark = pytest.mark.timeout(900)
@@ -131,11 +131,16 @@ def client_of(service_pods: Kubectl) -> Iterator[openai.OpenAI]:
 
 def kill_service(service_pods: Kubectl) -> None:
     """Kill all replicas, and wait for new ones."""
-    found = service_pods.list("pods", SELECTOR)
-    names = [each["metadata"]["name"] for each in found]
-    assert len(names) == 2
-    kill(service_pods, names)
-    service_pods("rollout", "status", f"deployment/{NAME}", "--timeout=180s", timeout=190)
+    old = [each["metadata"]["name"] for each in service_pods.list("pods", SELECTOR)]
+    assert len(old) == 2
+    kill(service_pods, old)
+
+    def replaced() -> bool:
+        found = service_pods.list("pods", SELECTOR)
+        ready = {each["metadata"]["name"] for each in found if is_ready(each)}
+        return len(ready - set(old)) == 2
+
+    eventually("two new replicas are ready", replaced, 180)
 
 
 def lines(content: bytes) -> list[Object]:

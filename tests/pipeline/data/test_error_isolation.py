@@ -14,7 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.error_attribution import is_about_the_row, is_device_fault
+from batchinference.pipeline.error_attribution import (
+    has_stopped_kernel,
+    is_about_the_row,
+    is_device_fault,
+)
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import Part, isolate
 from support.tiers import examples
@@ -177,7 +181,12 @@ def test_faults_of_devices_are_told_from_errors_of_rows_and_code(
     loading = ModelLoad("the model cannot be loaded")
     loading.__cause__ = error
     assert is_device_fault(error) is is_device_fault(loading) is fault
-    assert not (fault and is_about_the_row(error))
+    caused, raised_after = ValueError("own"), ValueError("own")
+    caused.__cause__, raised_after.__context__ = error, error
+    for wrapped in (error, caused, raised_after):
+        assert is_device_fault(wrapped) is fault
+        assert has_stopped_kernel(wrapped) is has_stopped_kernel(error)
+        assert not (is_about_the_row(wrapped) and (fault or has_stopped_kernel(error)))
 
 
 def test_error_of_a_row_has_no_context() -> None:

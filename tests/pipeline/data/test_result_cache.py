@@ -25,6 +25,7 @@ from batchinference.pipeline.steps.result_cache import KnownResults, ResultCache
 from batchinference.pipeline.steps.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.warnings import WarningName
+from support.servers.s3 import S3Server
 
 FORK = multiprocessing.get_context("fork")
 
@@ -244,6 +245,24 @@ def test_process_that_is_killed_while_it_writes_leaves_no_wrong_result(tmp_path:
     assert known == {name: f"of {name}" for name in known}
     assert len(known) >= 40
     assert reader.errors == 0
+
+
+def test_cache_in_an_object_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.client().create_bucket(Bucket="cache")
+    place = Location("s3://cache/deep/results")
+    for group in (results(*range(50)), results(*range(40, 99))):
+        writer = ResultCache(place, "d", ["answer"])
+        writer.add(group)
+        writer.flush()
+    reader = ResultCache(place, "d", ["answer"])
+    assert found(reader, *range(200)) == {name: f"of {name}" for name in range(99)}
+    missing = ResultCache(Location("s3://missing/results"), "d", ["answer"])
+    assert found(missing, 1) == {}
+    missing.add(results(1))
+    missing.flush()
+    assert missing.errors == 1
 
 
 def test_results_are_found_among_those_of_many_files(tmp_path: Path) -> None:

@@ -136,11 +136,12 @@ class Model:
         texts = inputs["question"]
         self.asked.append([*zip(texts, inputs.get(REPAIR, texts), strict=True)])
         warn(WarningName.TEXT_CUT, row=len(texts) - 1, amount=1)
+        warn(WarningName.ANSWER_CUT)
         found = [self.answers[text].pop(0) for text in texts]
         if "refuse" in found:
-            raise ValueError("the prompt is too long")
+            raise ValueError("refused")
         if "stop" in found:
-            raise JobFailure("the endpoint is down")
+            raise JobFailure("down")
         return [
             one if isinstance(one, Exception) else (one, {"finish_reason": "stop"}) for one in found
         ]

@@ -10,6 +10,7 @@ import pytest
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
+from support.documents.http_models import chat
 
 TYPES = {"year": pa.string(), "n": pa.int64(), "tags": pa.list_(pa.string())}
 
@@ -71,6 +72,8 @@ SENTIMENT = {
     }
 }
 TOP = {"model": {**SENTIMENT["model"], "topK": 2}}
+_FIELDS = {"label": {"type": "string", "enum": ["a"]}, "scores": {"type": "list<float32>"}}
+JUDGED = {"model": chat(inputs={"text": "year"}, output="o", schema={"fields": _FIELDS})}
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,8 @@ TOP = {"model": {**SENTIMENT["model"], "topK": 2}}
         (SENTIMENT, {"filter": "o.score > 'a'"}, ["string"]),
         (TOP, {"filter": "o.label == 'x'"}, ["[0].label"]),
         (TOP, {"filter": "o > 1"}, ["o[0]"]),
+        (JUDGED, {"filter": "o.lable == 'x'"}, ["no field 'lable'", "label, scores"]),
+        (JUDGED, {"filter": "o.scores > 1"}, ["list"]),
     ],
 )
 def test_fields_of_results_are_checked(
@@ -98,6 +103,7 @@ def test_fields_of_results_are_checked(
     [
         (SENTIMENT, "o.label == 'POSITIVE' and o['score'] > 0.5"),
         (TOP, "o[0].label == 'POSITIVE' and len(o) > 1"),
+        (JUDGED, "o.label == 'a' and o.scores[0] > 1"),
     ],
 )
 def test_fields_of_results_can_be_read(model: dict[str, Any], expression: str) -> None:

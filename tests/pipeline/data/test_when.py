@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.arrow import to_table
+from batchinference.pipeline.arrow import tensors_to_lists, to_table, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import (
     ChosenRows,
@@ -20,7 +20,7 @@ from batchinference.pipeline.execution.step_runner import (
 )
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import Transform, load_step, with_condition
+from batchinference.pipeline.steps import Transform, as_result, load_step, with_condition
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -191,6 +191,37 @@ def test_labels_texts_and_tensors() -> None:
     assert values(result, "label") == [None, "c"]
     assert values(result, "decoded") == ["x", None]
     assert result.table.column("pixels").type == table.column("pixels").type
+
+
+@pytest.mark.parametrize("made", ["tensor", "null"])
+@pytest.mark.parametrize("old", ["tensor", "null", "none"])
+def test_tensors_and_nulls_are_joined(made: str, old: str) -> None:
+    columns = {"tensor": to_table({"y": np.ones((3, 2))}).column(0), "null": pa.nulls(3)}
+
+    class Make(Transform):
+        def __call__(self, batch: pa.Table) -> pa.Table:
+            return with_column(batch, "y", columns[made].slice(0, batch.num_rows))
+
+    step = Step.model_validate({**MODEL, "when": "n == 1"})
+    table = pa.table({"n": [0, 1, 2], "x": [0, 1, 2]})
+    table = table if old == "none" else table.append_column("y", columns[old])
+    found = tensors_to_lists(with_condition(step, Make())(table)).column("y").to_pylist()
+    values = {"tensor": [1.0, 1.0], "null": None, "none": None}
+    assert found == [values[old], values[made], values[old]]
+
+
+def test_preparation_adds_only_its_hidden_columns() -> None:
+    class Prepare(Transform):
+        def __call__(self, batch: pa.Table) -> pa.Table:
+            return batch.append_column(PREPARED_PREFIX + "tokens", batch.column("x"))
+
+    step = Step.model_validate({**MODEL, "when": "n == 1"})
+    prepare = with_condition(step, Prepare(), adds=())
+    tables = [pa.table({"n": pair, "x": [5, 6]}) for pair in ([0, 0], [1, 1], [0, 1])]
+    found = [as_result(prepare(table)).table.to_pydict() for table in tables]
+    assert found[0] == {"n": [0, 0], "x": [5, 6]}
+    assert found[1] == {"n": [1, 1], "x": [5, 6], PREPARED_PREFIX + "tokens": [5, 6]}
+    assert found[2] == {"n": [0, 1], "x": [5, 6], PREPARED_PREFIX + "tokens": [None, 6]}
 
 
 def test_hidden_columns_do_not_leave_the_step() -> None:

@@ -18,6 +18,7 @@ from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
+from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 from support.servers.corrupting_proxy import Faults, Upstream, corrupting
@@ -84,6 +85,24 @@ def test_second_job_takes_answers_from_the_cache(tmp_path: Path) -> None:
             assert answers == {text: text.upper() for text in TEXTS if text != "row 77"}
     assert len(asked) == 1
     assert run.report.steps["ask"].cached == 99
+
+
+def test_skipped_rows_are_not_asked(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(json.loads(await request.text())["messages"][0]["content"])
+        return web.json_response({"choices": [{"message": {"content": "yes"}}]})
+
+    with serving(answer) as server:
+        job = asking(tmp_path, server.url)
+        job["spec"]["steps"][0]["when"] = "endswith(text, '3')"
+        report = run_without_ray(job)
+    chosen = [text for text in TEXTS if text.endswith("3")]
+    assert sorted(asked) == sorted(chosen)
+    answers = {row["text"]: row["answer"] for row in rows_of(tmp_path / "out")}
+    assert answers == {text: "yes" if text in chosen else None for text in TEXTS}
+    assert [(one.name, one.step, one.count) for one in report.warnings] == [("Skipped", "ask", 90)]
 
 
 REVIEW = {

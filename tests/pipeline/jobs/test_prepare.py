@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.snapshot import _hashes_of_parts
-from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
+from batchinference.pipeline.prepare import NothingToDo, check_caches, check_errors_path, prepare
 from batchinference.spec import parse
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step, python_step
@@ -264,6 +265,14 @@ def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> 
     output = tmp_path / ".hidden" / "out"
     with pytest.raises(BadOutput, match=r"errors\.path: '.*' is below write\.path"):
         check_errors_path(layout_of(output, errors=output / below))
+
+
+@pytest.mark.parametrize(("place", "refused"), [("out", True), ("out/a/b", True), ("out-b", False)])
+def test_cache_must_not_be_in_the_output(tmp_path: Path, place: str, refused: bool) -> None:
+    steps = [{**model_step(), "cache": {"path": str(tmp_path / place)}}]
+    spec = parse(job_document("job", tmp_path, tmp_path / "out", steps=steps)).spec
+    with pytest.raises(BadOutput, match=r"cache\.path") if refused else nullcontext():
+        check_caches(spec, layout_of(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("place", ["out-errors", "out/_errors", "out/_batchinference/errors"])

@@ -26,6 +26,7 @@ class FakeCluster:
     """Number of the next created objects whose answers get lost."""
     refusal: str = ""
     """The message with which objects are refused."""
+    now: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     run: Callable[[Object], None] | None = None
     """Runs the job of a new object, in place of the operator."""
 
@@ -55,7 +56,7 @@ class FakeCluster:
             return web.json_response({"message": self.refusal}, status=422)
         if key in self.objects:
             return web.json_response({"reason": "AlreadyExists"}, status=409)
-        now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=len(self.objects))
+        now = self.now() + timedelta(seconds=len(self.objects))
         sent["metadata"]["creationTimestamp"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         self.objects[key] = sent
         answer = json.loads(json.dumps(sent))

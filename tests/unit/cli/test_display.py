@@ -122,11 +122,14 @@ def test_summary_of_a_succeeded_job() -> None:
         counts=Counts(read=1000, written=1000, failed=0, filtered=0),
         progress=Progress(rows=1000, total=1000, percent=100, rowsPerSecond=250.0),
         seconds={"preparing": 1.25, "running": 4.0},
+        notes=["gate: mean(n) is 2 in 9 rows", "another note"],
     )
     assert summary(done) == [
         "job     mine",
         "result  succeeded",
         "rows    1000 read, 1000 written",
+        "notes   gate: mean(n) is 2 in 9 rows",
+        "        another note",
         "speed   250.0 rows/s",
         "time    preparing 1.2 s, running 4.0 s",
         "output  s3://out/result/",

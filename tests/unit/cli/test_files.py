@@ -77,6 +77,13 @@ def test_path_of_output_and_errors_is_made_absolute(path: str, expected: str) ->
     assert (spec.write.path, spec.errors.path) == (expected, expected)
 
 
+@pytest.mark.parametrize(("path", "expected"), PATHS)
+def test_path_of_a_cache_is_made_absolute(path: str, expected: str) -> None:
+    (step,) = absolute(steps=[{**model_step(), "cache": {"path": path}}]).spec.steps
+    assert step.cache is not None
+    assert step.cache.path == expected
+
+
 def test_path_of_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     made = absolute(read={"format": "text", "paths": ["~/data"]})

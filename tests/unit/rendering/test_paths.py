@@ -183,6 +183,16 @@ def test_invalid_paths_are_reported_together() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "refused"), [("c", 1), ("/tmp/c", 1), ("/data/c", 0), ("s3://b/c", 0)]
+)
+def test_cache_outlives_the_pods(path: str, refused: int) -> None:
+    spec = transformers("s3://b/model")
+    spec["steps"][0]["cache"] = {"path": path}
+    found = problems(volume("/data"), **writing("s3://b/out"), **spec)
+    assert [problem.split(":")[0] for problem in found] == ["spec.steps[0].cache.path"] * refused
+
+
 def test_job_with_a_relative_path_is_not_rendered(messages: Messages) -> None:
     with messages.raises(SpecError):
         render(job(**reading("./data")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import openai
@@ -223,6 +224,22 @@ async def test_requests_with_one_idempotency_key_are_one_batch(service: Running)
     first = await client.batches.create(**given, **key)
     service.cluster.set_status({"phase": "Succeeded"})
     assert (await client.batches.create(**given, **key)).id == first.id
+
+
+@pytest.mark.parametrize(("minutes", "same"), [(5, True), (120, False)])
+async def test_a_repeated_request_returns_a_batch_that_has_just_ended(
+    service: Running, minutes: int, same: bool
+) -> None:
+    service.cluster.now = lambda: datetime.now(UTC) - timedelta(minutes=minutes)
+    first = await created(service)
+    service.cluster.set_status({"phase": "Succeeded"})
+    again = await service.client().batches.create(
+        input_file_id=first.input_file_id,
+        endpoint=ENDPOINT,
+        completion_window="24h",
+        extra_headers={"x-stainless-retry-count": "1"},
+    )
+    assert (again.id == first.id) == same
 
 
 async def test_pages_of_batches_are_complete(service: Running) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import httpx2
+import obstore
 import openai
 import pytest
 
+from batchinference.service import files as service_files
 from support.service.cluster import FakeCluster
 from support.service.running import Running, requests, running
 
@@ -83,3 +87,21 @@ async def test_models_are_those_of_the_namespace(service: Running) -> None:
         "failing",
         "large",
     ]
+
+
+async def test_a_download_that_fails_is_no_shorter_file(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, content = service.client().files, requests(100)
+    sent = await files.create(file=("a.jsonl", content), purpose="batch")
+    monkeypatch.setattr(service_files, "READ_BYTES", len(content) - 50)
+    read = obstore.get_range_async
+
+    async def fail_at_the_end(store: Any, path: str, *, start: int, length: int) -> Any:
+        if start:
+            raise OSError("the store is gone")
+        return await read(store, path, start=start, length=length)
+
+    monkeypatch.setattr(obstore, "get_range_async", fail_at_the_end)
+    with pytest.raises((openai.APIConnectionError, httpx2.HTTPError)):
+        await files.content(sent.id)

@@ -75,11 +75,14 @@ async def test_answers_and_refusals_of_an_endpoint_are_two_files(service: Runnin
             {"name": "answer", "model": {**model, "request": "body", "output": "response"}}
         ]
         report = await asyncio.to_thread(run_without_ray, job)
-    counts = report.counts.model_dump()
+    counts = report.counts.model_dump(by_alias=True)
     service.cluster.set_status({"phase": "Succeeded", "counts": counts})
     done = await service.client().batches.retrieve(batch.id)
     assert done.request_counts is not None
     assert done.request_counts.model_dump() == {"total": ROWS, "completed": ROWS - 1, "failed": 1}
+    assert done.usage is not None
+    used = (done.usage.input_tokens, done.usage.output_tokens, done.usage.total_tokens)
+    assert used == (3 * (ROWS - 1), 2 * (ROWS - 1), 5 * (ROWS - 1))
     answers = await lines_of(service, done.output_file_id)
     assert {line["response"]["status_code"] for line in answers} == {200}
     (refusal,) = await lines_of(service, done.error_file_id)

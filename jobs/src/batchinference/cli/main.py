@@ -164,16 +164,35 @@ def validate(
 
 
 @app.command()
-def plan(
+def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     file: File,
     defaults: Defaults = None,
     policy: Policy = None,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Run the steps over the first rows here, with requests to endpoints, and show "
+            "instead the tokens, device hours and price of all rows.",
+        ),
+    ] = False,
+    sample: Annotated[int, typer.Option(min=1, help="Rows for --estimate.")] = 200,
+    prices: Annotated[
+        tuple[float, float, float],
+        typer.Option(
+            metavar="HOUR INPUT OUTPUT",
+            help="Prices for --estimate: of a device hour, and of a million tokens.",
+        ),
+    ] = (0, 0, 0),
     output: Output = Format.TEXT,
     settings: Settings = None,
 ) -> None:
     """Show the stages and pods with which a cluster would run a job."""
     from batchinference.cli.check import Platform, show_plan
+    from batchinference.cli.preview import preview_file
 
+    if estimate:
+        raise typer.Exit(preview_file(file, sample, settings or (), output, prices))
     raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or (), output))
 
 

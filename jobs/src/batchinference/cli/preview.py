@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from batchinference.api.files import directory_of, load_job
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed, print_problems
-from batchinference.cli.printing import Format, as_data, echo, print_data
+from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
 from batchinference.cli.verbosity import note
 from batchinference.credentials import LineMasker
 from batchinference.plan import plan_for_machine
@@ -26,9 +26,14 @@ if TYPE_CHECKING:
 
 
 def preview_file(
-    file: str, rows: int, settings: Sequence[str] = (), form: Format = Format.TEXT
+    file: str,
+    rows: int,
+    settings: Sequence[str] = (),
+    form: Format = Format.TEXT,
+    prices: Sequence[float] | None = None,
 ) -> int:
-    """Run the steps of the job in a file over its first rows, and print each step and the results.
+    """Run the steps of the job in a file over its first rows, and print each step and the results;
+    or with `prices` only what its models need for all rows.
 
     Return the exit code, which is 1 if a row has failed.
     """
@@ -45,6 +50,8 @@ def preview_file(
     outcomes: list[Outcome] = []
     try:
         preview = _prepared(job, directory, rows)
+        if prices is not None:
+            return _show_estimates(preview, form, prices)
         return exits.JOB_FAILED if _show(preview, form, outcomes) else exits.SUCCESS
     except KeyboardInterrupt:
         return exits.INTERRUPTED
@@ -131,6 +138,36 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
         steps = [as_data(outcome) for outcome in outcomes]
         print_data({"steps": steps, "rows": list(map(_plain, found))}, form)
     return sum(outcome.failed for outcome in outcomes)
+
+
+def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> int:
+    """Print what the models need for all rows. Return the exit code."""
+    from batchinference.pipeline.estimate import estimates
+
+    with LinesOfSteps(sys.stderr) as output, redirect_stdout(output):
+        found = list(estimates(preview))
+    if form is not Format.TEXT:
+        print_data([{**as_data(each), "price": each.price(prices)} for each in found], form)
+        return exits.SUCCESS
+    print_table([("STEP", "ROWS", "INPUT TOKENS", "OUTPUT TOKENS", "DEVICE HOURS", "PRICE"), *(
+        (
+            *(each.step, f"{each.rows:,}", _text_of(each.input_tokens)),
+            *(_text_of(each.output_tokens), _text_of(each.device_hours, ",.3g")),
+            _text_of(each.price(prices), ",.2f"),
+        )
+        for each in found
+    )])  # fmt: skip
+    for each in found:
+        if each.note:
+            note(f"{each.step}: {in_one_line(each.note)}", err=True)
+    return exits.SUCCESS
+
+
+def _text_of(known: tuple[float, float] | None, form: str = ",") -> str:
+    if known is None:
+        return "unknown"
+    low, high = (format(number, form) for number in known)
+    return low if low == high else f"{low} to {high}"
 
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:

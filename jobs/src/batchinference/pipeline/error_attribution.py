@@ -100,7 +100,14 @@ def is_about_the_row(error: BaseException) -> bool:
         return False
     if isinstance(error, OSError) and (error.errno in _STORAGE_ERRNOS or is_transient(error)):
         return False
-    return not (isinstance(error, JobFailure) or _is_device_error(error))
+    return not (isinstance(error, JobFailure) or _device_errors(error))
+
+
+def _device_errors(error: BaseException) -> list[BaseException]:
+    """Return the errors about a device, and not about its memory: the error, its causes, and those
+    that code of users has caught before it raised another one."""
+    links = [link for one in _chain(error) for link in (one, one.__context__) if link is not None]
+    return [link for link in links if _is_device_error(link) and not is_out_of_memory(link)]
 
 
 def _is_device_error(error: BaseException) -> bool:
@@ -115,18 +122,14 @@ def _is_of_native_code(error: BaseException) -> bool:
 def has_stopped_kernel(error: BaseException) -> bool:
     """Return whether code on a device stopped because of the values of rows. The process cannot use
     the device any more, but another process can."""
-    return _is_device_error(error) and bool(_KERNEL_STOPPED.search(str(error)))
+    return any(_KERNEL_STOPPED.search(str(one)) for one in _device_errors(error))
 
 
 def is_device_fault(error: BaseException) -> bool:
     """Return whether a device failed: the error, or one of its causes, is about the device, and
     neither about memory nor about what runs on the device."""
-    return any(
-        _is_device_error(link)
-        and not is_out_of_memory(link)
-        and not has_stopped_kernel(link)
-        and not _UNSUITABLE_CODE.search(str(link))
-        for link in _chain(error)
+    return not has_stopped_kernel(error) and any(
+        not _UNSUITABLE_CODE.search(str(one)) for one in _device_errors(error)
     )
 
 

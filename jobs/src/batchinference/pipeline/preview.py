@@ -66,7 +66,7 @@ class Preview:
     rows: int
     remarks: list[str] = field(default_factory=list, init=False)
     """What the user should know about the input and its columns, after it was opened."""
-    _batch: RowBatch = field(default_factory=RowBatch, init=False)
+    batch: RowBatch = field(default_factory=RowBatch, init=False)
     """The rows after the last step that has run."""
     _paths: pa.ChunkedArray | None = field(default=None, init=False)
     """The paths of the input files, by file number."""
@@ -77,19 +77,20 @@ class Preview:
         secret_variables(self.spec)  # masks their values from now on
         for step in self.spec.steps:
             check_step(step)
-        yield self._read()
+        yield self.read()
         for step in self.spec.steps:
-            if len(self._batch.ids):
-                yield self._run(step)
+            if len(self.batch.ids):
+                yield self.run_step(step)
 
     def written(self) -> pa.Table:
         """Return the rows after the last step, with the columns that the job would write. Raises
         JobFailure if there is no such column."""
-        write, table = self.spec.write, self._batch.table
+        write, table = self.spec.write, self.batch.table
         columns = write.columns if isinstance(write, WriteColumns) else None
         return FileLayout(tuple(columns)).chosen(table) if columns and table.num_rows else table
 
-    def _read(self) -> Outcome:
+    def read(self) -> Outcome:
+        """Read the rows."""
         began = time.perf_counter()
         failing = self.spec.errors.failing_warnings
         source = open_input(self.spec.read.limited(self.rows), failing=failing)
@@ -104,13 +105,14 @@ class Preview:
         batch = first_rows(source, self.rows)
         return self._outcome(READ_STEP, batch, time.perf_counter() - began)
 
-    def _run(self, step: Step) -> Outcome:
+    def run_step(self, step: Step) -> Outcome:
+        """Load a step, and run it over the rows after the last one."""
         began = time.perf_counter()
         stage = replace(self._stages.get(step.name, Stage(step.name, ())), steps=(step,))
         errors = ErrorHandling(True, self._layout.input, failing=self.spec.errors.failing_warnings)
         runner = StageRunner(stage, errors)
         loaded = time.perf_counter()
-        batch = merged(runner(self._batch))
+        batch = merged(runner(self.batch))
         outcome = self._outcome(step.name, batch, time.perf_counter() - loaded)
         return replace(outcome, load_seconds=loaded - began)
 
@@ -125,16 +127,16 @@ class Preview:
 
     def _outcome(self, name: str, batch: RowBatch, seconds: float) -> Outcome:
         """Return the outcome of a step that made this batch, and keep the batch."""
-        filtered = len(batch.filtered) - len(self._batch.filtered)
+        filtered = len(batch.filtered) - len(self.batch.filtered)
         failed = batch.errors.filter(pc.equal(batch.errors.column("step"), name))
-        self._batch = batch
+        self.batch = batch
         first = self._described(failed) if failed.num_rows else ""
         rows = len(batch.ids), filtered, failed.num_rows
         return Outcome(name, seconds, *rows, first, self._warnings(name))
 
     def _warnings(self, step: str) -> list[WarningCount]:
         """Return the warnings of a step about the rows of the current batch."""
-        warned = [warning for warning in warnings_of_group(self._batch) if warning.step == step]
+        warned = [warning for warning in warnings_of_group(self.batch) if warning.step == step]
         paths = self._paths
         return with_paths(warned, lambda file: "" if paths is None else paths[file].as_py())
 

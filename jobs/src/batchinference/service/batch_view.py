@@ -10,6 +10,7 @@ from batchinference.service.line_check import LineError
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.phases import Phase
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.times import time_of
 
 Object = dict[str, Any]
@@ -68,7 +69,22 @@ def as_batch(job: Object) -> Object:
         "error_file_id": f"file-errors-{number}" if status == "completed" and failed else None,
         **_times(job, record, status),
         "request_counts": {"total": record.lines, "completed": written, "failed": failed},
+        "usage": _usage(counts),
         "metadata": record.metadata,
+    }
+
+
+def _usage(counts: Object) -> Object | None:
+    """Return the tokens of the finished lines; None if no step has counted tokens."""
+    read, generated = (counts.get(kind) for kind in (TokenKind.INPUT, TokenKind.OUTPUT))
+    if read is None and generated is None:
+        return None
+    return {
+        "input_tokens": read or 0,
+        "input_tokens_details": {"cached_tokens": counts.get(TokenKind.CACHED) or 0},
+        "output_tokens": generated or 0,
+        "output_tokens_details": None,
+        "total_tokens": (read or 0) + (generated or 0),
     }
 
 

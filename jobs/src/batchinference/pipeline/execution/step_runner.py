@@ -184,7 +184,7 @@ def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     """Return the runner of the preparation of a model step. Its time is measured separately."""
     began = time.perf_counter()
     preparation = Preparation.load(step.name, step.model, device)
-    transform = with_condition(step, preparation)
+    transform = with_condition(step, preparation, adds=())
     runner = StepRunner(step, transform, errors, preparation_of(step.name))
     runner.add_load(time.perf_counter() - began)
     return runner

@@ -158,7 +158,7 @@ class StructuredRuntime:
     def __call__(self, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
         """Return the value of each row, with `details` a tuple of it and the details, or the error
         of the row."""
-        results = [*map(self._result, self._runtime(dict(inputs)))]
+        results = self._answers(inputs, range(len(next(iter(inputs.values())))))
         invalid = [row for row, result in enumerate(results) if isinstance(result, InvalidAnswer)]
         for _ in range(self._model.repair if invalid else 0):
             again = dict(self._repaired(inputs, results, invalid))
@@ -177,8 +177,7 @@ class StructuredRuntime:
         part = {name: [values[row] for row in rows] for name, values in inputs.items()}
         part[REPAIR] = [self._turns(results[row]) for row in rows]
         try:
-            with collect_warnings() as warnings:
-                found = self._runtime(part)
+            found = self._answers(part, rows)
         except Exception as error:
             if not is_about_the_row(error):
                 raise
@@ -186,12 +185,20 @@ class StructuredRuntime:
             for some in (rows[:half], rows[half:]) if half else ():
                 yield from self._repaired(inputs, results, some)
             return
-        for warning in warnings:
-            warn(warning.name, row=rows[warning.row], amount=warning.amount)
         for row, result in zip(rows, found, strict=True):
             warn(WarningName.ANSWER_REPAIRED, row=row, amount=1)
-            if not isinstance(result, Exception):
-                yield row, self._result(result)
+            if isinstance(result, InvalidAnswer) or not isinstance(result, Exception):
+                yield row, result
+
+    def _answers(self, inputs: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> list[Any]:
+        """Return the results of a request for rows, and report its warnings. A text that was cut is
+        invalid, or it has a whole answer."""
+        with collect_warnings() as warnings:
+            found = self._runtime(inputs)
+        for warning in warnings:
+            if warning.name is not WarningName.ANSWER_CUT:
+                warn(warning.name, row=rows[warning.row], amount=warning.amount)
+        return [*map(self._result, found)]
 
     def _result(self, result: Any) -> Any:
         if isinstance(result, Exception):

@@ -166,10 +166,13 @@ def load_step(step: Step, device: Device) -> Transform:
     return with_condition(step, transform)
 
 
-def with_condition(step: Step, transform: Transform) -> Transform:
-    """Return a step that runs only for the rows for which its condition is true, if it has one."""
+def with_condition(
+    step: Step, transform: Transform, adds: Collection[str] | None = None
+) -> Transform:
+    """Return a step that runs only for the rows for which its condition is true, if it has one.
+    `adds` are the columns that it adds; None for those of the step."""
     if step.when is None:
         return transform
     from batchinference.pipeline.steps.conditional import Conditional
 
-    return Conditional(step, transform)
+    return Conditional(step, transform, step.facts.adds if adds is None else adds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,13 +26,13 @@ class Conditional(Transform):
     """Runs a step for some rows. The rows that it skips pass unchanged, with null in the columns
     that the step adds."""
 
-    def __init__(self, step: Step, transform: Transform) -> None:
+    def __init__(self, step: Step, transform: Transform, adds: Collection[str]) -> None:
         self._step, self._transform = step.name, transform
         self._condition = Filter(step.name, step.when or "", "when")
         self._reads = None if step.facts.user_code else set(step.facts.reads)
         self.result_columns = getattr(transform, "result_columns", None)
-        self._adds = set(step.facts.adds)
-        self._added = dict.fromkeys(step.facts.adds, pa.null())
+        self._adds = set(adds)
+        self._added = dict.fromkeys(adds, pa.null())
         """The columns that the step adds or may change, with their types as far as they are known:
         for user code, all columns."""
 
@@ -65,13 +65,9 @@ class Conditional(Transform):
         self._learn(part, result.table)
         return self._joined(batch, rows, result) if skips else result
 
-    def take_notes(self) -> Sequence[str]:
+    def take_notes(self) -> list[str]:
         """Return the notes of the step."""
-        return getattr(self._transform, "take_notes", tuple[str, ...])()
-
-    def flush(self) -> None:
-        """Store what the step has kept back."""
-        getattr(self._transform, "flush", bool)()
+        return list(getattr(self._transform, "take_notes", list[str])())
 
     def _part(self, batch: pa.Table) -> pa.Table:
         """Return the columns that the step needs, for the rows for which it runs."""
@@ -132,7 +128,7 @@ class Conditional(Transform):
         for name in dict.fromkeys([*order_of_code, *batch.column_names, *self._added]):
             if name in changed and name in batch.column_names:
                 old = batch.select([name]).take(pa.array(skipped))
-                columns[name] = concat([made.select([name]), old]).column(0).take(pa.array(order))
+                columns[name] = _both(made.select([name]), old, order)
             elif name in changed:
                 places = np.flatnonzero(order < made.num_rows)
                 columns[name] = with_nulls(made.column(name), places, len(order))
@@ -142,3 +138,13 @@ class Conditional(Transform):
             else:
                 columns[name] = pa.nulls(len(order), self._added[name])
         return pa.table(columns)
+
+
+def _both(made: pa.Table, old: pa.Table, order: np.ndarray) -> pa.ChunkedArray:
+    """Return the only column of two tables in this order. Raises JobFailure if no type holds the
+    values of both."""
+    is_made = order < made.num_rows
+    for table, other, places in ((made, old, is_made), (old, made, ~is_made)):
+        if pa.types.is_null(other.schema.types[0]):
+            return with_nulls(table.column(0), np.flatnonzero(places), len(order))
+    return concat([made, old]).column(0).take(pa.array(order))

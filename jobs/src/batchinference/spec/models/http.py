@@ -198,7 +198,7 @@ class HttpModel(RequestModel):
             return "string"
         if self.generates:
             return self.answer_type
-        return _TYPES[self.result_type if self.api == "json" else self.api]
+        return _TYPES.get(self.result_type if self.api == "json" else self.api)
 
     @property
     def generates(self) -> bool:

@@ -11,10 +11,18 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.model_files import files_without_weights
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit, Row, room_for_answer
-from batchinference.pipeline.runtimes.prompts import messages_of, text_of, with_messages
+from batchinference.pipeline.runtimes.prompts import (
+    messages_of,
+    rows_of,
+    text_of,
+    values_for_texts,
+    with_messages,
+)
 from batchinference.pipeline.runtimes.text_limits import max_tokens
 from batchinference.pipeline.runtimes.vllm.checks import apply_template
 from batchinference.spec.models import VllmModel
@@ -48,6 +56,19 @@ def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:
     if not model.is_chat:
         return text_of(model, row)
     return apply_template(model, tokenizer, messages_of(model, row))
+
+
+def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int]:
+    """Return the number of tokens of the prompt of each row of a table. The engine is not needed.
+    Raises errors of the library."""
+    import transformers
+
+    path = files_without_weights(model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    rows = rows_of(dict(values_for_texts(model.inputs, table)))
+    texts = [_prompt(model, tokenizer, row) for row in rows if None not in row.values()]
+    special = not model.is_chat
+    return [len(tokenizer(text, add_special_tokens=special)["input_ids"]) for text in texts]
 
 
 @lru_cache(maxsize=8)

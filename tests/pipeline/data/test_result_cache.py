@@ -73,6 +73,17 @@ def test_stored_results_are_found_by_later_jobs(tmp_path: Path) -> None:
     assert found(cache(tmp_path)) == {}
 
 
+def test_results_that_other_processes_store_meanwhile_are_found(tmp_path: Path) -> None:
+    stored(tmp_path, results("a"))
+    with patch.object(result_cache, "REFRESH_SECONDS", 1e9):
+        reader = cache(tmp_path)
+        assert found(reader, "a", "b", "c") == {"a": "of a"}
+    stored(tmp_path, results("b"), results("c"))
+    assert found(reader, "a", "b", "c") == {"a": "of a"}
+    reader._due = 0.0
+    assert found(reader, "a", "b", "c") == {"a": "of a", "b": "of b", "c": "of c"}
+
+
 def test_results_of_other_models_are_not_found(tmp_path: Path) -> None:
     stored(tmp_path, results("a"))
     assert found(cache(tmp_path, "other"), "a") == {}

@@ -33,6 +33,7 @@ MEMORY_BYTES, ROW_BYTES = 128 << 20, 300
 row in addition to its results."""
 FILE_BYTES, FILE_SECONDS = 4 << 20, 30.0
 """Results are written when they have this size or this age."""
+REFRESH_SECONDS = 60.0
 READ_THREADS, BEGINNING = 16, 8
 _FILE = re.compile(r"([0-9a-f]{64})-([1-9][0-9]{0,8})\.results")
 """The name of a file: its hash, and the number of its rows."""
@@ -86,32 +87,36 @@ class RecentResults:
 class ResultCache:
     """The results of a model in the files of a directory. Threads share it.
 
-    A process sees the files that were there when it computed its first rows. A storage that cannot
-    be read or written is not used again, and never ends the job: `errors` counts that."""
+    A process looks for new files, also those of other processes of its job, from time to time. A
+    storage that cannot be read or written is not used again, and never ends the job: `errors`
+    counts that."""
 
     def __init__(self, place: Location, digest: str, names: Sequence[str]) -> None:
         self._place, self._digest, self._names = place / digest, digest, list(names)
         self._lock, self._is_broken, self.errors = Lock(), False, 0
         self._waiting: list[KnownResults] = []
         self._since = 0.0
-        self._files: list[str] = []
-        self._index: tuple[np.ndarray, np.ndarray] | None = None
-        """The beginnings of all keys in order, and the number of the file of each."""
+        self._files = [""]
+        self._beginnings = np.full(1, b"\xff" * BEGINNING)
+        """The beginnings of all keys in order, and a last one."""
+        self._numbers = np.zeros(1, np.int32)
+        """The number of the file of each."""
+        self._due = 0.0
         _OPEN.add(self)
 
     def find(self, keys: Iterable[bytes]) -> list[KnownResults]:
         """Return the stored results that have these keys, together with others."""
         wanted = np.array([key[:BEGINNING] for key in keys], f"S{BEGINNING}")
         with self._lock:
-            if self._index is None and not self._is_broken:
-                self._index = self._read_index()
-        if self._is_broken or self._index is None or not len(wanted):
+            if time.monotonic() >= self._due and not self._is_broken:
+                self._refresh()
+            beginnings, numbers = self._beginnings, self._numbers
+        if self._is_broken or not len(wanted):
             return []
-        beginnings, files = self._index
         places = np.searchsorted(beginnings, wanted)
-        numbers = np.unique(files[places[beginnings[places] == wanted]]).tolist()
+        files = np.unique(numbers[places[beginnings[places] == wanted]]).tolist()
         with ThreadPoolExecutor(READ_THREADS) as pool:
-            return [*filter(None, pool.map(self._read, [self._files[at] for at in numbers]))]
+            return [*filter(None, pool.map(self._read, [self._files[at] for at in files]))]
 
     def add(self, results: KnownResults) -> None:
         """Store results, maybe later together with others."""
@@ -142,18 +147,23 @@ class ResultCache:
         self._is_broken = True
         self.errors += 1
 
-    def _read_index(self) -> tuple[np.ndarray, np.ndarray]:
-        found = [np.full(1, b"\xff" * BEGINNING)]  # after all others
+    def _refresh(self) -> None:
+        """Add the files that are new since the last time to the index."""
+        self._due = time.monotonic() + REFRESH_SECONDS
+        known, number = set(self._files), len(self._files)
         try:
             names = (base_name(info.path) for info in self._place.files())
-            self._files = ["", *filter(_FILE.fullmatch, names)]
+            self._files += [name for name in names if _FILE.fullmatch(name) and name not in known]
             with ThreadPoolExecutor(READ_THREADS) as pool:
-                found += pool.map(self._read_beginnings, self._files[1:])
+                found = [*pool.map(self._read_beginnings, self._files[number:])]
         except OSError:
             self._fail()
-        beginnings = np.concatenate(found)
-        order = np.argsort(beginnings)
-        return beginnings[order], np.repeat(np.arange(len(found)), [*map(len, found)])[order]
+            return
+        numbers = np.arange(number, len(self._files), dtype=np.int32)
+        beginnings = np.concatenate([self._beginnings, *found])
+        numbers = np.concatenate([self._numbers, np.repeat(numbers, [*map(len, found)])])
+        order = np.argsort(beginnings, kind="stable")
+        self._beginnings, self._numbers = beginnings[order], numbers[order]
 
     def _read_beginnings(self, name: str) -> np.ndarray:
         """Return the beginnings of the keys of a file, which may be damaged or deleted."""

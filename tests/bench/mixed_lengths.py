@@ -178,11 +178,11 @@ def measure_vllm(model: str) -> None:
 
 
 def measure_prefixes(model: str) -> None:
-    blocks = CACHED * PREFIX_TOKENS // 16 + SEQUENCES
+    blocks = CACHED * PREFIX_TOKENS // 32 + SEQUENCES
     fields: dict[str, Any] = {
         **{"source": model, "details": "about", "sampling": {"max_tokens": 2, "temperature": 0}},
         "engine": {
-            **{**ENGINE, "max_num_seqs": 4, "block_size": 16},
+            **{**ENGINE, "max_num_seqs": 4, "block_size": 32},
             "num_gpu_blocks_override": blocks,
         },
     }

@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from PIL import Image
 from batchinference.api.outputs import error_groups
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.json_texts import load_unique
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import OutputSchema
 from batchinference.pipeline.output.writers.json import JsonWriter
@@ -311,6 +313,18 @@ def _gaps_of_manifest(place: Path, rows: int, failures: int) -> Work:
     return work
 
 
+def _fields(place: Path, rows: int, failures: int) -> Work:
+    """An object with many fields, whose last one is named twice."""
+    names = [f"f{number}" for number in range(rows)] + [f"f{rows - 1}"] * (failures > 0)
+    document = f"{{{', '.join(f'{json.dumps(name)}: 1' for name in names)}}}"
+
+    def work() -> None:
+        with suppress(ValueError):
+            load_unique(document)
+
+    return work
+
+
 def _answers(place: Path, rows: int, failures: int) -> Work:
     """Answers with a schema, whose rows are asked for again five times if they do not fit."""
     is_bad = _bad(rows, failures)
@@ -347,6 +361,7 @@ CASES = [
     Case("an expression that fails for a row", _expression, 4_000, 100),
     Case("a line that is not UTF-8", _texts, 100_000, 200),
     Case("a file that is no image", _images, 200, 20),
+    Case("a field of JSON that is named twice", _fields, 10_000, 1),
     Case("an answer that does not fit its schema, five times", _answers, 10_000, 200),
     Case("a job with failed rows, with errors and verify", _job, 500, 10),
     Case("values of the column of partitionBy", _partitions, 20_000, 4_000),

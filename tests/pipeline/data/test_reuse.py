@@ -51,9 +51,9 @@ class Answers:
         self.asked.append(text)
         if text.startswith("long"):
             warn(WarningName.TEXT_CUT, row=row, amount=2)
-        if text == "paid":
+        if text.startswith("paid"):
             count_tokens(row, read=3)
-        if text == "bad":
+        if text.endswith("bad"):
             return RequestFailed(text)
         if text == "busy":
             return RequestFailed(text) if self.asked.count(text) < 3 else "late"
@@ -136,6 +136,15 @@ def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
     assert warnings_of(first.of("a", "paid", "paid")) == [(1, "inputTokens", 3)]
     flush_caches()
     assert warnings_of(Job(cache=place).of("paid")) == []
+
+
+def test_tokens_of_failed_rows_are_counted() -> None:
+    for dedupe in (True, False):
+        job = Job(dedupe=dedupe)
+        found = job.of("a", "paid bad", "paid bad")
+        assert outcomes(found) == {0: "good", 1: "failed", 2: "failed"}
+        times = job.answers.asked.count("paid bad")
+        assert warnings_of(found) == [(row, "inputTokens", 3) for row in (1, 2)[:times]]
 
 
 def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import pytest
 from PIL import Image
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.text_limits import TextTooLong
 from plugins.messages import Messages
 from support.models import tiny_transformers as tiny_models
 from support.models.replicas import loaded
 from support.models.run_transformers import objects
-from support.outputs.row_warnings import run_with_warnings
+from support.outputs.row_warnings import run_with_warnings, tokens_in
 
 TEXTS = ["A cat sits on the mat.", "Dogs bark.", "The stock market fell sharply today " * 5]
 PHOTOS = [np.random.default_rng(side).integers(0, 256, (40, side, 3), dtype=np.uint8)
@@ -130,6 +131,14 @@ def test_cut_tokens_are_counted(minilm: str, messages: Messages) -> None:
         assert found.shape == (2, 384)
     with messages.raises(TextTooLong):
         embedded_with_warnings(minilm, ["a", LONG], tooLong="fail")
+
+
+def test_tokens_of_texts_are_counted(minilm: str) -> None:
+    for fields, cut in (({}, LIMIT), ({"tooLong": "windows", "windowOverlap": 0}, 303 + 2)):
+        loaded = runtime(minilm, **fields)
+        with collect_warnings() as warnings:
+            loaded({"text": objects(["a", LONG])})
+        assert sum(tokens_in(warnings)["inputTokens"].values()) == 3 + cut, fields
 
 
 def test_windows_are_averaged_by_their_tokens(minilm: str) -> None:

@@ -9,12 +9,14 @@ import pytest
 import torch
 import transformers
 
+from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime
 from batchinference.spec.models import TransformersModel
 from plugins.messages import Messages
 from support.models.run_transformers import objects, photographs
+from support.outputs.row_warnings import tokens_in
 
 TEXTS = [
     *("a", "hello", "the quick brown fox jumps over the lazy dog", "", "x" * 300, "übung 1, 2"),
@@ -79,6 +81,16 @@ def test_text_embeddings_equal_the_library(
         expected = torch.nn.functional.normalize(expected, dim=1)
         assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < TOLERANCE
     assert np.abs(found - expected.numpy()).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("fields", [{}, {"maxTokensPerBatch": 64}, {"tooLong": "windows"}])
+def test_tokens_of_texts_are_counted(bert: str, fields: dict[str, Any]) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
+    texts = TEXTS[:4]
+    expected = sum(len(ids) for ids in tokenizer(texts)["input_ids"])
+    with collect_warnings() as warnings:
+        runtime("feature-extraction", bert, **fields)({"text": objects(texts)})
+    assert sum(tokens_in(warnings)["inputTokens"].values()) == expected
 
 
 def test_text_classification_equals_the_library(bert: str) -> None:

@@ -14,6 +14,7 @@ import transformers
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
 from batchinference.pipeline.runtimes.transformers.prompts import TextPrompts
@@ -21,7 +22,7 @@ from plugins.messages import Messages
 from support.inputs.photographs import photograph
 from support.models.run_transformers import column, loaded, run
 from support.models.tiny_transformers import CHARACTERS, CHAT, characters
-from support.outputs.row_warnings import run_with_warnings
+from support.outputs.row_warnings import plain, run_with_warnings, tokens_in
 
 Tiny = Callable[[str], str]
 TEXTS = ["a cat", "dogs run a lot", "x", "the quick brown fox jumps over the lazy dog"]
@@ -261,7 +262,13 @@ def test_details_of_texts(tiny: Tiny, name: str) -> None:
     end = CHARACTERS.index("<eos>")
     fields = {"details": "about", "sampling": {"max_new_tokens": most, "suppress_tokens": [end]}}
     runtime = loaded("text-generation", tiny(name), ["text"], **fields)
-    found = runtime({"text": column(texts)})
+    with collect_warnings() as warnings:
+        found = runtime({"text": column(texts)})
+    assert tokens_in(warnings) == {
+        "inputTokens": {0: 2, 1: 4},
+        "outputTokens": {0: most, 1: most},
+    }
+    assert plain(warnings) == [(0, "AnswerCut", 0), (1, "AnswerCut", 0)]
     assert [about["prompt_tokens"] for _, about in found] == [2, 4]  # with <bos>
     assert [about["completion_tokens"] for _, about in found] == [most] * 2
     assert [about["finish_reason"] for _, about in found] == ["length"] * 2

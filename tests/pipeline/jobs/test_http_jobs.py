@@ -150,6 +150,9 @@ def test_answers_are_typed_repaired_or_grouped_by_the_violated_rule(
         job = job_document("review", source, output, steps=steps, write={"format": "parquet"},
                            errors={"maxRows": 3})  # fmt: skip
         run = run_in_process(job)
+        asked = len(server.requests)
+        assert run_in_process(job).counts == run.counts
+    assert asked == len(server.requests)
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (25, 22, 3, 0)
     found = pq.read_table(output)

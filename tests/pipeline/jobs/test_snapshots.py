@@ -229,3 +229,11 @@ def test_partial_row_counts_when_complete() -> None:
 def test_rows_are_those_of_all_files() -> None:
     assert Snapshot(OURS, "", [], {0: 3, 1: 0, 2: 4}).rows(3, None) == 7
     assert Snapshot(OURS, "").rows(5, 1) == 5
+
+
+def test_findings_in_the_first_rows_are_stored(tmp_path: Path) -> None:
+    thresholds = {"some": 0.25, "all": None}
+    found = replace(Snapshot(OURS, ""), findings="gate: n is 1", thresholds=thresholds)
+    place = Location(str(tmp_path / "start.json"))
+    place.write(found.serialized())
+    assert Snapshot.read(place, OURS) == found

@@ -87,6 +87,17 @@ def requests_of(engine: EngineProcess, spec: Document, *bodies: Document) -> lis
     return [json.loads(one) if one.startswith("{") else one for one in found]
 
 
+def check_with_openai(responses: dict[str, Any]) -> None:
+    """Parse responses with the classes of OpenAI's own client, which vLLM needs."""
+    parse = (
+        "import functools, json, openai.types.chat, sys\n"
+        "for name, response in json.load(sys.stdin).items():\n"
+        "    kind = functools.reduce(getattr, name.split('.'), openai.types)\n"
+        "    kind.model_validate(response, strict=True)\n"
+    )
+    subprocess.run([vllm_python(), "-c", parse], input=json.dumps(responses), text=True, check=True)
+
+
 def square(color: str) -> str:
     buffer = io.BytesIO()
     Image.new("RGB", (40, 40), color).save(buffer, "PNG")
@@ -282,6 +293,7 @@ class TestOtherTasks:
             {"messages": turn, "temperature": -1},
             {"messages": turn, "seed": "a"},
         )
+        check_with_openai({"chat.ChatCompletion": chat, "Completion": completion})
         (choice,) = chat["choices"]
         (expected,) = answers(engine.rows(model(models), text=["ab"]))
         assert (choice["message"]["content"], chat["object"]) == (expected, "chat.completion")
@@ -312,6 +324,7 @@ class TestOtherTasks:
         (expected,) = answers(engine.rows(model(models, task="embed"), text=["ab"]))
         assert one["data"][0]["embedding"] == pytest.approx(expected, abs=1e-3)
         assert (len(several["data"]), several["usage"]["prompt_tokens"]) == (2, 6)
+        check_with_openai({"CreateEmbeddingResponse": several})
 
     def test_embeddings(self, engine: EngineProcess, models: Path) -> None:
         found = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])

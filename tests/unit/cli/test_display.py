@@ -17,7 +17,7 @@ from rich.console import Console
 from batchinference.api.display import Display, short
 from batchinference.spec import parse
 from batchinference.spec.progress import Counts, Progress
-from batchinference.spec.report import JobState, Report, StepTimes
+from batchinference.spec.report import JobState, Report, RunCost, StepTimes
 from plugins.messages import Messages
 from support.documents.minimal import document
 
@@ -142,6 +142,26 @@ def test_summary_shows_how_busy_the_replicas_of_a_pool_were(messages: Messages) 
     lines = summary(report(JobState.SUCCEEDED, steps={"read": step, "embed": pool}))
     (shown,) = [line for line in lines if "computed" in line]
     messages.check(shown.split("  ")[-1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cost", "shown"),
+    [
+        ({"inputTokens": 1500, "outputTokens": 20}, None, "1,500 input + 20 output tokens"),
+        (
+            {"inputTokens": 900_000, "cachedTokens": 100, "outputTokens": 100_000},
+            RunCost(amount="2.5", before="0.5", currency="EUR"),
+            "900,000 input (100 cached) + 100,000 output tokens, 3.00 EUR per million",
+        ),
+        ({}, RunCost(amount="2.5", before="0.5", currency="EUR"), None),
+    ],
+    ids=["tokens", "with their price", "none"],
+)
+def test_summary_shows_tokens_and_their_price(
+    tokens: dict[str, int], cost: RunCost | None, shown: str | None
+) -> None:
+    lines = summary(report(JobState.SUCCEEDED, counts=Counts(read=3, **tokens), cost=cost))
+    assert [line[8:] for line in lines if line.startswith("tokens")] == ([shown] if shown else [])
 
 
 def test_summary_shows_which_rows_were_not_computed(messages: Messages) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,22 @@ from pydantic.alias_generators import to_camel
 
 from batchinference.rendering.config_map import JOB_FILE, job_file
 from batchinference.spec import BatchInference, load_documents, parse, parse_one
-from batchinference.spec.job import OPERATOR_FIELDS
+from batchinference.spec.base import SpecModel
+from batchinference.spec.job import OPERATOR_FIELDS, BatchInferenceSpec, ErrorPolicy
+from batchinference.spec.models import (
+    HttpModel,
+    OnnxModel,
+    SentenceTransformersModel,
+    TorchModel,
+    TorchvisionModel,
+    TransformersModel,
+    VllmModel,
+)
+from batchinference.spec.profiles import Profile
+from batchinference.spec.python_step import PythonStep
+from batchinference.spec.resources import Resources
+from batchinference.spec.steps import Replicas, Step
+from batchinference.spec.storage import Storage
 from support.documents.minimal import document, model_step, python_step
 from support.documents.parsed import filter_step, job
 from support.documents.variations import full_document
@@ -42,8 +58,10 @@ def read_back(made: BatchInference) -> BatchInference:
 
 def driver_fields(made: BatchInference) -> dict[str, Any]:
     head = {"node_selector", "tolerations", "ephemeral_storage"}
-    cluster = dict.fromkeys((*OF_THE_OPERATOR, "head"), True) | {"head": head}
-    dumped = made.spec.model_dump(by_alias=True, exclude={"cluster": cluster})
+    cluster: dict[str, Any] = dict.fromkeys(OF_THE_OPERATOR, True)
+    cluster |= {"head": head, "profiles": {"__all__": {"idle_timeout"}}}
+    steps = {"__all__": {"resources": {"ephemeral_storage"}}}
+    dumped = made.spec.model_dump(by_alias=True, exclude={"cluster": cluster, "steps": steps})
     return {k: v for k, v in dumped.items() if k not in OPERATOR_FIELDS}
 
 
@@ -71,6 +89,43 @@ def test_job_file_omits_what_only_the_operator_reads() -> None:
     cluster = stored["spec"]["cluster"]
     assert {to_camel(name) for name in OF_THE_OPERATOR}.isdisjoint(cluster)
     assert cluster["head"].keys() == {"cpu", "memory"}
+
+
+def test_driver_does_not_get_what_only_pods_need(rendered: Rendered) -> None:
+    for file in rendered.config_map["data"].values():
+        assert "ephemeralStorage" not in file
+        assert "idleTimeout" not in file
+
+
+FIELDS_WITH_DEFAULTS: dict[type[SpecModel], str] = {
+    BatchInferenceSpec: "cluster deadlines errors parameters priority resume retry steps suspend"
+    " ttl",
+    ErrorPolicy: "retry_failed_rows values warnings",
+    Step: "",
+    PythonStep: "call_args constructor_args constructor_refs method",
+    Resources: "cpu custom gpu",
+    Replicas: "max min",
+    Profile: "env node_selector tolerations",
+    Storage: "anonymous",
+    HttpModel: "body concurrency headers_from images messages result_type retries sampling timeout",
+    OnnxModel: "storage",
+    SentenceTransformersModel: "storage",
+    TorchModel: "storage trust_source",
+    TorchvisionModel: "labels options storage",
+    TransformersModel: "candidate_labels images messages options return_full_text sampling storage",
+    VllmModel: "allow chat_template_args engine images lora_adapters max_concurrent_batches"
+    " messages parallelism sampling storage task",
+}
+"""The fields that images of the first version know and that job files always contain."""
+
+
+@pytest.mark.parametrize("model", FIELDS_WITH_DEFAULTS, ids=lambda model: model.__name__)
+def test_job_file_has_no_new_field_that_is_not_set(model: type[SpecModel]) -> None:
+    """Older images refuse fields that they do not know. The default of a new one is None."""
+    fields = model.model_fields.items()
+    written = {name for name, field in fields if field.get_default(call_default_factory=True)
+               is not None and not field.is_required()}  # fmt: skip
+    assert written - set(FIELDS_WITH_DEFAULTS[model].split()) == set()
 
 
 @settings(max_examples=examples(80), deadline=None)

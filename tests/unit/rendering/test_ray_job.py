@@ -18,7 +18,7 @@ from batchinference.rendering.config_map import (
     check_mounted_file,
 )
 from batchinference.rendering.rayjob import entrypoint
-from batchinference.spec import SpecError
+from batchinference.spec import SpecError, parse_one
 from batchinference.spec.cluster import Cluster
 from plugins.messages import Messages
 from support.documents.minimal import model_step, python_step
@@ -162,7 +162,10 @@ def test_each_attempt_has_its_own_immutable_config_map() -> None:
 
 
 def test_the_config_map_holds_the_plan_of_the_ray_job(rendered: Rendered) -> None:
-    assert parse_plan(rendered.config_map["data"][PLAN_FILE]) == plan_for_cluster(rendered.job.spec)
+    files, spec = rendered.config_map["data"], rendered.job.spec
+    stored = parse_plan(files[PLAN_FILE])
+    assert stored == plan_for_cluster(parse_one(files[JOB_FILE]).spec)
+    assert stored.groups == plan_for_cluster(spec).groups
 
 
 @pytest.mark.parametrize("name", [JOB_FILE, PLAN_FILE])

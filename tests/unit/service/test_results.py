@@ -12,6 +12,7 @@ import openai
 import pytest
 from openai.types import Batch
 
+from batchinference.service import files
 from batchinference.spec.report import JobState
 from support.jobs.without_ray import run_without_ray
 from support.servers.loopback import handled_by
@@ -118,11 +119,11 @@ async def test_deleted_output_leaves_the_batch(service: Running) -> None:
     batch = await created(service)
     run_without_ray(service.cluster.only())
     done = await finished(service, batch, "Succeeded")
-    files = service.client().files
-    await files.delete(str(done.output_file_id))
+    client = service.client()
+    await client.files.delete(str(done.output_file_id))
     with pytest.raises(openai.NotFoundError):
-        await files.content(str(done.output_file_id))
-    assert (await service.client().batches.retrieve(batch.id)).status == "completed"
+        await client.files.content(str(done.output_file_id))
+    assert (await client.batches.retrieve(batch.id)).status == "completed"
 
 
 @pytest.mark.parametrize(("phase", "status"), [("Suspended", "cancelled"), ("Failed", "expired")])
@@ -137,6 +138,19 @@ async def test_an_unfinished_batch_keeps_its_finished_lines(
     assert done.status == status
     rows = await lines_of(service, done.output_file_id)
     assert [row["custom_id"] for row in rows] == [f"row-{n}" for n in range(FAILING_ROW)]
+
+
+async def test_a_state_that_would_fill_the_memory_is_not_read(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = await created(service)
+    run_without_ray(service.cluster.only())
+    done = await finished(service, batch, "Succeeded")
+    monkeypatch.setattr(files, "MAX_STATE", 100)
+    with pytest.raises(openai.PermissionDeniedError):
+        await service.client().files.content(str(done.output_file_id))
+    listed = [each.purpose async for each in service.client().files.list()]
+    assert listed == ["batch"]
 
 
 async def test_no_other_batch_is_read_by_a_changed_job(service: Running) -> None:

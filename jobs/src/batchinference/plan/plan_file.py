@@ -6,13 +6,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from batchinference.plan.plan import Plan
 from batchinference.spec.problems import Problem, SpecError
+from batchinference.spec.resources import OF_PODS
 
+_OF_PODS = {"stages": {"__all__": {"steps": {"__all__": {"resources": OF_PODS}}}}}
 _PLAN = TypeAdapter(Plan)  # built once, because this takes longer than rendering a job
 
 
 def serialize_plan(plan: Plan) -> str:
-    """Return the plan as JSON."""
-    return _PLAN.dump_json(plan, by_alias=True, exclude_none=True).decode()
+    """Return the plan as JSON, without what the driver does not read."""
+    return _PLAN.dump_json(plan, by_alias=True, exclude_none=True, exclude=_OF_PODS).decode()
 
 
 def parse_plan(text: str) -> Plan:

@@ -13,6 +13,7 @@ from batchinference.rendering.names import Names
 from batchinference.rendering.objects import Owner, metadata
 from batchinference.spec.job import API_VERSION, KIND, OPERATOR_FIELDS, BatchInference
 from batchinference.spec.problems import Problem, SpecError
+from batchinference.spec.resources import OF_PODS
 
 JOB_FILE = "job.yaml"
 PLAN_FILE = "plan.json"
@@ -26,11 +27,12 @@ DIGEST_VARIABLES = {
 }
 """Environment variables of the head with the SHA-256 of each file. They are part of the RayJob, so
 that a user who can write only ConfigMaps cannot make the driver run another job."""
-_OPERATOR_FIELDS: dict[str, bool | set[str]] = {
+_OPERATOR_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
     **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
     **dict.fromkeys(("scheduler_name", "fs_group", "ephemeral_storage"), True),
     "head": {"node_selector", "tolerations", "ephemeral_storage"},
+    "profiles": {"__all__": {"idle_timeout"}},
 }
 """Cluster settings that only the operator reads."""
 
@@ -92,7 +94,11 @@ def job_file(job: BatchInference, uid: str) -> str:
         mode="json",
         by_alias=True,
         exclude_none=True,
-        exclude={"cluster": _OPERATOR_FIELDS, "parameters": True},
+        exclude={
+            "cluster": _OPERATOR_FIELDS,
+            "parameters": True,
+            "steps": {"__all__": {"resources": OF_PODS}},
+        },
     )
     spec = {name: value for name, value in dumped.items() if name not in OPERATOR_FIELDS}
     cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}

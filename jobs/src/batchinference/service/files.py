@@ -44,6 +44,8 @@ BLOCK = 4 * 2**20
 READ_BYTES = 4 * 2**20
 MAX_NAME = 180
 """Maximum bytes of the name of a file. Encoded, it is a part of the key of an object."""
+MAX_STATE = 64 * 2**20
+"""Maximum bytes of the state of an output, which a tenant can write."""
 CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
 _UPLOADED = re.compile("file-[0-9a-f]{32}")
 _OF_BATCH = re.compile("file-(output|errors)-([0-9a-f]{32})")
@@ -144,18 +146,22 @@ class Files:
 
     async def get(self, namespace: str, identifier: str) -> StoredFile:
         """Return a file. Raises ApiError if the namespace has no file with this id."""
-        found = await self.find(namespace, identifier)
+        found = None
+        if _UPLOADED.fullmatch(identifier):
+            objects = await self.objects(f"{namespace}/files/{identifier}")
+            found = next((file for each in objects if (file := _uploaded(identifier, each))), None)
+        elif match := _OF_BATCH.fullmatch(identifier):
+            found = await self._of_batch(namespace, match[1], match[2])
         if found is None:
             raise not_found("File object", identifier)
         return found
 
     async def find(self, namespace: str, identifier: str) -> StoredFile | None:
-        """Return a file; None if the namespace has no file with this id."""
-        if _UPLOADED.fullmatch(identifier):
-            objects = await self.objects(f"{namespace}/files/{identifier}")
-            return next((file for each in objects if (file := _uploaded(identifier, each))), None)
-        match = _OF_BATCH.fullmatch(identifier)
-        return await self._of_batch(namespace, match[1], match[2]) if match else None
+        """Return a file; None if the namespace has no readable file with this id."""
+        try:
+            return await self.get(namespace, identifier)
+        except ApiError:
+            return None
 
     async def check(self, file: StoredFile) -> FileCheck:
         """Return what was found out about the lines of an uploaded file. Raises ApiError."""
@@ -202,9 +208,13 @@ class Files:
     async def _of_batch(self, namespace: str, kind: str, number: str) -> StoredFile | None:
         """Return the output or error file of a batch; None if it has no lines."""
         place, names = f"{namespace}/batches/batch-{number}", {ERROR_FILE}
-        if kind == "output":
+        objects = await self.objects(place)
+        if kind == "output" and objects:
+            states = (each["size"] for each in objects if each["path"].endswith(".json"))
+            if sum(states) > MAX_STATE:
+                message = "The state of the output is too large. Read the files in the object store"
+                raise ApiError(HTTPStatus.FORBIDDEN, message)
             names = await asyncio.to_thread(_committed, self.location(place))
-        objects = await self.objects(place) if names else []
         parts = [each for each in objects if each["path"].removeprefix(f"{place}/") in names]
         parts = sorted((part for part in parts if part["size"]), key=lambda part: part["path"])
         if not parts:

@@ -212,9 +212,10 @@ class Step(SpecModel):
     tasks."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
-    dedupe: bool = False
-    """Compute rows with equal inputs once, for a model. Each process reuses its latest results, up
-    to about 128 MiB. With a random `sampling`, rows with equal inputs then have equal results."""
+    dedupe: bool | None = None
+    """Whether rows with equal inputs are computed once, for a model. By default, they are not. Each
+    process reuses its latest results, up to about 128 MiB. With a random `sampling`, rows with
+    equal inputs then have equal results."""
     cache: Cache | None = None
     """Reuse the results of other jobs with the same model and settings, and store those of this job
     for others. It includes `dedupe`."""

@@ -21,14 +21,14 @@ _STATUS = re.compile(r"answered (\d{3}): ")
 def write_error_file(
     layout: Layout, id_column: str, entries: Iterable[ManifestEntry], first_file: int
 ) -> None:
-    """Write a line for each failed row of an output, with the value of the column `id_column`.
-    `first_file` is the number of the first input file, for the ids."""
+    """Write a line for each failed row of an output, in the order of the input, with the value of
+    the column `id_column`. `first_file` is the number of the first input file, for the ids."""
     lines = (
         _line(record, id_column, first_file)
         for table in read_error_records(layout, entries)
         for record in table.to_pylist()
     )
-    layout.error_file.write(b"".join(lines))
+    layout.error_file.write(b"".join(sorted(lines)))  # by their ids
 
 
 def _line(record: dict[str, Any], id_column: str, first_file: int) -> bytes:

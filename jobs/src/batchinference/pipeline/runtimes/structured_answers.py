@@ -160,7 +160,7 @@ class StructuredRuntime:
         of the row."""
         results = self._answers(inputs, range(len(next(iter(inputs.values())))))
         invalid = [row for row, result in enumerate(results) if isinstance(result, InvalidAnswer)]
-        for _ in range(self._model.repair if invalid else 0):
+        for _ in range((self._model.repair or 0) if invalid else 0):
             again = dict(self._repaired(inputs, results, invalid))
             for row, result in again.items():
                 results[row] = result

@@ -128,7 +128,7 @@ class Conditional(Transform):
         for name in dict.fromkeys([*order_of_code, *batch.column_names, *self._added]):
             if name in changed and name in batch.column_names:
                 old = batch.select([name]).take(pa.array(skipped))
-                columns[name] = _both(made.select([name]), old, order)
+                columns[name] = concat([made.select([name]), old]).column(0).take(pa.array(order))
             elif name in changed:
                 places = np.flatnonzero(order < made.num_rows)
                 columns[name] = with_nulls(made.column(name), places, len(order))
@@ -138,13 +138,3 @@ class Conditional(Transform):
             else:
                 columns[name] = pa.nulls(len(order), self._added[name])
         return pa.table(columns)
-
-
-def _both(made: pa.Table, old: pa.Table, order: np.ndarray) -> pa.ChunkedArray:
-    """Return the only column of two tables in this order. Raises JobFailure if no type holds the
-    values of both."""
-    is_made = order < made.num_rows
-    for table, other, places in ((made, old, is_made), (old, made, ~is_made)):
-        if pa.types.is_null(other.schema.types[0]):
-            return with_nulls(table.column(0), np.flatnonzero(places), len(order))
-    return concat([made, old]).column(0).take(pa.array(order))

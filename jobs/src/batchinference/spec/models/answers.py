@@ -52,6 +52,13 @@ class AnswerField(SpecModel):
     description: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
     """What the field means, for the model."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_text(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise schema_error(f"expected a mapping. Write {{type: {value[:_SHOWN]}}}")
+        return value
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.enum and self.type.strip() != "string":

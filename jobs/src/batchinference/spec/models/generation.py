@@ -36,9 +36,9 @@ class GeneratingModel(TextModel):
     `http` asks the endpoint for it (`response_format`), and for `transformers` the prompt must ask
     for it. Each answer is checked, and the output has the type of the schema: a struct of the
     fields. A row whose answer does not fit is a failed row."""
-    repair: Annotated[int, Field(ge=0, le=5)] = 0
+    repair: Annotated[int, Field(ge=0, le=5)] | None = None
     """How often the model is asked again for an answer that does not fit `schema`, with the answer
-    and what is wrong with it. The rows are counted as AnswerRepaired."""
+    and what is wrong with it. 0 by default. The rows are counted as AnswerRepaired."""
 
     @property
     def generates(self) -> bool:

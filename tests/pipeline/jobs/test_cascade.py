@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.first_rows import learned, lower_bound, lowest_score
 from batchinference.spec.cascade import Cascade
+from batchinference.spec.expression import columns_read_by
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
@@ -152,3 +153,13 @@ def test_order_of_the_rows_does_not_matter() -> None:
 def test_expressions_that_do_not_suit_the_rows_end_the_job() -> None:
     with pytest.raises(JobFailure, match="cascade cannot be computed"):
         learned("step", Cascade(score="s", agree="a", precision=0.9), [{"s": "x", "a": True}])
+
+
+def test_infinite_scores_have_a_threshold_that_is_a_number() -> None:
+    cascade = Cascade(score="score", agree="cheap == costly", precision=0.9)
+    rows = [{"score": float("inf"), "cheap": 1, "costly": 1}] * 200
+    threshold, _ = learned("costly", cascade, rows)
+    assert threshold is not None
+    assert columns_read_by(cascade.condition(threshold)) == {"score"}
+    none, _ = learned("costly", cascade, [{**row, "score": float("-inf")} for row in rows])
+    assert none is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,7 @@ from batchinference.spec.write import WriteTable
 from batchinference.text import counted
 
 ROWS_AT_ONCE = 4096
+_MAX = sys.float_info.max
 CONFIDENCE, _QUANTILE = 95, 1.645
 """The confidence of lower bounds in percent, and the quantile of the normal distribution."""
 
@@ -151,7 +153,8 @@ def learned(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[float | N
         raise JobFailure(f"step '{step}': the cascade cannot be computed: {error}") from None
     pairs = zip(scores, values.column("agree").to_pylist(), strict=True)
     found = [(score, agree is True) for score, agree in pairs if score is not None]
-    known = sorted(pair for pair in found if not math.isnan(pair[0]))
+    # not NaN, and no infinity, which a condition cannot name
+    known = sorted((min(score, _MAX), agree) for score, agree in found if score > -math.inf)
     random.Random(0).shuffle(known)  # noqa: S311 - the same halves for the same rows
     threshold = lowest_score(known[::2], cascade.precision)
     if threshold is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import PropertyMock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -281,3 +281,23 @@ def test_results_are_found_among_those_of_many_files(tmp_path: Path) -> None:
     reader = cache(tmp_path)
     assert found(reader, *range(0, 300, 3)) == {at: f"of {at}" for at in range(0, 210, 3)}
     assert tensors_to_lists(reader.find(keys_of(0))[0].table).num_rows == 7
+
+
+def test_only_wanted_results_are_kept_if_many_files_have_some(tmp_path: Path) -> None:
+    warning = RowWarning(1, WarningName.TEXT_CUT, 7)
+    stored(tmp_path, results("a", "b", warnings={1: [warning]}), results("c", "d"))
+    with patch.object(result_cache, "MEMORY_BYTES", result_cache.FILE_BYTES):
+        some = cache(tmp_path).find(keys_of("b", "c"))
+        (whole,) = cache(tmp_path).find(keys_of("b"))
+    values = {each.table.column("answer")[0].as_py(): each for each in some}
+    assert {value: each.table.num_rows for value, each in values.items()} == {"of b": 1, "of c": 1}
+    assert values["of b"].warnings == {0: [warning]}
+    assert whole.table.num_rows == 2
+
+
+def test_waiting_results_are_measured_once(tmp_path: Path) -> None:
+    writer = cache(tmp_path)
+    with patch.object(KnownResults, "nbytes", PropertyMock(return_value=1)) as measured:
+        for number in range(50):
+            writer.add(results(number))
+    assert measured.call_count == 50

@@ -16,9 +16,11 @@ from batchinference.pipeline.execution.task_notes import with_sums
 from batchinference.pipeline.report.builder import collect_notes
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_warnings import count_tokens, warn
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from batchinference.pipeline.steps import model as model_step
 from batchinference.pipeline.steps import reuse
+from batchinference.pipeline.steps.code_identity import model_digest
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -268,3 +270,14 @@ def test_counts_of_batches_are_added_up() -> None:
     found = with_sums([*notes, other, ("ask", json.dumps({"reused": 3}))])
     assert found == (other, ("ask", json.dumps({"reused": 5})), ("b", json.dumps({"reused": 1})))
     assert collect_notes(found).steps["ask"].reused == 5
+
+
+def test_order_of_the_fields_of_an_answer_counts() -> None:
+    fields = {"reason": {"type": "string"}, "label": {"type": "string"}}
+    orders = (fields, dict(reversed(fields.items())))
+    steps = [
+        Step.model_validate({"name": "ask", "model": {**MODEL, "schema": {"fields": order}}})
+        for order in orders
+    ]
+    digests = {model_digest(step.model, Device()) for step in steps if step.model}
+    assert len(digests) == 2

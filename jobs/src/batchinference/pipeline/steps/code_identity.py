@@ -63,9 +63,12 @@ def model_digest(model: Model, device: Device) -> str:
     if not hub:
         settings.pop("source", None)
     files = (*model.HUB_FILES, "adapter_config.json")
+    # a model makes the fields of an answer in their order
+    schema = json.dumps(settings.pop("answer_schema", None))
     packages = ("torch", "transformers", "tokenizers", RUNTIMES[model.runtime].library)
     known = {
         "settings": settings,
+        "schema": schema,
         "inputs": sorted(model.inputs),
         "outputs": len(model.other_outputs),
         "files": sorted(_hashes_of(facts, sampled=False)),

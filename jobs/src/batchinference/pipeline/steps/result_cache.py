@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from weakref import WeakSet
 
@@ -58,6 +59,13 @@ class KnownResults:
         """Return the place of the result of each key."""
         return {key: (self, row) for row, key in enumerate(self.keys)}
 
+    def only(self, keys: Collection[bytes]) -> KnownResults:
+        """Return the results of these keys, without the memory of the others."""
+        rows = [row for row, key in enumerate(self.keys) if key in keys]
+        warnings = {at: self.warnings[row] for at, row in enumerate(rows) if row in self.warnings}
+        table = self.table.take(pa.array(rows, pa.int64()))
+        return replace(self, keys=[self.keys[row] for row in rows], table=table, warnings=warnings)
+
 
 Place = tuple[KnownResults, int]
 """Results, and a row of them."""
@@ -95,7 +103,7 @@ class ResultCache:
         self._place, self._digest, self._names = place / digest, digest, list(names)
         self._lock, self._is_broken, self.errors = Lock(), False, 0
         self._waiting: list[KnownResults] = []
-        self._since = 0.0
+        self._since, self._bytes = 0.0, 0
         self._files = [""]
         self._beginnings = np.full(1, b"\xff" * BEGINNING)
         """The beginnings of all keys in order, and a last one."""
@@ -105,7 +113,9 @@ class ResultCache:
         _OPEN.add(self)
 
     def find(self, keys: Iterable[bytes]) -> list[KnownResults]:
-        """Return the stored results that have these keys, together with others."""
+        """Return the stored results that have these keys, together with others unless these need
+        too much memory."""
+        keys = set(keys)
         wanted = np.array([key[:BEGINNING] for key in keys], f"S{BEGINNING}")
         with self._lock:
             if time.monotonic() >= self._due and not self._is_broken:
@@ -115,15 +125,18 @@ class ResultCache:
             return []
         places = np.searchsorted(beginnings, wanted)
         files = np.unique(numbers[places[beginnings[places] == wanted]]).tolist()
+        all_fit = len(files) * FILE_BYTES <= MEMORY_BYTES
+        read = partial(self._read, wanted=None if all_fit else keys)
         with ThreadPoolExecutor(READ_THREADS) as pool:
-            return [*filter(None, pool.map(self._read, [self._files[at] for at in files]))]
+            return [*filter(None, pool.map(read, [self._files[at] for at in files]))]
 
     def add(self, results: KnownResults) -> None:
         """Store results, maybe later together with others."""
         with self._lock:
             self._since = self._since if self._waiting else time.monotonic()
+            self._bytes = results.nbytes + (self._bytes if self._waiting else 0)
             self._waiting.append(results)
-            size = sum(each.nbytes for each in self._waiting)
+            size = self._bytes
         if size >= FILE_BYTES or time.monotonic() - self._since >= FILE_SECONDS:
             self.flush()
 
@@ -174,8 +187,9 @@ class ResultCache:
         whole = keys[: len(keys) // HASH_BYTES * HASH_BYTES]
         return np.frombuffer(whole, f"S{BEGINNING}")[:: HASH_BYTES // BEGINNING]
 
-    def _read(self, name: str) -> KnownResults | None:
-        """Return the results in a file; None if it is damaged, or does not exist any more."""
+    def _read(self, name: str, wanted: Collection[bytes] | None) -> KnownResults | None:
+        """Return the results in a file, or those that are wanted; None if it is damaged, or does
+        not exist any more."""
         try:
             content, at = (self._place / name).read_if_exists(), _rows_in(name) * HASH_BYTES
             if content is None:
@@ -183,7 +197,8 @@ class ResultCache:
             keys, results = content[:at], content[at:]
             if self._name_of(keys, results) != name:
                 raise ValueError("it is damaged")
-            return _results_of(keys, results, self._names)
+            found = _results_of(keys, results, self._names)
+            return found if wanted is None else found.only(wanted)
         except OSError:
             self._fail()
         except (ValueError, LookupError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 import re
+import tempfile
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,14 +23,26 @@ _STATUS = re.compile(r"answered (\d{3}): ")
 def write_error_file(
     layout: Layout, id_column: str, entries: Iterable[ManifestEntry], first_file: int
 ) -> None:
-    """Write a line for each failed row of an output, in the order of the input, with the value of
-    the column `id_column`. `first_file` is the number of the first input file, for the ids."""
-    lines = (
-        _line(record, id_column, first_file)
-        for table in read_error_records(layout, entries)
-        for record in table.to_pylist()
-    )
-    layout.error_file.write(b"".join(sorted(lines)))  # by their ids
+    """Write a line for each failed row of an output, with the value of the column `id_column`: in
+    the order of the input, as far as its parts are. `first_file` is the number of the first input
+    file, for the ids. A job may have many failed rows, so the lines are not kept in memory."""
+    with tempfile.TemporaryFile() as file:
+        for entry in sorted(entries, key=_first_row):
+            tables = read_error_records(layout, [entry])
+            records = (record for table in tables for record in table.to_pylist())
+            # their ids come first
+            file.writelines(sorted(_line(each, id_column, first_file) for each in records))
+        file.flush()
+        if not file.tell():
+            layout.error_file.write(b"")
+            return
+        lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        layout.error_file.write(memoryview(lines))
+
+
+def _first_row(entry: ManifestEntry) -> tuple[int, int]:
+    held = [*entry.row_ranges, *entry.shares]
+    return min(((file, row) for file, row, _ in held), default=(0, 0))
 
 
 def _line(record: dict[str, Any], id_column: str, first_file: int) -> bytes:

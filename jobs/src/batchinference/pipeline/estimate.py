@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.preview import Outcome, Preview
+from batchinference.pipeline.steps.relational import Filter
 from batchinference.spec.models import VllmModel
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
@@ -56,22 +57,23 @@ def estimates(preview: Preview) -> Iterator[Estimate]:
         except JobFailure as failure:
             if step.model is None:
                 raise
-            yield _of_prompts(preview, step, known, scale, failure)
+            yield _of_prompts(preview, step, known, sample, scale, failure)
             return
         if step.model is not None and outcome is not None:
-            yield _measured(preview, step, known, scale, outcome)
+            yield _measured(preview, step, known, sample, scale, outcome)
 
 
 def _measured(
-    preview: Preview, step: Step, known: Estimate, scale: float, outcome: Outcome
+    preview: Preview, step: Step, known: Estimate, sample: int, scale: float, outcome: Outcome
 ) -> Estimate:
     used = preview.batch.warnings.filter(pc.equal(preview.batch.warnings["step"], step.name))
     sums = used.group_by(["name", "id"]).aggregate([("amount", "sum")])
     reads, makes = (
-        _range(sums.filter(pc.equal(sums["name"], kind)).column("amount_sum").to_numpy(), scale)
+        _range(sums.filter(pc.equal(sums["name"], kind))["amount_sum"].to_numpy(), sample, scale)
         for kind in (TokenKind.INPUT, TokenKind.OUTPUT)
     )
     notes = [known.note] if known.note else []
+    notes += ["its cascade will skip some of these rows"] if step.cascade else []
     notes += [f"{outcome.failed} failed: {outcome.first_failed}"] if outcome.failed else []
     wanted = step.resources.gpu + sum(step.resources.custom.values()) if step.resources else 0
     stages = [stage for stage in preview.plan.stages if stage.gpus or stage.custom]
@@ -84,7 +86,12 @@ def _measured(
 
 
 def _of_prompts(
-    preview: Preview, step: Step, known: Estimate, scale: float, failure: JobFailure
+    preview: Preview,
+    step: Step,
+    known: Estimate,
+    sample: int,
+    scale: float,
+    failure: JobFailure,
 ) -> Estimate:
     """Return the tokens of the prompts of a model that cannot be loaded here, if its tokenizer
     can."""
@@ -93,13 +100,18 @@ def _of_prompts(
         return known
     from batchinference.pipeline.runtimes.vllm.prompts import prompt_lengths
 
-    lengths = np.array(prompt_lengths(step.model, preview.batch.table))
-    return replace(known, input_tokens=_range(lengths, scale))
+    table = preview.batch.table
+    if step.when is not None:
+        table = table.filter(Filter(step.name, step.when, "when").mask(table))
+    lengths = np.array(prompt_lengths(step.model, table) if table.num_rows else [])
+    return replace(known, input_tokens=_range(lengths, sample, scale))
 
 
-def _range(tokens: np.ndarray, scale: float) -> Range | None:
-    """Return the lowest and the highest number of tokens to expect, from those of some rows."""
+def _range(tokens: np.ndarray, sample: int, scale: float) -> Range | None:
+    """Return the lowest and the highest number of tokens to expect, from those of some rows of the
+    sample. A step has not computed its other rows."""
     if not len(tokens):
         return None
+    tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))
     total, error = tokens.sum(), 2 * tokens.std() * len(tokens) ** 0.5
     return max(0, round(scale * (total - error))), round(scale * (total + error))

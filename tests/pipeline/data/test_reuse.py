@@ -24,6 +24,7 @@ from batchinference.pipeline.steps.code_identity import model_digest
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
 from support.outputs.batches import as_one_batch, good, outcomes, rows_of
@@ -82,6 +83,11 @@ def answers_of(batch: RowBatch) -> list[Any]:
     return [row["answer"] for _, row in rows_of(batch)]
 
 
+def tokens_of(batch: RowBatch) -> list[tuple[int, str, int]]:
+    columns = (batch.warnings.column(name).to_pylist() for name in ("id", "name", "amount"))
+    return [row for row in zip(*columns, strict=True) if row[1] in set(TokenKind)]
+
+
 def counts(*batches: RowBatch) -> tuple[int | None, int | None]:
     """Return the reported numbers of reused rows, and of rows from the cache."""
     notes = [note for batch in batches for note in batch.notes]
@@ -135,9 +141,9 @@ def test_results_of_an_earlier_job_are_reused(tmp_path: Path) -> None:
 def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
     place = {"path": str(tmp_path)}
     first = Job(cache=place)
-    assert warnings_of(first.of("a", "paid", "paid")) == [(1, "inputTokens", 3)]
+    assert tokens_of(first.of("a", "paid", "paid")) == [(1, "inputTokens", 3)]
     flush_caches()
-    assert warnings_of(Job(cache=place).of("paid")) == []
+    assert tokens_of(Job(cache=place).of("paid")) == []
 
 
 def test_tokens_of_failed_rows_are_counted() -> None:
@@ -146,7 +152,7 @@ def test_tokens_of_failed_rows_are_counted() -> None:
         found = job.of("a", "paid bad", "paid bad")
         assert outcomes(found) == {0: "good", 1: "failed", 2: "failed"}
         times = job.answers.asked.count("paid bad")
-        assert warnings_of(found) == [(row, "inputTokens", 3) for row in (1, 2)[:times]]
+        assert tokens_of(found) == [(row, "inputTokens", 3) for row in (1, 2)[:times]]
 
 
 def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.preview import Outcome, Preview
+from batchinference.pipeline.runtimes import prompt_lengths
 from batchinference.pipeline.steps.relational import Filter
-from batchinference.spec.models import VllmModel
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 
@@ -96,15 +96,11 @@ def _of_prompts(
     """Return the tokens of the prompts of a model that cannot be loaded here, if its tokenizer
     can."""
     known = replace(known, note=f"only its prompts and no later steps: {failure.message}")
-    if not isinstance(step.model, VllmModel) or step.model.images or step.model.task == "score":
-        return known
-    from batchinference.pipeline.runtimes.vllm.prompts import prompt_lengths
-
     table = preview.batch.table
     if step.when is not None:
         table = table.filter(Filter(step.name, step.when, "when").mask(table))
-    lengths = np.array(prompt_lengths(step.model, table) if table.num_rows else [])
-    return replace(known, input_tokens=_range(lengths, sample, scale))
+    lengths = prompt_lengths(step.model, table) if step.model and table.num_rows else None
+    return replace(known, input_tokens=_range(np.array(lengths or []), sample, scale))
 
 
 def _range(tokens: np.ndarray, sample: int, scale: float) -> Range | None:

@@ -134,3 +134,8 @@ def test_hash_is_the_same_in_other_processes() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert run.stdout.strip() == hashes(pa.array(["a"]))[0].hex()
+
+
+def test_nanoseconds_of_times_count() -> None:
+    times = pa.array([1, 2, 2, None], pa.time64("ns"))
+    assert len(set(hashes(times))) == 3

@@ -20,10 +20,11 @@ from support.outputs.builders import entry
 ROWS, BYTES = 50, 4000
 
 
-def _records(_: Layout, entries: list[ManifestEntry]) -> Iterator[pa.Table]:
+def _records(_layout: Layout, entries: list[ManifestEntry]) -> Iterator[pa.Table]:
     """Yield the error records of entries, in no order."""
-    for (file, first, after), *_ in (each.row_ranges for each in entries):
-        rows = range(first, after or 0)[::-1]
+    for each in entries:
+        ((file, first, after),) = each.row_ranges
+        rows = range(first, after)[::-1]
         records = [
             {"id": f"{file}:{row}", "step": "ask", "error": "x" * BYTES, "values": "{}"}
             for row in rows

@@ -81,6 +81,7 @@ def test_only_hashes_of_keys_give_access(tmp_path: Path) -> None:
         "team.b": hashlib.sha256(b"other").hexdigest(),
     }.items():
         (tmp_path / name).write_text(content)
+    (tmp_path / "team.c").write_bytes(hashlib.sha256(b"key").digest())
     keys = Keys(tmp_path)
     assert keys.namespace_of("Bearer other") == "team"
     with pytest.raises(ApiError):

@@ -47,5 +47,6 @@ class Keys:
 
     def _entries(self) -> list[tuple[str, str]]:
         files = ((_FILE.fullmatch(file.name), file) for file in self._directory.iterdir())
-        hashes = ((file.read_text().strip(), name[1]) for name, file in files if name)
+        named = ((file.read_bytes().strip(), name[1]) for name, file in files if name)
+        hashes = ((content.decode(errors="replace"), namespace) for content, namespace in named)
         return [(found, namespace) for found, namespace in hashes if _HASH.fullmatch(found)]

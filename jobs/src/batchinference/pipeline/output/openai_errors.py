@@ -35,10 +35,11 @@ def _line(record: dict[str, Any], id_column: str, first_file: int) -> bytes:
     file, row = map(int, record["id"].split(":"))
     line = request_id((file + first_file) * NUMBERS_PER_FILE + row)
     values = json.loads(record["values"] or "{}")
-    code = "invalid_line" if record["step"] == READ_STEP else "request_failed"
+    is_sent = record["step"] != READ_STEP
+    code = "request_failed" if is_sent else "invalid_line"
     error = {"code": code, "message": record["error"]}
     response = None
-    if status := _STATUS.search(record["error"]):
+    if is_sent and (status := _STATUS.search(record["error"])):
         body = {"error": {**error, "type": "invalid_request_error", "param": None}}
         response = {"status_code": int(status[1]), "request_id": line, "body": body}
     custom_id = values.get(id_column, values.get("custom_id"))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.output import openai_errors
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteOpenaiBatch
 from plugins.messages import Messages
 from support.inputs.read_files import read_files
@@ -128,3 +133,27 @@ def test_row_without_a_result_cannot_be_written(messages: Messages) -> None:
     errors = writer_for(WRITE).unwritable(table(*rows))  # type: ignore[attr-defined]
     assert sorted(errors) == [1, 2, 3, 4, 5]
     messages.check(*errors.values())
+
+
+def test_error_file_needs_no_memory_for_all_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, tables = 1000, 10
+
+    def records(*_: Any) -> Iterator[pa.Table]:
+        for number in reversed(range(tables)):
+            ids = [f"0:{number * size + row}" for row in range(size)]
+            others = {"step": "s", "error": "x" * 1000, "values": "{}"}
+            yield pa.table({"id": ids, **{name: [text] * size for name, text in others.items()}})
+
+    monkeypatch.setattr(openai_errors, "read_error_records", records)
+    place = Location(str(tmp_path))
+    layout = Layout("out", place, place / "_batchinference", place / "errors")
+    tracemalloc.start()
+    openai_errors.write_error_file(layout, "custom_id", [], 0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    content = (tmp_path / "_errors.jsonl").read_bytes()
+    ids = [json.loads(one)["id"] for one in content.splitlines()]
+    assert ids == [f"batch_req_{number:020d}" for number in range(size * tables)]
+    assert peak < len(content) / 2

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import mmap
 import re
+from array import array
 from collections.abc import Iterable
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import numpy as np
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.commit.layout import Layout
@@ -23,17 +28,33 @@ def write_error_file(
 ) -> None:
     """Write a line for each failed row of an output, in the order of the input, with the value of
     the column `id_column`. `first_file` is the number of the first input file, for the ids."""
-    lines = (
-        _line(record, id_column, first_file)
-        for table in read_error_records(layout, entries)
-        for record in table.to_pylist()
-    )
-    layout.error_file.write(b"".join(sorted(lines)))  # by their ids
+    with TemporaryFile() as found, TemporaryFile() as ordered:  # memory for all lines is not needed
+        starts, numbers = array("Q"), array("Q")
+        for table in read_error_records(layout, entries):
+            for record in table.to_pylist():
+                file, row = map(int, record["id"].split(":"))
+                numbers.append((file + first_file) * NUMBERS_PER_FILE + row)
+                starts.append(found.tell())
+                found.write(_line(record, id_column, numbers[-1]))
+        lines = _mapped(found)
+        for index in np.argsort(np.frombuffer(numbers, dtype=np.uint64), kind="stable"):
+            lines.seek(starts[index])
+            ordered.write(lines.readline())
+        layout.error_file.write(memoryview(_mapped(ordered))[: ordered.tell()])
 
 
-def _line(record: dict[str, Any], id_column: str, first_file: int) -> bytes:
-    file, row = map(int, record["id"].split(":"))
-    line = request_id((file + first_file) * NUMBERS_PER_FILE + row)
+def _mapped(file: IO[bytes]) -> mmap.mmap:
+    """Return the content of a file, which the operating system reads when it is used. An empty file
+    gets a byte."""
+    size = file.tell()
+    file.flush()
+    if not size:
+        file.truncate(1)
+    return mmap.mmap(file.fileno(), 0)
+
+
+def _line(record: dict[str, Any], id_column: str, number: int) -> bytes:
+    line = request_id(number)
     values = json.loads(record["values"] or "{}")
     is_sent = record["step"] != READ_STEP
     code = "request_failed" if is_sent else "invalid_line"

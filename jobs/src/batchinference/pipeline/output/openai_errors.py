@@ -16,7 +16,7 @@ from batchinference.json_text import to_json
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.output.error_records import read_error_records
-from batchinference.pipeline.output.writers.openai_batch import request_id
+from batchinference.pipeline.output.writers.openai_batch import as_line, request_id
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE, READ_STEP
 
 _STATUS = re.compile(r"answered (\d{3}): ")
@@ -65,4 +65,4 @@ def _line(record: dict[str, Any], id_column: str, number: int) -> bytes:
         response = {"status_code": int(status[1]), "request_id": line, "body": body}
     custom_id = values.get(id_column, values.get("custom_id"))
     about = {"id": line, "custom_id": custom_id, "response": response, "error": error}
-    return f"{to_json(about)}\n".encode()
+    return as_line(to_json(about)).encode()

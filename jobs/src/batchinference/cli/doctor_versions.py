@@ -9,8 +9,8 @@ from typing import Any
 from batchinference.cli.finding import Finding, Result
 
 KUBERAY = ((1, 6), (1, 7))
-"""The versions of KubeRay that have all fields of rendered RayJobs, as tests check, and on which the
-end-to-end tests were run. Jobs need at least the first."""
+"""The versions of KubeRay that have all fields of rendered RayJobs, as tests check, and with which
+the end-to-end tests were run. Jobs need at least the first."""
 SHOWN_FIELDS = 5
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
 _UPGRADE = "Upgrade the chart: docs/upgrades.md"

@@ -169,7 +169,7 @@ def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
     if steps:
         times = [f"{name} {one.rows_per_second:.1f} rows/s" for name, one in steps]
         lines.append(("steps", ", ".join(times) + " in each process"))
-    texts = [f"{name} {one.reused or 0} in this job, {one.cached or 0} of other jobs"
+    texts = [f"{name} {one.reused or 0} equal rows and {one.cached or 0} of the cache"
              for name, one in steps if one.reused or one.cached]  # fmt: skip
     lines += [("reused", ", ".join(texts))] if texts else []
     return lines + [

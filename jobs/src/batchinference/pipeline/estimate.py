@@ -74,17 +74,13 @@ def _measured(
     notes = [known.note] if known.note else []
     notes += [f"{outcome.failed} failed: {outcome.first_failed}"] if outcome.failed else []
     wanted = step.resources.gpu + sum(step.resources.custom.values()) if step.resources else 0
-    stage = next(stage for stage in preview.plan.stages if step.name in map(_name, stage.steps))
+    stages = [stage for stage in preview.plan.stages if stage.gpus or stage.custom]
     hours: Range | None = (scale * outcome.seconds * wanted / 3600,) * 2
-    if wanted and not (stage.gpus or stage.custom):
+    if wanted and step.name not in {one.name for stage in stages for one in stage.steps}:
         hours = None
         notes.append(f"this machine lacks its devices ({wanted:g}), so its time is unknown")
     return replace(known, device_hours=hours, input_tokens=reads, output_tokens=makes,
                    note="; ".join(notes))  # fmt: skip
-
-
-def _name(step: Step) -> str:
-    return step.name
 
 
 def _of_prompts(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.plan.plan import Plan
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.resources import OF_PODS
 
-_OF_PODS = {"stages": {"__all__": {"steps": {"__all__": {"resources": OF_PODS}}}}}
+_OF_PODS: dict[str, Any] = {"stages": {"__all__": {"steps": {"__all__": {"resources": OF_PODS}}}}}
 _PLAN = TypeAdapter(Plan)  # built once, because this takes longer than rendering a job
 
 

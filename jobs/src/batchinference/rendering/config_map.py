@@ -36,6 +36,12 @@ _OPERATOR_FIELDS: dict[str, Any] = {
 }
 """Cluster settings that only the operator reads."""
 
+_NOT_FOR_DRIVERS: dict[str, Any] = {
+    "cluster": _OPERATOR_FIELDS,
+    "parameters": True,
+    "steps": {"__all__": {"resources": OF_PODS}},
+}
+
 
 def files_of(job: BatchInference, plan: Plan, uid: str) -> dict[str, str]:
     """Return the files for the driver of an attempt by name: the effective spec and the plan."""
@@ -91,14 +97,7 @@ def job_file(job: BatchInference, uid: str) -> str:
     does not read, and `parameters`, whose values are already inserted, are omitted.
     """
     dumped = job.spec.model_dump(
-        mode="json",
-        by_alias=True,
-        exclude_none=True,
-        exclude={
-            "cluster": _OPERATOR_FIELDS,
-            "parameters": True,
-            "steps": {"__all__": {"resources": OF_PODS}},
-        },
+        mode="json", by_alias=True, exclude_none=True, exclude=_NOT_FOR_DRIVERS
     )
     spec = {name: value for name, value in dumped.items() if name not in OPERATOR_FIELDS}
     cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}

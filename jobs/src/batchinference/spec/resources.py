@@ -11,7 +11,7 @@ from batchinference.spec.accelerators import ResourceName, wrong_case_of
 from batchinference.spec.base import ACCELERATOR, SpecModel
 from batchinference.spec.quantities import Cpus, Memory, MemoryRequest
 
-OF_PODS = frozenset({"ephemeral_storage"})
+OF_PODS = {"ephemeral_storage"}
 """Fields that only the operator reads."""
 _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": "memory"}
 """Built-in resources of Ray, and the fields that request them."""

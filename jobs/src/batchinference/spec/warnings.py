@@ -129,8 +129,8 @@ class WarningName(StrEnum):
     ANSWER_CUT = (
         "AnswerCut",
         "generated texts reached the limit of tokens, and their rest is missing",
-        "Increase sampling.max_tokens (transformers: max_new_tokens) of the model, or leave it out "
-        "to use its whole context, or ask for shorter answers",
+        "Increase sampling.max_tokens (transformers: max_new_tokens), or without it the context of "
+        "the model (vllm: engine.max_model_len), or ask for shorter answers",
     )
     AUDIO_CUT = (
         "AudioCut",

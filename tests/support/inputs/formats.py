@@ -46,6 +46,18 @@ def write_json_lines(directory: Path) -> list[Row]:
     return records
 
 
+def write_openai_batch(directory: Path) -> list[Row]:
+    bodies = ('{"model": "m", "n": 9007199254740993}', '{"input": ["ä", 1.50]}')
+    rows = [
+        {"custom_id": f"row {number}", "method": "POST", "url": "/v1/embeddings", "body": body}
+        for number, body in enumerate(bodies)
+    ]
+    texts = '"custom_id": "%(custom_id)s", "method": "%(method)s", "url": "%(url)s"'
+    line = "{" + texts + ', "body": %(body)s}\n'
+    (directory / "requests.jsonl").write_text("".join(line % row for row in rows))
+    return rows
+
+
 def write_json_arrays(directory: Path) -> list[Row]:
     records = _records()
     for number in range(2):
@@ -201,6 +213,7 @@ CASES = {
     "text": Case(write_text, "text"),
     "json lines": Case(write_json_lines, "json"),
     "json arrays": Case(write_json_arrays, "json", {"lines": False}),
+    "OpenAI batch": Case(write_openai_batch, "openaiBatch"),
     "csv": Case(write_csv, "csv"),
     "parquet": Case(write_parquet, "parquet"),
     "images": Case(write_images, "images"),

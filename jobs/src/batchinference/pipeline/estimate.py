@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.preview import Outcome, Preview
-from batchinference.spec.models import VllmModel
+from batchinference.pipeline.runtimes import prompt_lengths
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 
@@ -89,12 +89,8 @@ def _of_prompts(
     """Return the tokens of the prompts of a model that cannot be loaded here, if its tokenizer
     can."""
     known = replace(known, note=f"only its prompts and no later steps: {failure.message}")
-    if not isinstance(step.model, VllmModel) or step.model.images or step.model.task == "score":
-        return known
-    from batchinference.pipeline.runtimes.vllm.prompts import prompt_lengths
-
-    lengths = np.array(prompt_lengths(step.model, preview.batch.table))
-    return replace(known, input_tokens=_range(lengths, scale))
+    lengths = step.model and prompt_lengths(step.model, preview.batch.table)
+    return replace(known, input_tokens=_range(np.array(lengths), scale)) if lengths else known
 
 
 def _range(tokens: np.ndarray, scale: float) -> Range | None:

@@ -28,6 +28,8 @@ from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.profiles import OTHER_IMAGES
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from batchinference.spec.models import Model
 
 Batch = dict[str, np.ndarray]
@@ -224,8 +226,16 @@ def load_runtime(model: Model, device: Device) -> Runtime:
     return cast(Runtime, StructuredRuntime(model, model.answer_schema, load))
 
 
+def prompt_lengths(model: Model, rows: pa.Table) -> list[int] | None:
+    """Return the number of tokens of the prompt of each row without loading the model; None if only
+    the loaded model knows them."""
+    find = getattr(_module_of(model), "prompt_lengths", None)
+    lengths: list[int] | None = find(model, rows) if find else None
+    return lengths
+
+
 def _module_of(model: Model) -> ModuleType:
     return importlib.import_module(f"{__name__}.{RUNTIMES[model.runtime].module}")
 
 
-__all__ = ["Runtime", "check_runtime", "load_runtime"]
+__all__ = ["Runtime", "check_runtime", "load_runtime", "prompt_lengths"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.vllm.checks import checks
+from batchinference.pipeline.runtimes.vllm.prompts import prompt_lengths
 from batchinference.pipeline.runtimes.vllm.requests import RequestRuntime
 from batchinference.pipeline.runtimes.vllm.runtime import VllmRuntime
 from batchinference.spec.models import VllmModel
@@ -14,4 +15,4 @@ def load_vllm(model: VllmModel, device: Device) -> RequestRuntime | VllmRuntime:
     return VllmRuntime(model, device) if model.request is None else RequestRuntime(model, device)
 
 
-__all__ = ["VllmRuntime", "checks", "load_vllm"]
+__all__ = ["VllmRuntime", "checks", "load_vllm", "prompt_lengths"]

@@ -58,9 +58,11 @@ def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:
     return apply_template(model, tokenizer, messages_of(model, row))
 
 
-def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int]:
-    """Return the number of tokens of the prompt of each row of a table. The engine is not needed.
-    Raises errors of the library."""
+def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int] | None:
+    """Return the number of tokens of the prompt of each row of a table, without the engine; None if
+    only the engine knows them. Raises errors of the library."""
+    if model.images or model.task == "score" or model.request is not None:
+        return None
     import transformers
 
     path = files_without_weights(model)

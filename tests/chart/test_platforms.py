@@ -13,7 +13,8 @@ from batchinference import __version__
 from batchinference.rendering.objects import running_containers
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec import parse_defaults
-from support.cluster.chart import NAMESPACE, Chart, defaults_map, one
+from chart.value_sets import BATCH_SERVICE
+from support.cluster.chart import NAMESPACE, Chart, defaults_map
 from support.documents.minimal import model_step
 from support.documents.pages import ROOT, blocks
 from support.documents.parsed import job
@@ -25,7 +26,7 @@ PAGE = "docs/platforms.md"
 VALUES = {
     text.partition("\n")[0].strip("# "): yaml.safe_load(text) for text in blocks(PAGE, "yaml")
 }
-PLATFORMS = {"OpenShift": {}, **VALUES}
+PLATFORMS = {"OpenShift": {}, "batch service": {"batchService": BATCH_SERVICE}, **VALUES}
 RESTRICTED_V2_VOLUMES = {
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
     *("persistentVolumeClaim", "projected", "secret"),
@@ -94,7 +95,7 @@ def test_no_object_is_in_a_namespace_of_the_cluster(chart: Chart, name: str) -> 
     """GKE Autopilot refuses writes in `kube-system`."""
     manifests = chart.manifests(PLATFORMS[name])
     assert {one["metadata"].get("namespace", NAMESPACE) for one in manifests} == {NAMESPACE}
-    assert "kube-system" not in str(one(manifests, "Deployment"))
+    assert "kube-system" not in str([one for one in manifests if one["kind"] == "Deployment"])
 
 
 def test_pods_on_autopilot_request_disk_space_and_their_gpus(chart: Chart) -> None:

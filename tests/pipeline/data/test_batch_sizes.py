@@ -202,10 +202,12 @@ def test_out_of_memory_errors_are_recognized() -> None:
         Fail("Failed to allocate memory for requested buffer of size 4096"),
         RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12 bytes"),  # JAX
         RuntimeError("OOM when allocating tensor with shape[1000000]"),  # TensorFlow
+        RuntimeError("NCCL error in: x.cpp:1\nLast error:\nCuda failure 2 'out of memory'"),
     ):
         assert is_out_of_memory(error)
         assert not is_about_the_row(error)
-    for error in (RuntimeError("shapes do not match"), ValueError("out of memory"), Fail("no")):
+    of_row = RuntimeError("cannot parse 'I am out of memory'")
+    for error in (RuntimeError("no shape"), ValueError("out of memory"), Fail("no"), of_row):
         assert not is_out_of_memory(error)
 
 

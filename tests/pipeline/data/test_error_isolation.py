@@ -162,6 +162,8 @@ class Fail(Exception):
         (RuntimeError("HIP error: invalid device ordinal"), True),
         (RuntimeError("NCCL error in: ../NCCLUtils.cpp:328, unhandled system error"), True),
         (RuntimeError("No CUDA GPUs are available"), True),
+        (RuntimeError("worker 3 failed: [Rank 0] CUDA error: unknown error"), True),
+        (RuntimeError("it failed\nRuntimeError: CUDA driver error: not initialized"), True),
         (RuntimeError("Found no NVIDIA driver on your system"), True),
         (Fail("CUDA failure 719: unspecified launch failure ; GPU=0"), True),
         (RuntimeError("CUDA error: out of memory"), False),
@@ -172,6 +174,8 @@ class Fail(Exception):
         (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), False),
         (RuntimeError("The NVIDIA driver on your system is too old"), False),
         (ValueError("CUDA error: in the text of a row"), False),
+        (RuntimeError("cannot parse: 'CUDA error: in the text of a row'"), False),
+        (RuntimeError("cannot parse why there is a CUDA error: help"), False),
     ],
     ids=lambda value: str(value)[:40],
 )

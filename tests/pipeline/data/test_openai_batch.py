@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.output import openai_errors
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteOpenaiBatch
 from plugins.messages import Messages
 from support.inputs.read_files import read_files
@@ -102,7 +107,7 @@ def table(*rows: tuple[Any, Any]) -> pa.Table:
 
 
 def test_results_keep_the_text_of_the_response() -> None:
-    response = '{"n": 1.50,\n "t": "\\n\u2028ä"}'
+    response = '{"n": 1.50,\n "t": "\\nä"}'
     writer = writer_for(WRITE)
     ((ending, content),) = writer.files(table(("a", response), ('"\n', "{}")))
     first, second = content.decode().removesuffix("\n").split("\n")
@@ -113,7 +118,7 @@ def test_results_keep_the_text_of_the_response() -> None:
         "response": {
             "status_code": 200,
             "request_id": "batch_req_00000000000000000003",
-            "body": {"n": 1.5, "t": "\n\u2028ä"},
+            "body": {"n": 1.5, "t": "\nä"},
         },
         "error": None,
     }
@@ -123,8 +128,40 @@ def test_results_keep_the_text_of_the_response() -> None:
     assert bytes(rewriter.write([rewriter.read(bytes(content))] * 2)) == content * 2
 
 
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+def test_line_is_one_line_for_every_reader(end: str) -> None:
+    ((_, content),) = writer_for(WRITE).files(table((end, f'{{"t": "{end}"}}')))
+    (read,) = content.decode().splitlines()
+    found = json.loads(read)
+    assert (found["custom_id"], found["response"]["body"]) == (end, {"t": end})
+
+
 def test_row_without_a_result_cannot_be_written(messages: Messages) -> None:
     rows = [("a", "{}"), (None, "{}"), ("b", None), ("c", "[1]"), ("d", "{"), ("e", '{"x": "')]
     errors = writer_for(WRITE).unwritable(table(*rows))  # type: ignore[attr-defined]
     assert sorted(errors) == [1, 2, 3, 4, 5]
     messages.check(*errors.values())
+
+
+def test_error_file_needs_no_memory_for_all_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, tables = 1000, 10
+
+    def records(*_: Any) -> Iterator[pa.Table]:
+        for number in reversed(range(tables)):
+            ids = [f"0:{number * size + row}" for row in range(size)]
+            others = {"step": "s", "error": "x" * 1000, "values": '{"custom_id": "\u2028"}'}
+            yield pa.table({"id": ids, **{name: [text] * size for name, text in others.items()}})
+
+    monkeypatch.setattr(openai_errors, "read_error_records", records)
+    place = Location(str(tmp_path))
+    layout = Layout("out", place, place / "_batchinference", place / "errors")
+    tracemalloc.start()
+    openai_errors.write_error_file(layout, "custom_id", [], 0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    content = (tmp_path / "_errors.jsonl").read_bytes()
+    ids = [json.loads(one)["id"] for one in content.decode().splitlines()]
+    assert ids == [f"batch_req_{number:020d}" for number in range(size * tables)]
+    assert peak < len(content) / 2

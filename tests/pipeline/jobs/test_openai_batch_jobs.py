@@ -86,7 +86,9 @@ def test_each_line_has_a_result_or_an_error(tmp_path: Path, messages: Messages) 
 
 def test_repeated_lines_have_a_result_each(tmp_path: Path) -> None:
     with serving(respond) as server:
-        run_in_process(job(tmp_path, server.url, [request("same")] * 3))
+        lines = [request("same")] * 3 + [request("bad", url="answered 200: yes")]
+        run_in_process(job(tmp_path, server.url, lines))
+    assert errors(tmp_path) == {"bad": None}
     lines = lines_of(*data_files(tmp_path / "out"))
     assert [line["custom_id"] for line in lines] == ["same"] * 3
     assert len({line["id"] for line in lines}) == 3

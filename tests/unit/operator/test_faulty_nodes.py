@@ -61,6 +61,21 @@ def test_next_attempts_exclude_the_nodes(cause: str) -> None:
     assert excluded(start_attempt(loop)) == [["gpu-1", "gpu-2", "gpu-3"]]
 
 
+def test_driver_that_has_started_again_does_not_know_the_nodes_before() -> None:
+    loop = ReconcileLoop()
+    start_attempt(loop)
+    fail_on(loop, "gpu-1", cause="NodeLost")
+    assert excluded(start_attempt(loop)) == [["gpu-1"]]
+    loop.run()
+    for node in ("gpu-3", "gpu-2", "gpu-3"):
+        loop.set_report(JobState.RUNNING, rows=10, faultyNodes=[node])
+        loop.reconcile()
+    assert loop.attempt["faultyNodes"] == ["gpu-3", "gpu-2"]
+    loop.set_kuberay_status(**RUNNING)
+    loop.fail("DeviceFailed")
+    assert excluded(start_attempt(loop)) == [["gpu-1", "gpu-2", "gpu-3"]]
+
+
 def test_affinity_of_the_job_still_holds() -> None:
     loop = ReconcileLoop()
     loop.spec["cluster"] = {"affinity": AFFINITY}

@@ -9,6 +9,7 @@ import pytest
 
 from batchinference.plan import Stage, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL
+from batchinference.rendering.rayjob import MAX_SECONDS
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import job
 from support.operator.rendered import Rendered, render
@@ -89,6 +90,14 @@ def test_devices_may_be_idle_for_another_time_than_cpus() -> None:
     found = {name: group.idle_timeout_s for name, group in groups.items()}
     assert (found["embed"], found["rank"], found["cpu"]) == (600, None, None)
     assert config.get_idle_timeout_s() == 120
+
+
+def test_idle_timeouts_are_within_what_kuberay_accepts() -> None:
+    cluster = {"idleTimeout": "999999d", "profiles": {"GPU": {"idleTimeout": "999999d"}}}
+    made = render(job(steps=[model_step(resources={"gpu": 1})], cluster=cluster)).cluster
+    *_, gpus = made["workerGroupSpecs"]
+    found = [one["idleTimeoutSeconds"] for one in (made["autoscalerOptions"], gpus)]
+    assert found == [MAX_SECONDS, MAX_SECONDS]
 
 
 def test_cluster_of_a_fixed_size_has_no_idle_timeouts() -> None:

@@ -17,7 +17,7 @@ from batchinference.rendering.config_map import (
     PLAN_FILE,
     check_mounted_file,
 )
-from batchinference.rendering.rayjob import entrypoint
+from batchinference.rendering.rayjob import MAX_SECONDS, entrypoint
 from batchinference.spec import SpecError, parse_one
 from batchinference.spec.cluster import Cluster
 from plugins.messages import Messages
@@ -45,7 +45,7 @@ def test_cluster_has_a_ttl(rendered: Rendered) -> None:
     assert "deletionStrategy" not in spec
 
 
-@pytest.mark.parametrize(("ttl", "seconds"), [("5m", 600), ("1h", 3600)])
+@pytest.mark.parametrize(("ttl", "seconds"), [("5m", 600), ("1h", 3600), ("999999d", MAX_SECONDS)])
 def test_cluster_ttl_can_be_extended(ttl: str, seconds: int) -> None:
     made = render(job(cluster={"image": "x"}, ttl={"cluster": ttl}))
     assert made.ray_job["spec"]["ttlSecondsAfterFinished"] == seconds

@@ -176,6 +176,25 @@ async def test_invalid_forms_leave_no_file(
     assert await files_of(service) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", ""),
+        (f"multipart/form-data; boundary={'x' * 100}", ""),
+        ("multipart/form-data; boundary=x", "garbage"),
+        ("multipart/form-data; boundary=x", "--x\r\nno header\r\n\r\na\r\n--x--\r\n"),
+        ("text/plain", "garbage"),
+    ],
+    ids=["no boundary", "long boundary", "no part", "no header", "no form"],
+)
+async def test_a_malformed_form_is_an_error_of_the_client(
+    service: Running, kind: str, body: str
+) -> None:
+    about = f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    status, text = await answer_to(service, f"{HEAD}{AUTHORIZED}{about}\r\n{body}")
+    assert (status, "invalid_request_error" in text) == (400, True)
+
+
 async def test_the_purpose_may_follow_the_file(service: Running) -> None:
     status, _ = await answer_to(service, form(FILE, PURPOSE))
     assert status == 200
@@ -233,6 +252,28 @@ def test_a_long_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     found = checker.end()
     assert [(error.code, error.line) for error in found.errors] == [("invalid_json_line", 1)]
     assert found.lines == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "is_valid"),
+    [('"\\ud83d"', True), ('["\\ud83d", NaN]', False), ('"\\ud83d' + "[" * 100_000, False)],
+    ids=["half of a pair", "and NaN", "and deep"],
+)
+def test_every_text_of_json_is_accepted(value: str, is_valid: bool) -> None:
+    line = request_line(0, body={"model": "small", "prompt": 1}).replace("1}", f"{value}}}")
+    assert (check_of(line.encode()).errors == []) is is_valid
+
+
+@pytest.mark.parametrize("field", ["custom_id", "body"])
+def test_names_are_valid_unicode(field: str) -> None:
+    value = {"custom_id": "\ud83d", "body": {"model": "\ud83d"}}[field]
+    (error,) = check_of(request_line(0, **{field: value}).encode()).errors
+    assert error.code == "missing_required_parameter"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    assert check_of(b"\xef\xbb", b"\xbf" + requests(2)) == check_of(requests(2))
+    assert len(check_of(requests(1) + b"\xef\xbb\xbf" + request_line(2).encode()).errors) == 1
 
 
 @pytest.mark.parametrize("content", [requests(30), b"\n" * 30])

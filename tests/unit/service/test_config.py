@@ -81,7 +81,17 @@ def test_only_hashes_of_keys_give_access(tmp_path: Path) -> None:
         "team.b": hashlib.sha256(b"other").hexdigest(),
     }.items():
         (tmp_path / name).write_text(content)
+    (tmp_path / "team.c").write_bytes(hashlib.sha256(b"key").digest())
     keys = Keys(tmp_path)
     assert keys.namespace_of("Bearer other") == "team"
     with pytest.raises(ApiError):
         keys.namespace_of("Bearer key")
+
+
+def test_a_key_of_two_namespaces_gives_access_to_none(tmp_path: Path) -> None:
+    for name, key in {"a.x": "both", "b.x": "both", "a.y": "one", "a.z": "one"}.items():
+        (tmp_path / name).write_text(hashlib.sha256(key.encode()).hexdigest())
+    keys = Keys(tmp_path)
+    assert keys.namespace_of("Bearer one") == "a"
+    with pytest.raises(ApiError):
+        keys.namespace_of("Bearer both")

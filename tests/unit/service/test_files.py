@@ -48,6 +48,32 @@ async def test_pages_of_files_are_complete_in_both_orders(service: Running) -> N
     assert [each async for each in files.list(purpose="batch_output")] == []
 
 
+async def test_files_can_be_deleted_while_they_are_listed(service: Running) -> None:
+    files = service.client().files
+    for n in range(5):
+        await files.create(file=(f"{n}.jsonl", requests(1)), purpose="batch")
+    async for each in files.list(limit=2):
+        await files.delete(each.id)
+        (service.root / "team-a" / "files" / each.id).rmdir()  # object stores have no directories
+    assert [each async for each in files.list()] == []
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["{", '{"errors": [1]}', " " * 2**20 + '{"lines": 1}', None],
+    ids=["no JSON", "other fields", "too large", "missing"],
+)
+async def test_a_changed_check_of_a_file_is_refused(service: Running, check: str | None) -> None:
+    client = service.client()
+    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
+    (stored,) = service.root.glob("team-a/files/*/check.json")
+    stored.unlink() if check is None else stored.write_text(check)
+    with pytest.raises(openai.BadRequestError, match="Upload it again"):
+        await client.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+
+
 @pytest.mark.parametrize(
     "name", ["../../../etc/passwd", "a/b\\c.jsonl", "ä €.jsonl", "..", "%2e%2e%2f", "CON:*?.jsonl"]
 )

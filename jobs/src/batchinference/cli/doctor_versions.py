@@ -9,8 +9,8 @@ from typing import Any
 from batchinference.cli.finding import Finding, Result
 
 KUBERAY = ((1, 6), (1, 7))
-"""The versions of KubeRay that have all fields of rendered RayJobs, as tests check. Jobs need at
-least the first, on which tests run them."""
+"""The versions of KubeRay that have all fields of rendered RayJobs, as tests check, and with which
+the end-to-end tests were run. Jobs need at least the first."""
 SHOWN_FIELDS = 5
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
 _UPGRADE = "Upgrade the chart: docs/upgrades.md"
@@ -80,8 +80,7 @@ def check_kuberay(image: str) -> Finding:
     """Compare the version of KubeRay, by the tag of its image, with the tested versions."""
     found, tested = version_of(tag_of(image)), [f"{major}.{minor}" for major, minor in KUBERAY]
     if found in KUBERAY:
-        partly = f" (its fields are tested; jobs are tested with {tested[0]})"
-        return Finding("KubeRay", Result.OK, image + partly * (found != KUBERAY[0]))
+        return Finding("KubeRay", Result.OK, image)
     if found is not None and found < KUBERAY[0]:
         fix = f"Jobs need KubeRay {tested[0]}. Upgrade it: docs/upgrades.md#kuberay"
         return Finding("KubeRay", Result.NOTE, image, fix)

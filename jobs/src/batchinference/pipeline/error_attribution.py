@@ -33,6 +33,10 @@ _DEVICE_ERROR = re.compile(
     r"|no NVIDIA driver|NVRM: Xid|GPU is lost"
 )
 """Matches messages of libraries about a device. All later calls in the process may fail, too."""
+_BEGINS_WITH_DEVICE_ERROR = re.compile(
+    rf"(?m)(?:^|[:\])] ) *(?:[\w.]+ )?(?:{_DEVICE_ERROR.pattern})"
+)
+_QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")""")
 _KERNEL_STOPPED = re.compile(
     r"device-side assert|illegal (memory access|instruction)|misaligned address|ILLEGAL_ADDRESS"
 )
@@ -111,12 +115,21 @@ def _device_errors(error: BaseException) -> list[BaseException]:
 
 
 def _is_device_error(error: BaseException) -> bool:
-    return _is_of_native_code(error) and bool(_DEVICE_ERROR.search(str(error)))
+    own = _is_of_library(error)
+    if not (own or isinstance(error, RuntimeError)):
+        return False
+    begins = _BEGINS_WITH_DEVICE_ERROR.search(_unquoted(error))
+    return bool(_DEVICE_ERROR.search(str(error)) if own else begins)
 
 
-def _is_of_native_code(error: BaseException) -> bool:
-    native = type(error).__module__.partition(".")[0] in _NATIVE_LIBRARIES
-    return native or isinstance(error, RuntimeError)
+def _is_of_library(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _NATIVE_LIBRARIES
+
+
+def _unquoted(error: BaseException) -> str:
+    """Return the message without quoted text: code of users also raises RuntimeErrors, which quote
+    values of rows."""
+    return _QUOTED.sub("", str(error))
 
 
 def has_stopped_kernel(error: BaseException) -> bool:
@@ -137,8 +150,11 @@ def device_fault_in(log: str) -> RuntimeError | None:
     """Return the first error about a device in a log, if the device failed. Later errors may be its
     consequences. Lines of code in tracebacks do not count."""
     lines = (line.strip() for line in log.splitlines() if "raise " not in line)
-    error = RuntimeError(next(filter(_DEVICE_ERROR.search, lines), ""))
-    return error if is_device_fault(error) else None
+    line = next(filter(_DEVICE_ERROR.search, lines), "")
+    said = _DEVICE_ERROR.search(line)
+    # without what the log says before the message
+    fault = said is not None and is_device_fault(RuntimeError(line[said.start() :]))
+    return RuntimeError(line) if fault else None
 
 
 def is_about_the_file(error: BaseException) -> bool:
@@ -155,8 +171,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the device or the process ran out of memory, so that fewer rows may fit."""
     if _MEMORY_ERRORS.intersection(kind.__name__ for kind in type(error).__mro__):
         return True
-    text = str(error).lower()
-    return _is_of_native_code(error) and any(part in text for part in _MEMORY_MESSAGES)
+    if not (_is_of_library(error) or isinstance(error, RuntimeError)):
+        return False
+    text = str(error) if _is_of_library(error) or _is_device_error(error) else _unquoted(error)
+    return any(part in text.lower() for part in _MEMORY_MESSAGES)
 
 
 def is_storage_error(error: BaseException) -> TypeGuard[OSError]:

@@ -84,6 +84,11 @@ def _later(duration: str | None, waited: int = 0) -> int | None:
     return seconds if seconds <= MAX_SECONDS else None
 
 
+def _within(seconds: int) -> int:
+    """Return the seconds, or the 68 years that KubeRay accepts: more are not different."""
+    return min(seconds, MAX_SECONDS)
+
+
 RAY_API_VERSION = "ray.io/v1"
 RAY_JOB = "RayJob"
 RAY_CLUSTER = "RayCluster"
@@ -151,7 +156,7 @@ def _ray_job(
             "backoffLimit": 0,
             **{name: seconds for name, seconds in backstop.fields.items() if seconds is not None},
             "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": max(KEEP_SECONDS, seconds_of(job.spec.ttl.cluster)),
+            "ttlSecondsAfterFinished": _within(max(KEEP_SECONDS, seconds_of(job.spec.ttl.cluster))),
             "rayClusterSpec": cluster,
         },
     }
@@ -203,7 +208,7 @@ def ray_cluster(
 
 def _idle_timeout(group: WorkerGroup, cluster: Cluster) -> dict[str, int]:
     seconds = idle_seconds(group, cluster.profiles)
-    return {} if seconds is None else {"idleTimeoutSeconds": seconds}
+    return {} if seconds is None else {"idleTimeoutSeconds": _within(seconds)}
 
 
 def _start_params(cluster: Cluster, group: str) -> dict[str, str]:
@@ -223,7 +228,7 @@ def _autoscaler(head: dict[str, Any], idle_timeout: str) -> dict[str, Any]:
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {
             "version": "v2",
-            "idleTimeoutSeconds": seconds_of(idle_timeout),
+            "idleTimeoutSeconds": _within(seconds_of(idle_timeout)),
             "resources": {"limits": _AUTOSCALER, "requests": _AUTOSCALER_REQUESTS},
             "securityContext": RESTRICTED,
             "volumeMounts": [mount],

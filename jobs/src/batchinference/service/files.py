@@ -44,6 +44,7 @@ BLOCK = 4 * 2**20
 READ_BYTES = 4 * 2**20
 MAX_NAME = 180
 """Maximum bytes of the name of a file. Encoded, it is a part of the key of an object."""
+MAX_CHECK = 2**20
 MAX_STATE = 64 * 2**20
 """Maximum bytes of the state of an output, which a tenant can write."""
 CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
@@ -168,20 +169,28 @@ class Files:
         if file.purpose != "batch":
             raise bad_request("input_file_id: the purpose of the file is batch_output")
         key = f"{file.parts[0]['path'].rpartition('/')[0]}/{CHECK}"
-        found = await (await obstore.get_async(self._store, key)).bytes_async()
-        return FileCheck.model_validate_json(bytes(found))
+        try:
+            found = await obstore.get_async(self._store, key)
+            if found.meta["size"] > MAX_CHECK:
+                raise ValueError("too large")
+            return FileCheck.model_validate_json(bytes(await found.bytes_async()))
+        except (FileNotFoundError, ValueError):  # tenants can write there
+            message = "input_file_id: what is known about the file was changed. Upload it again"
+            raise bad_request(message) from None
 
-    async def list_ids(self, namespace: str, purpose: str | None) -> list[str]:
+    async def list_ids(self, namespace: str, purpose: str | None, after: str | None) -> list[str]:
         """Return the ids of files, in the order in which the uploaded files were created. Files of
-        some of them do not exist, such as those of batches that run."""
-        identifiers: list[str] = []
+        some of them do not exist, such as those of batches that run. The id `after` is one of
+        them, because clients delete files while they list them."""
+        is_id = after and (_UPLOADED.fullmatch(after) or _OF_BATCH.fullmatch(after))
+        identifiers = [after] if after and is_id else []
         if purpose in (None, "batch"):
             identifiers += await self._names(f"{namespace}/files")
         if purpose in (None, "batch_output"):
             names = map(_BATCH.fullmatch, await self._names(f"{namespace}/batches"))
             for number in (name[1] for name in names if name):
                 identifiers += [f"file-output-{number}", f"file-errors-{number}"]
-        return sorted(identifiers, key=lambda each: (each.rpartition("-")[2], each))
+        return sorted(set(identifiers), key=lambda each: (each.rpartition("-")[2], each))
 
     async def _names(self, key: str) -> list[str]:
         found = await obstore.list_with_delimiter_async(self._store, key)

@@ -7,7 +7,9 @@ contains the SHA-256 hash of the key in hexadecimal. The keys themselves are sto
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
+from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from batchinference.service.api_error import ApiError
 _FILE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)\.[-._A-Za-z0-9]+")
 _HASH = re.compile("[0-9a-f]{64}")
 _BEARER = re.compile(r"Bearer +([!-~]{1,512})", re.IGNORECASE)
+
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Keys:
@@ -41,11 +46,16 @@ class Keys:
         """Return the namespaces by hash. A changed Secret changes a link in the directory."""
         changed_at = self._directory.stat().st_mtime_ns
         if changed_at != self._read_at:
-            self._namespaces = dict(self._entries())
+            entries = set(self._entries())
+            uses = Counter(found for found, _ in entries)
+            self._namespaces = {key: name for key, name in entries if uses[key] == 1}
+            if len(self._namespaces) < len(entries):
+                _LOGGER.warning("a key of several namespaces gives access to none of them")
             self._read_at = changed_at
         return self._namespaces
 
     def _entries(self) -> list[tuple[str, str]]:
         files = ((_FILE.fullmatch(file.name), file) for file in self._directory.iterdir())
-        hashes = ((file.read_text().strip(), name[1]) for name, file in files if name)
+        named = ((file.read_bytes().strip(), name[1]) for name, file in files if name)
+        hashes = ((content.decode(errors="replace"), namespace) for content, namespace in named)
         return [(found, namespace) for found, namespace in hashes if _HASH.fullmatch(found)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import json
 from array import array
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from pydantic import BaseModel
@@ -22,6 +24,26 @@ MAX_ERRORS = 50
 ENDPOINTS = tuple(f"/v1{path}" for path in PATHS)
 _FIELDS = ("custom_id", "method", "url", "body")
 _MISSING = "missing_required_parameter"
+
+
+def _parsed(line: bytes) -> Any:
+    """Return a line of JSON. Raises ValueError or RecursionError if it is none."""
+    try:
+        return from_json(line, allow_inf_nan=False)
+    except ValueError:
+        if rb"\u" not in line:
+            raise
+    # it refuses halves of surrogate pairs, which texts that were cut have, and which are JSON
+    return json.loads(line, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Return whether a value is a text that is not empty and that UTF-8 can encode."""
+    return isinstance(value, str) and value.encode(errors="replace").decode() == value != ""
 
 
 class LineError(BaseModel):
@@ -92,6 +114,8 @@ class LineChecker:
         if len(self._ids) > self._max_lines:
             return
         line, too_long = bytes(self._rest), self._too_long
+        if not self._ids:
+            line = line.removeprefix(codecs.BOM_UTF8)
         self._rest.clear()
         self._too_long = False
         self._ids.append(0)
@@ -106,8 +130,8 @@ class LineChecker:
 
     def _check(self, line: bytes) -> None:
         try:
-            request = from_json(line, allow_inf_nan=False)
-        except ValueError:
+            request = _parsed(line)
+        except (ValueError, RecursionError):
             request = None
         if not isinstance(request, dict):
             self._error("invalid_json_line", "This line is not parseable as a JSON object")
@@ -120,7 +144,7 @@ class LineChecker:
     ) -> Iterator[tuple[str, str, str]]:
         """Yield the problems of a request: code, field, message."""
         path, model = path_of(url), body.get("model") if isinstance(body, dict) else None
-        if not isinstance(custom_id, str) or not custom_id:
+        if not _is_text(custom_id):
             yield _MISSING, "custom_id", "expected a text that no other line has"
         else:
             hashed = hashlib.blake2b(custom_id.encode(), digest_size=8)
@@ -133,7 +157,7 @@ class LineChecker:
             yield "mismatched_url", "url", "another line has another. Use one per file"
         else:
             self.found.url = f"/v1{path}"
-        if not isinstance(model, str) or not 1 <= len(model) <= MAX_MODEL:
+        if not _is_text(model) or len(model) > MAX_MODEL:
             yield _MISSING, "body.model", "expected the name of a model"
         elif model != (self.found.model or model):
             yield "mismatched_model", "body.model", "another line has another. Use one per file"

@@ -102,10 +102,11 @@ class Service:
 
     async def _list_files(self, request: web.Request) -> web.Response:
         namespace, query = request[NAMESPACE], request.query
-        names = await self._files.list_ids(namespace, query.get("purpose"))
+        after = query.get("after")
+        names = await self._files.list_ids(namespace, query.get("purpose"), after)
         if query.get("order", "desc") != "asc":
             names.reverse()
-        names, _ = page_of(names, query.get("after"), len(names))
+        names, _ = page_of(names, after, len(names))
         limit = _limit(request, MAX_PAGE)
         found: list[dict[str, Any]] = []
         while names and len(found) < limit:

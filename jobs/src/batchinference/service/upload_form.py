@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import TypeVar
 
 from aiohttp import BodyPartReader, web
+from aiohttp.http import HttpProcessingError
 
 from batchinference.service.api_error import bad_request
 
@@ -30,7 +31,7 @@ class UploadForm:
         """Read the form up to the file, and return its name. Raises ApiError."""
         if self._request.content_type != "multipart/form-data":
             raise bad_request("Send the file as multipart/form-data")
-        self._reader = await self._request.multipart()
+        self._reader = await self._timed(self._request.multipart())
         file = await self._next_file()
         if file is None:
             raise bad_request("file: the form has no file", "file")
@@ -68,7 +69,11 @@ class UploadForm:
         self._purpose = value.decode(errors="replace")
 
     async def _timed(self, reading: Awaitable[Result]) -> Result:
-        """Return what is read. Raises TimeoutError if the client sends too slowly."""
+        """Return what is read. Raises TimeoutError if the client sends too slowly, and ApiError if
+        the form is malformed."""
         allowed = GRACE_SECONDS + self._received / MIN_BYTES_PER_SECOND
-        async with asyncio.timeout_at(self._start + allowed):
-            return await reading
+        try:
+            async with asyncio.timeout_at(self._start + allowed):
+                return await reading
+        except (ValueError, HttpProcessingError):
+            raise bad_request("The form is malformed. Send multipart/form-data") from None

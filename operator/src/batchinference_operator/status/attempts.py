@@ -9,6 +9,7 @@ from typing import Any
 from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
+from batchinference.spec.status import MAX_FAULTY_NODES
 from batchinference.text import in_one_line
 from batchinference_operator.status.job_status import Status, with_internal, without
 from batchinference_operator.status.ray_job import RayJobView
@@ -101,9 +102,14 @@ def update_last(status: Status, changes: Attempt) -> Status:
 
 
 def record_faulty_nodes(status: Status, report: Report | None) -> Status:
-    """Return the status with the nodes on which a device failed in the running attempt."""
-    nodes = report.faulty_nodes if report else []
-    return update_last(status, {"faultyNodes": nodes}) if nodes else status
+    """Return the status with the nodes on which a device failed in the running attempt.
+
+    A driver that KubeRay has started again does not report those of the driver before."""
+    if report is None or not report.faulty_nodes:
+        return status
+    known = (last_attempt(status) or {}).get("faultyNodes", [])
+    nodes = list(dict.fromkeys([*known, *report.faulty_nodes]))
+    return update_last(status, {"faultyNodes": nodes[:MAX_FAULTY_NODES]})
 
 
 def faulty_nodes(status: Status) -> list[str]:

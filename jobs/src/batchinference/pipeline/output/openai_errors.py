@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import mmap
 import re
-import tempfile
+from array import array
 from collections.abc import Iterable
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import numpy as np
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.output.error_records import read_error_records
-from batchinference.pipeline.output.writers.openai_batch import request_id
+from batchinference.pipeline.output.writers.openai_batch import as_line, request_id
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE, READ_STEP
 
 _STATUS = re.compile(r"answered (\d{3}): ")
@@ -23,38 +26,43 @@ _STATUS = re.compile(r"answered (\d{3}): ")
 def write_error_file(
     layout: Layout, id_column: str, entries: Iterable[ManifestEntry], first_file: int
 ) -> None:
-    """Write a line for each failed row of an output, with the value of the column `id_column`: in
-    the order of the input, as far as its parts are. `first_file` is the number of the first input
-    file, for the ids. A job may have many failed rows, so the lines are not kept in memory."""
-    with tempfile.TemporaryFile() as file:
-        for entry in sorted(entries, key=_first_row):
-            tables = read_error_records(layout, [entry])
-            records = (record for table in tables for record in table.to_pylist())
-            # their ids come first
-            file.writelines(sorted(_line(each, id_column, first_file) for each in records))
-        file.flush()
-        if not file.tell():
-            layout.error_file.write(b"")
-            return
-        lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        layout.error_file.write(memoryview(lines))
+    """Write a line for each failed row of an output, in the order of the input, with the value of
+    the column `id_column`. `first_file` is the number of the first input file, for the ids."""
+    with TemporaryFile() as found, TemporaryFile() as ordered:  # memory for all lines is not needed
+        starts, numbers = array("Q"), array("Q")
+        for table in read_error_records(layout, entries):
+            for record in table.to_pylist():
+                file, row = map(int, record["id"].split(":"))
+                numbers.append((file + first_file) * NUMBERS_PER_FILE + row)
+                starts.append(found.tell())
+                found.write(_line(record, id_column, numbers[-1]))
+        lines = _mapped(found)
+        for index in np.argsort(np.frombuffer(numbers, dtype=np.uint64), kind="stable"):
+            lines.seek(starts[index])
+            ordered.write(lines.readline())
+        layout.error_file.write(memoryview(_mapped(ordered))[: ordered.tell()])
 
 
-def _first_row(entry: ManifestEntry) -> tuple[int, int]:
-    held = [*entry.row_ranges, *entry.shares]
-    return min(((file, row) for file, row, _ in held), default=(0, 0))
+def _mapped(file: IO[bytes]) -> mmap.mmap:
+    """Return the content of a file, which the operating system reads when it is used. An empty file
+    gets a byte."""
+    size = file.tell()
+    file.flush()
+    if not size:
+        file.truncate(1)
+    return mmap.mmap(file.fileno(), 0)
 
 
-def _line(record: dict[str, Any], id_column: str, first_file: int) -> bytes:
-    file, row = map(int, record["id"].split(":"))
-    line = request_id((file + first_file) * NUMBERS_PER_FILE + row)
+def _line(record: dict[str, Any], id_column: str, number: int) -> bytes:
+    line = request_id(number)
     values = json.loads(record["values"] or "{}")
-    code = "invalid_line" if record["step"] == READ_STEP else "request_failed"
+    is_sent = record["step"] != READ_STEP
+    code = "request_failed" if is_sent else "invalid_line"
     error = {"code": code, "message": record["error"]}
     response = None
-    if status := _STATUS.search(record["error"]):
+    if is_sent and (status := _STATUS.search(record["error"])):
         body = {"error": {**error, "type": "invalid_request_error", "param": None}}
         response = {"status_code": int(status[1]), "request_id": line, "body": body}
     custom_id = values.get(id_column, values.get("custom_id"))
     about = {"id": line, "custom_id": custom_id, "response": response, "error": error}
-    return f"{to_json(about)}\n".encode()
+    return as_line(to_json(about)).encode()

@@ -10,9 +10,6 @@ from batchinference.openai_urls import path_of
 from batchinference.pipeline.json_texts import load_unique
 from batchinference.spec.models.requests import RequestModel
 
-MAX_TOKENS = 2**31
-"""A row with more tokens would be an error of the endpoint."""
-
 
 def body_of(model: RequestModel, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a row's request. Raises ValueError or TypeError if it is none."""

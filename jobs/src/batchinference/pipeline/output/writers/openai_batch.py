@@ -18,6 +18,8 @@ from batchinference.pipeline.storage.json import load_json, load_limited_json
 from batchinference.pipeline.storage.location import Location
 
 _LINE_ENDS = re.compile(r"[\r\n]+")
+_ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""Further line ends of Unicode, which the client of OpenAI and `splitlines` of Python divide at."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ class OpenaiBatchWriter:
             raise UnwritableValue(f"column '{self.custom_id}': expected text, got {custom_id!r}")
         about = f'"status_code": 200, "request_id": "{line}"'
         body = self._body(row[self.response])
-        return (
+        return as_line(
             f'{{"id": "{line}", "custom_id": {to_json(custom_id)}, '
-            f'"response": {{{about}, "body": {body}}}, "error": null}}\n'
+            f'"response": {{{about}, "body": {body}}}, "error": null}}'
         )
 
     def _body(self, response: Any) -> str:
@@ -86,3 +88,10 @@ def _lines(lines: list[str]) -> pa.Table:
 def request_id(number: int) -> str:
     """Return the id of a request, by the number of its input row."""
     return f"batch_req_{number:020d}"
+
+
+def as_line(document: str) -> str:
+    """Return a JSON document without line ends as one line for every reader, and its end."""
+    for end, escape in _ESCAPES.items():  # all are within texts
+        document = document.replace(end, escape)
+    return f"{document}\n"

@@ -19,10 +19,10 @@ SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 36_200,
-    "jobs/src": 54_300,
-    "operator/src": 8_900,
-    "tests": 105_000,
+    "jobs/src/batchinference/pipeline": 39_000,
+    "jobs/src": 59_200,
+    "operator/src": 8_950,
+    "tests": 112_000,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 228

@@ -63,6 +63,7 @@ pytestmark = pytest.mark.xdist_group("crashes")
 STEPS = """
     write _batchinference/job.json
     delete _SUCCESS
+    delete _errors.jsonl
     write _batchinference/job.json
     clear _batchinference/attempts
     clear _batchinference/errors

@@ -86,6 +86,7 @@ def run_executor(
         input=rows,
         count=count,
         sizing=sizing,
+        share=1.0,
         missing=None,
         attempt=MagicMock(layout=SimpleNamespace(input=Location("/in"))),
         first_file=0,

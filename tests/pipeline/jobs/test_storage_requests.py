@@ -95,7 +95,7 @@ def source(tmp_path: Path) -> Path:
 
 OPEN = {"info": 1, "list": 1}
 """The directory of the input."""
-CLAIM = {"update": 3, "delete": 7, "clear": 2, "write": 4, "list": 2}
+CLAIM = {"update": 3, "delete": 8, "clear": 2, "write": 4, "list": 2}
 """The claim, the claim after all rows are deleted, and the attempt. Listed are the data files and
 the error files, of which some may be orphans."""
 

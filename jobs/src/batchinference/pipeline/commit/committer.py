@@ -206,10 +206,16 @@ def counts_of_group(group: RowBatch) -> Counts:
 def tokens_of_group(group: RowBatch) -> dict[str, int]:
     """Return the sum of each kind of tokens that models have used for the rows of a group, also for
     rows that failed. Empty if they have used none."""
-    tokens = group.warnings.filter(pa.array(_are_tokens(group)))
-    sums = tokens.group_by("name", use_threads=False).aggregate([("amount", "sum")])
+    mask = pa.array(_are_tokens(group))
+    if not mask.true_count:
+        return {}
+    sums = (
+        group.warnings.filter(mask)
+        .group_by("name", use_threads=False)
+        .aggregate([("amount", "sum")])
+    )
     found = {row["name"]: row["amount_sum"] for row in sums.to_pylist()}
-    return {kind.value: found.get(kind, 0) for kind in TokenKind} if found else {}
+    return {kind.value: found.get(kind, 0) for kind in TokenKind}
 
 
 def warnings_of_group(group: RowBatch) -> list[WarningCount]:

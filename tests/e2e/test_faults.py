@@ -92,7 +92,7 @@ def test_job_completes_without_kuberay_and_suspension_waits_for_it(
     for one in (name, held):
         wait_for_rows(kubectl, one)
     scale_kuberay(0)
-    wait_for_reason(kubectl, create(slow_job("late")), "KubeRayNotResponding", 90)
+    wait_for_reason(kubectl, create(slow_job("late")), "KubeRayNotResponding", 60)
     suspend(kubectl, held, True)
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)

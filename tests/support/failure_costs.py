@@ -329,7 +329,8 @@ def _answers(place: Path, rows: int, failures: int) -> Work:
     """Answers with a schema, whose rows are asked for again five times if they do not fit."""
     is_bad = _bad(rows, failures)
     kinds = {"label": {"type": "string", "enum": ["a", "b"]}, "tags": {"type": "list<string>"}}
-    fields = {**kinds, "score": {"type": "float32", "minimum": 0, "maximum": 1}}
+    kinds["score"] = {"type": "float32", "minimum": 0, "maximum": 1}
+    fields = [{"name": name, **kind} for name, kind in kinds.items()]
     model = HttpModel.model_validate(chat(schema={"fields": fields}, repair=5))
 
     def answered(inputs: dict[str, Any]) -> list[Any]:

@@ -279,8 +279,8 @@ def test_counts_of_batches_are_added_up() -> None:
 
 
 def test_order_of_the_fields_of_an_answer_counts() -> None:
-    fields = {"reason": {"type": "string"}, "label": {"type": "string"}}
-    orders = (fields, dict(reversed(fields.items())))
+    fields = [{"name": "reason", "type": "string"}, {"name": "label", "type": "string"}]
+    orders = (fields, fields[::-1])
     steps = [
         Step.model_validate({"name": "ask", "model": {**MODEL, "schema": {"fields": order}}})
         for order in orders

@@ -25,8 +25,9 @@ from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
 from support.outputs.row_warnings import plain
 
-LABEL = {"type": "string", "enum": ["good", "bad"]}
-REVIEW = {"fields": {"label": LABEL, "score": {"type": "float32", "minimum": 0, "maximum": 1}}}
+LABEL = {"name": "label", "type": "string", "enum": ["good", "bad"]}
+SCORE = {"name": "score", "type": "float32", "minimum": 0, "maximum": 1}
+REVIEW = {"fields": [LABEL, SCORE]}
 GOOD = '{"label": "good", "score": 0.5}'
 VALUE = {"label": "good", "score": 0.5}
 
@@ -36,7 +37,7 @@ def of(document: Any) -> Document:
 
 
 def field(kind: str) -> Document:
-    return {"fields": {"a": {"type": kind, "nullable": True}}}
+    return {"fields": [{"name": "a", "type": kind, "nullable": True}]}
 
 
 def check(schema: Document, **fields: Any) -> AnswerCheck:

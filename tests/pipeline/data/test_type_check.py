@@ -72,7 +72,10 @@ SENTIMENT = {
     }
 }
 TOP = {"model": {**SENTIMENT["model"], "topK": 2}}
-_FIELDS = {"label": {"type": "string", "enum": ["a"]}, "scores": {"type": "list<float32>"}}
+_FIELDS = [
+    {"name": "label", "type": "string", "enum": ["a"]},
+    {"name": "scores", "type": "list<float32>"},
+]
 JUDGED = {"model": chat(inputs={"text": "year"}, output="o", schema={"fields": _FIELDS})}
 
 

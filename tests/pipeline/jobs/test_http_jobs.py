@@ -105,10 +105,10 @@ def test_skipped_rows_are_not_asked(tmp_path: Path) -> None:
     assert [(one.name, one.step, one.count) for one in report.warnings] == [("Skipped", "ask", 90)]
 
 
-REVIEW = {
-    "label": {"type": "string", "enum": ["good", "bad"]},
-    "score": {"type": "float32", "minimum": 0, "maximum": 1},
-}
+REVIEW = [
+    {"name": "label", "type": "string", "enum": ["good", "bad"]},
+    {"name": "score", "type": "float32", "minimum": 0, "maximum": 1},
+]
 GOOD = '{"label": "good", "score": 0.5}'
 ANSWERS = {
     "fence": [f"```json\n{GOOD}\n```"],

@@ -164,8 +164,8 @@ class TestTexts:
             assert re.fullmatch(pattern, answer)
 
     def test_schema(self, engine: EngineProcess, models: Path, messages: Messages) -> None:
-        label = {"type": "string", "enum": ["good", "bad"]}
-        schema = {"fields": {"ok": {"type": "bool", "nullable": True}, "label": label}}
+        label = {"name": "label", "type": "string", "enum": ["good", "bad"]}
+        schema = {"fields": [{"name": "ok", "type": "bool", "nullable": True}, label]}
         sampling = {"max_tokens": 200, "temperature": 1, "seed": 3}
         found = engine.rows(model(models, sampling=sampling, schema=schema), text=[*"abcd"])
         for answer in answers(found):

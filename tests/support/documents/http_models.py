@@ -54,10 +54,10 @@ def full_models() -> dict[str, Document]:
         "sampling": {"temperature": 0, "max_tokens": 64},
         "details": "about",
     }
-    fields = {
-        "label": {"type": "string", "enum": ["a", "b"], "description": "Its kind."},
-        "score": {"type": "float32", "minimum": 0, "maximum": 1, "nullable": True},
-    }
+    fields = [
+        {"name": "label", "type": "string", "enum": ["a", "b"], "description": "Its kind."},
+        {"name": "score", "type": "float32", "minimum": 0, "maximum": 1, "nullable": True},
+    ]
     sending = {
         "concurrency": 8,
         "requestsPerSecond": 2.5,

@@ -48,7 +48,7 @@ def closed(**properties: Any) -> Document:
     ids=short,
 )
 def test_fields_are_written_as_json_schema(field: Document, expected: Document) -> None:
-    schema = AnswerSchema.model_validate({"fields": {"a": field}})
+    schema = AnswerSchema.model_validate({"fields": [{"name": "a", **field}]})
     assert schema.document == closed(a=expected)
 
 
@@ -116,12 +116,13 @@ def test_deep_schema_is_json() -> None:
     "schema",
     [
         {},
-        {"fields": {}},
-        {"fields": {"a": {"type": "string"}}, "jsonSchema": NAME},
+        {"fields": []},
+        {"fields": [{"name": "a", "type": "string"}], "jsonSchema": NAME},
         {"fields": {"a": "string"}},
-        {"fields": {"a": {"type": "text"}}},
-        {"fields": {"a": {"type": "int8", "enum": ["1"]}}},
-        {"fields": {"a": {"type": "string", "minimum": 1}}},
+        {"fields": [{"name": "a", "type": "text"}]},
+        {"fields": [{"name": "a", "type": "bool"}, {"name": "a", "type": "int8"}]},
+        {"fields": [{"name": "a", "type": "int8", "enum": ["1"]}]},
+        {"fields": [{"name": "a", "type": "string", "minimum": 1}]},
         {"jsonSchema": {"type": "text"}},
         {"jsonSchema": {"properties": {"a": {"pattern": "("}}}},
         {"jsonSchema": {"$ref": "https://a.example/schema"}},

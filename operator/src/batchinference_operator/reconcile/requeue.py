@@ -24,7 +24,7 @@ with the age of the RayJob up to this one."""
 NO_PODS_SECONDS = 10.0
 """Interval of a job whose cluster has no pods yet. The reason may be only in Events, which are not
 watched."""
-KUBERAY_SECONDS = 60.0
+KUBERAY_SECONDS = 45.0
 """Seconds after which a RayJob without any status, or without any pod, means that KubeRay does not
 respond."""
 WATCHED_SECONDS = 3600.0

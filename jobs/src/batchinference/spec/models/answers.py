@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments, names_in
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, keyed
 from batchinference.spec.column_types import MAX_DEPTH, ColumnType, TypeText, parse_type
 from batchinference.spec.quantities import Quantity
 
@@ -38,6 +38,8 @@ Bound = Annotated[float, Field(ge=0, le=10**9), *Quantity]
 class AnswerField(SpecModel):
     """A field of the answers. Every answer has it."""
 
+    name: ColumnName
+    """The name. The model makes the fields in their order."""
     type: TypeText
     """The type, such as `string`, `float32`, `list<string>` or `json` (docs/formats.md lists all
     types)."""
@@ -51,13 +53,6 @@ class AnswerField(SpecModel):
     """Whether the value may be null."""
     description: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
     """What the field means, for the model."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_text(cls, value: object) -> object:
-        if isinstance(value, str):
-            raise schema_error(f"expected a mapping. Write {{type: {value[:_SHOWN]}}}")
-        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -84,16 +79,25 @@ class AnswerField(SpecModel):
         return schema
 
 
-Fields = Annotated[dict[ColumnName, AnswerField], Field(min_length=1, max_length=64)]
+Fields = Annotated[list[AnswerField], Field(min_length=1), *keyed("name", 64)]
 
 
 class AnswerSchema(SpecModel):
     """The JSON that a model answers with: exactly one of `fields` and `jsonSchema`."""
 
     fields: Fields | None = None
-    """The fields of the answers. Other fields are violations."""
+    """The fields of the answers, in their order. Other fields are violations."""
     json_schema: Arguments | None = None
-    """A JSON Schema (2020-12) of the answers, with references within it: `#/$defs/NAME`."""
+    """A JSON Schema (2020-12) of the answers, with references within it: `#/$defs/NAME`. Kubernetes
+    sorts its names, so the fields of an answer may have another order than on a laptop."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_mapping(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("fields"), dict):
+            name = next(iter(value["fields"]), "NAME")
+            raise schema_error(f"fields: expected a list. Write [{{name: {name}, type: TYPE}}]")
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -109,15 +113,14 @@ class AnswerSchema(SpecModel):
         """Return the JSON Schema that the model and its answers get."""
         if self.json_schema is not None:
             return self.json_schema
-        fields = self.fields or {}
-        return _object({name: field.document for name, field in fields.items()})
+        return _object({field.name: field.document for field in self.fields or ()})
 
     @property
     def column_type(self) -> ColumnType:
         """Return the type of the answers. What no type holds is `json`."""
         if self.json_schema is not None:
             return _ColumnTypes(self.json_schema).of(self.json_schema)
-        return {name: parse_type(field.type) for name, field in (self.fields or {}).items()}
+        return {field.name: parse_type(field.type) for field in self.fields or ()}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from support.cluster.object_store import KEYS, RESTRICTED, ObjectStore, pod, ser
 from support.cluster.waits import JOB_END, is_ready, kill, pods, wait_for_rows
 from support.service.running import ENDPOINT, FAILING_ROW, requests
 
-pytestmark = [pytest.mark.long("batch-service"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 Object = dict[str, Any]
 
 NAME = f"{RELEASE}-batch-inference-operator-batch"

@@ -17,6 +17,7 @@ from batchinference.spec.cascade import Cascade
 from batchinference.spec.expression import columns_read_by
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
+from support.jobs.on_ray import write_lines
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 
@@ -28,15 +29,14 @@ COSTLY = "support.jobs.user_code:costly"
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """Return rows of which the cheap result is right if its score is at least 0.3."""
-    directory = tmp_path / "in"
-    directory.mkdir()
+    files: dict[str, list[str]] = {}
     for file in range(2):
         numbers = range(ROWS * file // 2, ROWS * (file + 1) // 2)
         rows = [{"n": n, "score": n * 37 % 100 / 100, "right": n % 2} for n in numbers]
         for row in rows:
             row["cheap"] = row["right"] if row["score"] >= 0.3 else 1 - row["right"]
-        (directory / f"{file}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    return directory
+        files[f"{file}.jsonl"] = list(map(json.dumps, rows))
+    return write_lines(tmp_path / "in", files)
 
 
 def job(source: Path, code: str = COSTLY, **fields: Any) -> Document:

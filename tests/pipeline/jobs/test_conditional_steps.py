@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.documents.minimal import Document, document
+from support.jobs.on_ray import write_lines
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 
@@ -29,14 +30,9 @@ EXPECTED = [
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    directory = tmp_path / "in"
-    directory.mkdir()
-    for file in range(3):
-        numbers = range(ROWS * file // 3, ROWS * (file + 1) // 3)
-        (directory / f"{file}.jsonl").write_text(
-            "".join(json.dumps({"n": n}) + "\n" for n in numbers)
-        )
-    return directory
+    lines = [json.dumps({"n": n}) for n in range(ROWS)]
+    files = {f"{file}.jsonl": lines[ROWS * file // 3 : ROWS * (file + 1) // 3] for file in range(3)}
+    return write_lines(tmp_path / "in", files)
 
 
 def job(source: Path, step: dict[str, Any], **errors: Any) -> Document:

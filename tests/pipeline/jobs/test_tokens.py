@@ -13,6 +13,7 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.report import Report
 from plugins.messages import Messages
 from support.documents.minimal import Document, document
+from support.jobs.on_ray import write_numbers
 from support.jobs.without_ray import invoke_without_ray, run_task_again, run_without_ray
 
 INPUT = {"a.jsonl": [1, 12, 3], "b.jsonl": [20, -5], "c.jsonl": [10, 11]}
@@ -24,13 +25,7 @@ LATER = {"name": "later", "python": {"callable": "support.jobs.warning_steps:fai
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    directory = tmp_path / "in"
-    directory.mkdir()
-    numbers = iter(range(100))
-    for name, values in INPUT.items():
-        lines = [json.dumps({"id": next(numbers), "n": value}) + "\n" for value in values]
-        (directory / name).write_text("".join(lines))
-    return directory
+    return write_numbers(tmp_path / "in", INPUT)
 
 
 def job(source: Path, *later: Document, tokens: int | None = None, **errors: object) -> Document:

@@ -13,6 +13,7 @@ from batchinference.api.outputs import stored_jobs
 from batchinference.pipeline.errors import JobFailure
 from batchinference.spec.warnings import WarningCount, WarningName
 from support.documents.minimal import Document, document
+from support.jobs.on_ray import write_numbers
 from support.jobs.without_ray import invoke_without_ray, run_task_again, run_without_ray
 from support.outputs.rows import rows_of
 
@@ -24,13 +25,7 @@ POOL = {**CUT, "python": {"callable": "support.jobs.warning_steps:Cut"}, "replic
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    directory = tmp_path / "in"
-    directory.mkdir()
-    numbers = iter(range(100))
-    for name, values in INPUT.items():
-        lines = [json.dumps({"id": next(numbers), "n": value}) + "\n" for value in values]
-        (directory / name).write_text("".join(lines))
-    return directory
+    return write_numbers(tmp_path / "in", INPUT)
 
 
 def job(source: Path, *steps: dict[str, Any], **errors: Any) -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -96,6 +97,18 @@ def data_files(directory: Path) -> list[Path]:
 def without_order(rows: Iterable[Row]) -> list[str]:
     """Return rows in a form that can be compared in any order, duplicates included."""
     return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
+
+
+def write_numbers(directory: Path, files: dict[str, list[int]]) -> Path:
+    """Write JSON lines with the id of each row and its number `n` to a new directory."""
+    ids = itertools.count()
+    return write_lines(
+        directory,
+        {
+            name: [json.dumps({"id": next(ids), "n": number}) for number in numbers]
+            for name, numbers in files.items()
+        },
+    )
 
 
 def write_lines(directory: Path, files: dict[str, list[str]]) -> Path:

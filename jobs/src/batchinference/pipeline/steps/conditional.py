@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +13,8 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.steps import Transform, TransformResult, all_failed, as_result
 from batchinference.pipeline.steps.expression import UnsuitableTypes
-from batchinference.pipeline.steps.preparation import split_prepared
+from batchinference.pipeline.steps.preparation import is_prepared, split_prepared
 from batchinference.pipeline.steps.relational import Filter
-from batchinference.spec.reserved import PREPARED_PREFIX
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
@@ -65,16 +64,16 @@ class Conditional(Transform):
         self._learn(part, result.table)
         return self._joined(batch, rows, result) if skips else result
 
-    def take_notes(self) -> list[str]:
+    def take_notes(self) -> Sequence[str]:
         """Return the notes of the step."""
-        return list(getattr(self._transform, "take_notes", list[str])())
+        return self._transform.take_notes()
 
     def _part(self, batch: pa.Table) -> pa.Table:
         """Return the columns that the step needs, for the rows for which it runs."""
         names = batch.column_names
         if self._reads is None:
             return batch
-        return batch.select([n for n in names if n in self._reads or n.startswith(PREPARED_PREFIX)])
+        return batch.select([n for n in names if n in self._reads or is_prepared(n)])
 
     def _learn(self, part: pa.Table, made: pa.Table) -> None:
         """Remember the columns that the step adds. Raises JobFailure if it drops columns."""
@@ -82,7 +81,7 @@ class Conditional(Transform):
             return
         kept = set(made.column_names)
         for name in part.column_names:
-            if name not in kept and not name.startswith(PREPARED_PREFIX):
+            if name not in kept and not is_prepared(name):
                 raise JobFailure(
                     f"step '{self._step}' has 'when', so it must keep all columns, but its result "
                     f"lacks column '{name}'. Return that column, and drop it in a later step"

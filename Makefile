@@ -142,6 +142,7 @@ sbom: $(VENV)/.uv ## Write a CycloneDX SBOM of the Python packages of each image
 	    --output-file out/operator.cdx.json >/dev/null
 	$(BIN)/uv export --quiet --frozen --format cyclonedx1.5 --package batchinference \
 	    --extra pipeline --extra formats --extra runtimes --extra vision \
+	    --extra documents --extra databases \
 	    --output-file out/pipeline.cdx.json >/dev/null
 	$(BIN)/uv export --quiet --frozen --format cyclonedx1.5 --project images/vllm \
 	    --output-file out/vllm.cdx.json >/dev/null

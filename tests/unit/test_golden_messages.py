@@ -16,7 +16,7 @@ Test = tuple[str, str]
 """The module and the name of a test."""
 
 
-def tests_with_messages(directory: Path) -> Iterator[Test]:
+def checked_messages(directory: Path) -> Iterator[Test]:
     for path in sorted(directory.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
@@ -25,7 +25,7 @@ def tests_with_messages(directory: Path) -> Iterator[Test]:
                     yield path.stem, node.name
 
 
-def tests_in_golden_file(directory: Path) -> set[Test]:
+def golden_messages(directory: Path) -> set[Test]:
     file = directory / "messages.yaml"
     modules = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
     return {(module, test) for module, tests in modules.items() for test in tests}
@@ -37,4 +37,4 @@ def tests_in_golden_file(directory: Path) -> set[Test]:
     ids=lambda directory: str(directory.relative_to(TESTS)),
 )
 def test_golden_file_has_the_messages_of_its_tests(directory: Path) -> None:
-    assert set(tests_with_messages(directory)) == tests_in_golden_file(directory)
+    assert set(checked_messages(directory)) == golden_messages(directory)

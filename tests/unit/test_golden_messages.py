@@ -19,7 +19,9 @@ Test = tuple[str, str]
 def checked_messages(directory: Path) -> Iterator[Test]:
     for path in sorted(directory.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+                "test_"
+            ):
                 arguments = node.args.args + node.args.kwonlyargs
                 if any(argument.arg == "messages" for argument in arguments):
                     yield path.stem, node.name

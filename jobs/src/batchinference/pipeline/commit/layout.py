@@ -66,7 +66,8 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
     for step in work.get("steps", []):
         for field in MUTABLE_OF_STEP:
             step.pop(field, None)
-    work["write"].pop("mode", None)
+    for field in ("mode", "key"):  # which rows a table holds after the commit
+        work["write"].pop(field, None)
     work["read"].pop("allowEmpty", None)
     # the limit on failed rows does not affect what a complete output holds
     work["errors"] = {"path": spec.errors.path}
@@ -123,7 +124,7 @@ class Layout:
         state = output / STATE_DIRECTORY
         errors = Location(spec.errors.path, storage) if spec.errors.path else state / "errors"
         whole = cls(key, output, state, errors, isinstance(spec.write, WriteTable))
-        return whole.first_append if spec.write.mode == "append" else whole
+        return whole.first_append if spec.write.adds else whole
 
     def _in(self, state: Location) -> Layout:
         """Return the layout with another directory of the state."""

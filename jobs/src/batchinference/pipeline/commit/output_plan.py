@@ -104,7 +104,7 @@ def plan_outputs(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTar
 def _adds_new_files(spec: BatchInferenceSpec) -> bool:
     # a job with a limit is complete once it has its rows, and reads no new files
     limited = isinstance(spec.read, ReadFiles) and spec.read.options.limit is not None
-    return spec.write.mode == "append" and not limited
+    return spec.write.adds and not limited
 
 
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: OutputReader) -> Layout:

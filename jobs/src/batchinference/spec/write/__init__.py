@@ -8,6 +8,7 @@ from pydantic import Field
 
 from batchinference.spec.write.base import (
     WriteColumns,
+    WriteKeyed,
     WriteModel,
     WritePartitioned,
     WriteRows,

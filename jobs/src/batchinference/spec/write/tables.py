@@ -16,7 +16,7 @@ from batchinference.spec.databases import (
     map_sqlite_file,
     sqlite_file,
 )
-from batchinference.spec.write.base import WriteColumns, WriteRows, WriteSized
+from batchinference.spec.write.base import WriteColumns, WriteKeyed, WriteRows, WriteSized
 
 _NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
 _WAREHOUSE = (
@@ -32,7 +32,7 @@ class WriteLance(WriteSized):
     format: Literal["lance"]
 
 
-class WriteDelta(WriteRows):
+class WriteDelta(WriteKeyed, WriteRows):
     """A Delta Lake table at the path."""
 
     CASELESS = True
@@ -40,7 +40,7 @@ class WriteDelta(WriteRows):
     format: Literal["delta"]
 
 
-class WriteIceberg(WriteRows):
+class WriteIceberg(WriteKeyed, WriteRows):
     """An Iceberg table in a catalog. `path` is for the report and the error records of the job."""
 
     CASELESS = True
@@ -90,7 +90,7 @@ class WriteIceberg(WriteRows):
         return self
 
 
-class WriteSql(WriteColumns, Database):
+class WriteSql(WriteKeyed, WriteColumns, Database):
     """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON.
     `path` is for the rows before the commit, the report and the error records of the job."""
 

@@ -160,6 +160,17 @@ class BatchInferenceSpec(SpecModel):
             raise PydanticCustomError("first_rows", message, context)
         return self
 
+    @model_validator(mode="after")
+    def _check_added_columns(self) -> BatchInferenceSpec:
+        if self.write.mode == "addColumn" and getattr(self.read, "path", "") != self.write.path:
+            raise PydanticCustomError(
+                "added_columns",
+                "write.mode: addColumn writes to the Lance dataset that the job reads. Set "
+                "read.format to lance, and read.path to write.path",
+                {},
+            )
+        return self
+
     @property
     def first_rows_columns(self) -> dict[str, set[str]]:
         """Return the columns of the output that a gate and cascades read in the rows that the job

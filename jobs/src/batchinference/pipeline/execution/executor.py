@@ -276,7 +276,8 @@ class Executor:
         keys = store_keys(table, self._prepared.attempt.layout, files)
         work = [partial(table.place, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
-        return TableFiles(schema, self._results(work, in_tasks=in_tasks), keys)
+        origin = getattr(self._prepared.input, "origin", None)
+        return TableFiles(schema, self._results(work, in_tasks=in_tasks), keys, origin)
 
     def _results(self, work: Sequence[Callable[[], Result]], *, in_tasks: bool) -> list[Result]:
         """Call functions and return their results, in order."""

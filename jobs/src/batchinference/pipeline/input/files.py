@@ -49,9 +49,10 @@ from batchinference.pipeline.input.snapshot import (
 )
 from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.row_batch import MissingRows, RowRange
+from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import FileOptions, Read, ReadFiles
+from batchinference.spec.read import FileOptions, Read, ReadFiles, ReadLance
 
 REREAD_BYTES = 4 << 20
 """Maximum size, in files and in memory, of an input that is divided although each task must read
@@ -86,12 +87,22 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputP
     Raises BadInput and NoNewFiles like `open_input`."""
     read, start = spec.read, plan.start
     earlier: ResumedInput | ProcessedFiles | None = None
+    if isinstance(read, ReadLance) and spec.write.mode == "addColumn" and start is not None:
+        read = _pinned(read, plan.state.layout.input)
     if isinstance(read, ReadFiles) and start is not None:
         frozen = read_snapshot(plan.state.layout.input, read.storage, start.input)
         earlier = ResumedInput(frozen, lambda each: start.missing_rows(len(frozen), each))
     elif isinstance(read, ReadFiles) and (places := target.processed):
         earlier = ProcessedFiles([read_snapshot(place, read.storage) for place in places])
     return open_input(read, earlier, spec.errors.failing_warnings)
+
+
+def _pinned(read: ReadLance, snapshot: Location) -> ReadLance:
+    """Return the read of the version of a dataset that an input snapshot has."""
+    stored = read_table(pa.BufferReader(snapshot.read()), ["version"])
+    version = int(stored["version"][0].as_py().partition("-")[0])
+    options = read.options.model_copy(update={"version": version})
+    return read.model_copy(update={"options": options})
 
 
 def open_files(

@@ -16,6 +16,7 @@ from batchinference.spec.databases import (
     map_sqlite_file,
     sqlite_file,
 )
+from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.write.base import WriteColumns, WriteKeyed, WriteRows, WriteSized
 
 _NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
@@ -30,6 +31,24 @@ class WriteLance(WriteSized):
     """A Lance dataset at the path. Its vectors have a fixed size, so that they can be indexed."""
 
     format: Literal["lance"]
+    mode: Literal["error", "append", "overwrite", "addColumn"] = "error"  # type: ignore[assignment]
+    """What to do if the dataset is not empty. error: fail. append: add rows. overwrite: replace the
+    content. addColumn: add the new `columns` to the rows of the dataset, which the job reads too;
+    the other columns are not written again. If a job runs again on its own complete output, append
+    and addColumn do nothing, overwrite starts over, and error does nothing. A BatchInference on a
+    cluster runs once: if a complete one is applied again, nothing happens in any mode."""
+
+    @property
+    def number_column(self) -> str | None:
+        return f"{OWN_PREFIX}row" if self.mode == "addColumn" else None
+
+    @model_validator(mode="after")
+    def _check_new_columns(self) -> Self:
+        if self.mode == "addColumn" and not self.columns:
+            raise PydanticCustomError(
+                "new_columns", "mode: addColumn needs the new columns. Set columns", {}
+            )
+        return self
 
 
 class WriteDelta(WriteKeyed, WriteRows):

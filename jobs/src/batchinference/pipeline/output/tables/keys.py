@@ -109,8 +109,8 @@ class Keys:
             )
 
     def pairs(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of the keys that rows of a table have, and the numbers of these
-        rows."""
+        """Return the numbers of the keys that rows of a table have, and the numbers of these rows
+        (int64)."""
         names = self.table.column_names
         others = common_types(rows.select(names))
         mine = self.table.cast(pa.schema([others.schema.field(name) for name in names]))
@@ -118,7 +118,7 @@ class Keys:
         return joined[_NUMBER].to_numpy(), joined[_ROW].to_numpy()
 
     def numbers(self, tables: Iterable[pa.Table]) -> np.ndarray:
-        """Return the numbers of the keys that rows of these tables have."""
+        """Return the numbers of the keys that rows of these tables have (int64)."""
         return np.concatenate([np.zeros(0, np.int64), *(self.pairs(t)[0] for t in tables)])
 
     def check_once(self, numbers: np.ndarray) -> None:

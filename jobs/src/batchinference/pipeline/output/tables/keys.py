@@ -39,6 +39,12 @@ class MergingTable(Table):
     def open(self, planned: pa.Schema) -> None:
         super().open(planned)
         check_types([field for field in planned if field.name in self.key])
+        known = self.types.names if self.types is not None else self.key
+        if missing := [name for name in self.key if name not in known]:
+            raise BadOutput(
+                f"write.key: the table has no column '{missing[0]}', only {', '.join(known)}. Name "
+                "one of these"
+            )
 
     @property
     def file_partitions(self) -> tuple[str, ...]:

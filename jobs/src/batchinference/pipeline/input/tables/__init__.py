@@ -101,11 +101,11 @@ def reader_of(read: ReadVersioned, frozen: InputSnapshot) -> Reader:
 def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
     options, names = read.options, version.schema.names
     own = [name for name in names if name not in {CHANGE_TYPE, *options.CHANGE_COLUMNS}]
-    conditions = [f"(\n{options.filter}\n)"] if options.filter else []
+    where = options.filter
     if CHANGE_TYPE in names and options.changes == "inserts":
-        conditions.append(f"{CHANGE_TYPE} == '{INSERT}'")
-    wanted = [*(options.columns or own), *options.added_columns]
-    return VersionedReader(version, wanted, " and ".join(conditions) or None)
+        inserts = f"{CHANGE_TYPE} == '{INSERT}'"
+        where = f"{inserts} and (\n{where}\n)" if where else inserts
+    return VersionedReader(version, [*(options.columns or own), *options.added_columns], where)
 
 
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:

@@ -111,8 +111,9 @@ def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:
     """Return the input snapshot of a job, which reads a table.
 
-    Raises BadInput if a data file with missing rows is gone, and NoNewFiles if there are no changes
-    since the versions that were read."""
+    It may have no files, so that later changes are sought in later versions only. Raises BadInput if
+    a data file with missing rows is gone, and NoNewFiles if there is no later version than those
+    that were read."""
     table = open_table(read)
     if isinstance(earlier, ResumedInput):
         frozen = replace(earlier.frozen, root=table.root)
@@ -120,8 +121,6 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
         return frozen
     found = _unread(table, [frozen.version for frozen in earlier.lists] if earlier else [])
     frozen = snapshot_of(read, table.root, found)
-    if earlier and not len(frozen):
-        raise NoNewFiles(NONE_IGNORED)
     check_exist(table, frozen, range(len(frozen)))
     return frozen
 

@@ -111,9 +111,9 @@ def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:
     """Return the input snapshot of a job, which reads a table.
 
-    It may have no files, so that later changes are sought in later versions only. Raises BadInput if
-    a data file with missing rows is gone, and NoNewFiles if there is no later version than those
-    that were read."""
+    It may have no files, and then later runs need only later versions. Raises BadInput if a data
+    file with missing rows is gone, and NoNewFiles if there is no version after those that were
+    read."""
     table = open_table(read)
     if isinstance(earlier, ResumedInput):
         frozen = replace(earlier.frozen, root=table.root)

@@ -137,5 +137,5 @@ def _group(group: WorkerGroup) -> GroupView:
 def _devices(owner: Stage | WorkerGroup) -> str:
     """Return the devices of a replica or a pod, such as `1 GPU (T4)`; empty if it has none."""
     counts = {GPU: owner.gpus, **dict(owner.custom)}
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    shown = ", ".join(f"{count:g} {name}" for name, count in counts.items() if count)
     return f"{shown} ({owner.accelerator})" if owner.accelerator else shown

@@ -25,7 +25,6 @@ from batchinference.rendering.objects import RESTRICTED, Owner, dump, dump_given
 from batchinference.rendering.quantities import (
     DISK_SPACE,
     cpu_quantity,
-    memory_quantity,
     smaller_memory,
 )
 from batchinference.spec.cluster import Cluster, Head
@@ -33,7 +32,7 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.profiles import OTHER_IMAGES
-from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference.spec.reserved import END_VARIABLE, NODE_VARIABLE
 
 HEAD_CPUS = 1.0

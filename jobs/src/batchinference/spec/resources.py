@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import ResourceName, wrong_case_of
 from batchinference.spec.base import ACCELERATOR, SpecModel
-from batchinference.spec.quantities import Cpus, Memory, MemoryRequest
+from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
 
 OF_PODS = {"ephemeral_storage"}
 """Fields that only the operator reads."""
@@ -24,15 +24,16 @@ class Resources(SpecModel):
 
     cpu: Cpus = 1.0
     """Number of CPUs, which is also the number of compute threads of a replica."""
-    gpu: Annotated[int, Field(ge=0, le=64)] = 0
-    """Number of GPUs. On a local machine without a GPU, the step runs on the CPU. On a cluster, it
+    gpu: Devices = 0
+    """Number of GPUs. With a part, such as 0.25, four replicas share a GPU, and each gets this part
+    of its memory. On a local machine without a GPU, the step runs on the CPU. On a cluster, it
     waits for a GPU."""
     memory: Memory | None = None
-    """The memory of the pod of the replica, including the object store, as a Kubernetes quantity
+    """The memory of the replica in its pod, including the object store, as a Kubernetes quantity
     such as 8Gi. A local machine starts only as many replicas as its memory allows."""
     ephemeral_storage: MemoryRequest | None = None
     """Disk space that a replica needs, such as for the model that it downloads. Pods request it in
-    addition to `cluster.ephemeralStorage`. Local runs ignore it."""
+    addition to `cluster.ephemeralStorage`. The replicas of a pod share it. Local runs ignore it."""
     accelerator_type: Annotated[str, Field(pattern=ACCELERATOR, max_length=63)] | None = None
     """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B4. A cluster
     needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A
@@ -52,6 +53,16 @@ class Resources(SpecModel):
         if self.accelerator_type is not None:
             self._check_accelerator(self.accelerator_type)
         return self
+
+    @property
+    def per_device(self) -> int:
+        """Return how many replicas share a device."""
+        return int(1 / self.gpu + 1e-9) if 0 < self.gpu < 1 else 1
+
+    @property
+    def has_own_pods(self) -> bool:
+        """Return whether the replicas need other pods than the steps that need only CPUs."""
+        return bool(self.gpu or self.memory or self.custom)
 
     def _check_accelerator(self, name: str) -> None:
         if not (self.gpu or self.custom):

@@ -6,12 +6,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering.quantities import memory_quantity
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Backoff, OutOfMemory
 from batchinference.spec.phases import Phase
-from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.state import Actions, Observed

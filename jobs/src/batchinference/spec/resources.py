@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import ResourceName, wrong_case_of
-from batchinference.spec.base import ACCELERATOR, SpecModel
+from batchinference.spec.base import ACCELERATOR, SpecModel, Unique
 from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
 
 OF_PODS = {"ephemeral_storage"}
@@ -17,6 +17,27 @@ _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory"
 """Built-in resources of Ray, and the fields that request them."""
 _NOT_CUSTOM = "'{}' is not a custom resource. Use the field '{}'"
 _NO_DEVICE = "'acceleratorType' is the type of the devices. Request devices with gpu or custom"
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+_NAME = Field(pattern=ACCELERATOR, max_length=63)
+
+
+def _open(schema: dict[str, Any]) -> None:
+    schema.clear()  # Kubernetes has no type for a text or a list of them
+    schema.update({"type": ["string", "array"], "pattern": ACCELERATOR, "maxLength": 63})
+
+
+AcceleratorTypes = Annotated[
+    list[Annotated[str, _NAME]],
+    Unique,
+    BeforeValidator(_as_list),
+    Field(min_length=1, max_length=8, json_schema_extra=_open),
+]
+"""A name, or a list of names. In the CRD, its type is open, as that of a quantity."""
 
 
 class Resources(SpecModel):
@@ -34,10 +55,11 @@ class Resources(SpecModel):
     ephemeral_storage: MemoryRequest | None = None
     """Disk space that a replica needs, such as for the model that it downloads. Pods request it in
     addition to `cluster.ephemeralStorage`. The replicas of a pod share it. Local runs ignore it."""
-    accelerator_type: Annotated[str, Field(pattern=ACCELERATOR, max_length=63)] | None = None
+    accelerator_types: AcceleratorTypes | None = Field(None, alias="acceleratorType")
     """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B4. A cluster
     needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A
-    local machine uses the devices that it has."""
+    local machine uses the devices that it has. Of a list, such as `[H100, A100]`, each attempt uses
+    one type: the next one if there is no capacity for the first (`cluster.fallback`)."""
     custom: Annotated[
         dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]],
         Field(max_length=8),
@@ -50,8 +72,8 @@ class Resources(SpecModel):
     def _check(self) -> Resources:
         for name in sorted(self.custom.keys() & _FIELDS.keys()):
             raise PydanticCustomError("custom_name", _NOT_CUSTOM.format(name, _FIELDS[name]), {})
-        if self.accelerator_type is not None:
-            self._check_accelerator(self.accelerator_type)
+        for name in self.accelerator_types or ():
+            self._check_accelerator(name)
         return self
 
     @property
@@ -63,6 +85,11 @@ class Resources(SpecModel):
     def has_own_pods(self) -> bool:
         """Return whether the replicas need other pods than the steps that need only CPUs."""
         return bool(self.gpu or self.memory or self.custom)
+
+    @property
+    def accelerator_type(self) -> str | None:
+        """Return the first type of the devices."""
+        return self.accelerator_types[0] if self.accelerator_types else None
 
     def _check_accelerator(self, name: str) -> None:
         if not (self.gpu or self.custom):

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import REASON, Money, SpecModel, keyed
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import Duration
 from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts, Progress, Rows
 from batchinference.spec.times import time_of
@@ -91,6 +92,42 @@ class DriverHead(SpecModel):
     """Why the last head was lost, such as OutOfMemory."""
 
 
+class Choice(SpecModel):
+    """The devices and the capacity that an attempt asks for."""
+
+    number: Annotated[int, Field(ge=1)]
+    """The number of the choice, in the order in which they are tried."""
+    choices: Annotated[int, Field(ge=1)]
+    """The number of choices of the job."""
+    accelerator_types: Annotated[
+        list[Annotated[str, Field(max_length=63)]],
+        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = []
+    """The types of devices of the steps."""
+    capacity_type: Annotated[str, Field(max_length=63)] | None = None
+    """The profile in `cluster.fallback.capacityTypes`."""
+    device_hour: Money | None = None
+    """The price of a device per hour; of several types, the mean at the maximum of their replicas.
+    Absent if the profiles have no price."""
+    after: Duration | None = None
+    """The next attempt takes the next choice after this time without capacity. Absent for the last
+    choice."""
+
+    @property
+    def name(self) -> str:
+        """Return the types of devices and of capacity, such as `H100 spot`."""
+        return " ".join(filter(None, ("+".join(self.accelerator_types), self.capacity_type)))
+
+
+class Waiting(SpecModel):
+    """Pods that have no node."""
+
+    group: Annotated[str, Field(max_length=63)]
+    """The worker group none of whose pods has a node."""
+    since: Timestamp
+    """Since when."""
+
+
 class Attempt(SpecModel):
     """An attempt: one RayJob of the job, and its result."""
 
@@ -129,6 +166,10 @@ class Attempt(SpecModel):
     faulty_nodes: FaultyNodes | None = None
     """The nodes on which a device failed. Later attempts do not use them, until the job is
     suspended."""
+    choice: Choice | None = None
+    """The devices and the capacity that it asks for. Absent if the job has no such choice."""
+    waiting: Waiting | None = None
+    """The pods that wait for capacity. Absent if a pod of each worker group has a node."""
     driver_head: DriverHead | None = None
     """The head of its driver. Absent until the driver has started."""
 
@@ -142,6 +183,10 @@ class Internal(SpecModel):
     """When the last row was finished, as observed by the operator."""
     usage_time: Timestamp | None = None
     """The time up to which `deviceSeconds` and `cpuSeconds` are counted."""
+    priced_seconds: Rows | None = None
+    """The device seconds of attempts whose devices have a price of their own."""
+    priced_cost: float | None = None
+    """The cost of these device seconds."""
 
 
 class BatchInferenceStatus(SpecModel):

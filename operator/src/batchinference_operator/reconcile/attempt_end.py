@@ -48,9 +48,11 @@ def fail_attempt(
 
     A later reconcile removes its resources, after the status records the end.
     """
-    if not spec.retry.allows(cause, failed_attempts(job.status) + 1):
+    no_capacity = cause == Cause.NO_CAPACITY  # not a failure of the attempt
+    failures = failed_attempts(job.status) + (not no_capacity)
+    if not spec.retry.allows(cause, failures):
         return fail_job(job, cause, message, now, update)
-    wait = backoff_seconds(spec.retry.backoff, failed_attempts(job.status) + 1)
+    wait = 0.0 if no_capacity else backoff_seconds(spec.retry.backoff, failures)
     failure = f"attempt {attempt_number(job.status)} failed: {cause}: {message}"
     retrying = _with_outcome(Phase.RETRYING, Summary("Retrying", failure), update)
     status = job.build_status(retrying, now)

@@ -488,10 +488,12 @@ def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str,
 
 def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
     """Return the arguments of a placement group with one device and all that its replicas need."""
-    number, nodes = replicas_per_device(stage), selector(plan, plan.group_of(stage))
+    nodes = selector(plan, plan.group_of(stage)) if plan.groups else None
+    number = replicas_per_device(stage)
     needs = {"CPU": cpus_of(stage, plan), "memory": memory_of(stage, plan), **dict(stage.custom)}
-    kind = {f"accelerator_type:{stage.accelerator}": 1.0} if stage.accelerator else {}
-    bundle = {"GPU": 1.0, **kind, **{name: number * each for name, each in needs.items() if each}}
+    kind = {f"accelerator_type:{stage.accelerator}": 0.001} if stage.accelerator else {}
+    needs |= kind
+    bundle = {"GPU": 1.0, **{name: number * each for name, each in needs.items() if each}}
     return {"bundles": [bundle], "bundle_label_selector": [nodes] if nodes else None}
 
 

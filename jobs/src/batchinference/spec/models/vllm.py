@@ -127,8 +127,8 @@ class VllmModel(RequestModel):
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
     `enable_prefix_caching` or `limit_mm_per_prompt`. With a part of a GPU (`resources.gpu`),
-    `gpu_memory_utilization` is 0.9 x this part by default. A replica has twice as many prompts in memory,
-    with their images, as `max_num_seqs` (256, or 1024 on GPUs with much memory)."""
+    `gpu_memory_utilization` is 0.9 x this part by default. A replica has twice as many prompts in
+    memory, with their images, as `max_num_seqs` (256, or 1024 on GPUs with much memory)."""
     parallelism: Parallelism = Parallelism()
     """How the model is distributed over several GPUs."""
     lora_path: Source | None = None

@@ -234,7 +234,7 @@ class DatasetExecution:
         of a call, at least a batch, and at least a window if the step skips rows. A call is a block
         if batches are computed at the same time."""
         if not stage.batch_size or stage.takes_rows:
-            return None
+            return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
         if self.windows is not None and (stage.texts or stage.skips_rows):
             rows = self.windows.window_rows(rows, replicas)

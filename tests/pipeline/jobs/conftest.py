@@ -38,7 +38,7 @@ def own_code() -> Path:
 
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
-    """Start Ray with three logical CPUs, a GPU and two NPUs, so that plans are the same on any machine."""
+    """Start Ray with three logical CPUs, a GPU and two NPUs: plans are the same on any machine."""
     import ray
     from ray._private.node import Node
 

@@ -24,7 +24,11 @@ def sharing_job(directory: Path, lines: list[str], **fields: Any) -> BatchInfere
     replicas = directory / "replicas"
     replicas.mkdir()
     arguments = {"directory": str(replicas)}
-    step = {"name": "own", "python": {"callable": "own_code:Replica", "constructorArgs": arguments}, **fields}
+    step = {
+        "name": "own",
+        "python": {"callable": "own_code:Replica", "constructorArgs": arguments},
+        **fields,
+    }
     return parse(job_document("sharing", source, directory / "out", steps=[step]))
 
 

@@ -65,7 +65,9 @@ def test_steps_run_on_available_devices() -> None:
     assert made.notes == ()
 
 
-@pytest.mark.parametrize(("parts", "fits"), [([0.5, 0.5], True), ([0.6, 0.6], False), ([0.3], True)])
+@pytest.mark.parametrize(
+    ("parts", "fits"), [([0.5, 0.5], True), ([0.6, 0.6], False), ([0.3], True)]
+)
 def test_parts_of_one_device_are_not_on_several(parts: list[float], fits: bool) -> None:
     steps = [model_step(f"s{n}", resources={"gpu": part}) for n, part in enumerate(parts)]
     made = plan(*steps, gpus=1)

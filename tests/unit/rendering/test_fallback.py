@@ -24,10 +24,8 @@ SPOT_FIRST = {"capacityTypes": ["spot", "on-demand"]}
 
 def asking(*types: Any, **cluster: Any) -> BatchInference:
     """Return a job with a step for each of these types of a GPU, or lists of them."""
-    steps = [
-        model_step(f"s{number}", resources={"gpu": 1, **({"acceleratorType": kind} if kind else {})})
-        for number, kind in enumerate(types)
-    ]
+    kinds = [{"acceleratorType": kind} if kind else {} for kind in types]
+    steps = [model_step(f"s{n}", resources={"gpu": 1, **kind}) for n, kind in enumerate(kinds)]
     cluster = {"image": "image:1", "profiles": PROFILES, **cluster}
     return parse(document(steps=steps, cluster=cluster))
 

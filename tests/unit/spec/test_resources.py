@@ -98,7 +98,7 @@ def test_accelerator_type_requires_devices(messages: Messages) -> None:
 @pytest.mark.parametrize("name", ["", "-T4", "T4 ", "T4:1", "é", "T" * 64])
 def test_accelerator_type_is_refused(name: str) -> None:
     assert refused(with_resources(gpu=1, acceleratorType=name)).startswith(
-        f"{FIELD}.acceleratorType: "
+        f"{FIELD}.acceleratorType[0]: "
     )
 
 

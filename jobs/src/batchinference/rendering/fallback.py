@@ -11,7 +11,6 @@ from batchinference.spec.job import BatchInference
 from batchinference.spec.profiles import Profile
 from batchinference.spec.status import Choice
 from batchinference.spec.steps import Step
-from batchinference.text import decimal_text
 
 
 def choices_of(job: BatchInference) -> list[Choice]:
@@ -77,7 +76,8 @@ def _mean_price(job: BatchInference) -> str | None:
     known = [price * devices[name] for name, price in prices.items() if price is not None]
     if not groups or len(known) < len(groups):
         return None
-    return decimal_text(sum(known) / sum(devices.values()))
+    mean = sum(known) / sum(devices.values())
+    return f"{round(mean, 4):.15g}"
 
 
 def device_hour(group: WorkerGroup, cluster: Cluster) -> float | None:

@@ -33,7 +33,7 @@ from batchinference.spec.job import BatchInference
 from batchinference.spec.lifecycle import Deadlines
 from batchinference.spec.platform_defaults import NO_DEFAULTS, PlatformDefaults
 from batchinference.spec.problems import raise_for_problems
-from batchinference.spec.status import Choice
+from batchinference.spec.status import CHOICE_VARIABLE, Choice
 
 GRACE_SECONDS = 3600
 """Seconds between the operator's deadline and KubeRay's deadline for an attempt. The operator knows
@@ -140,6 +140,8 @@ def attempt_objects(
     if choice is not None:
         text = choice.model_dump_json(by_alias=True, exclude_none=True)
         ray_job["metadata"].setdefault("annotations", {})[CHOICE] = text
+        head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+        head["containers"][0]["env"].insert(0, {"name": CHOICE_VARIABLE, "value": text})
     return config_map(job.metadata.namespace, names, files, owner), ray_job
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
@@ -33,6 +34,8 @@ operator, and the API server would refuse the whole status for a name that it do
 OpenPhase = Annotated[Phase, _OPEN]
 OpenCause = Annotated[Cause, _OPEN]
 Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended"], _OPEN]
+CHOICE_VARIABLE = "BATCHINFERENCE_JOB_CHOICE"
+"""Environment variable of the head with the choice of its attempt as JSON."""
 MAX_FAULTY_NODES = 64
 FaultyNodes = Annotated[
     list[Annotated[str, Field(max_length=253)]],
@@ -117,6 +120,18 @@ class Choice(SpecModel):
     def name(self) -> str:
         """Return the types of devices and of capacity, such as `H100 spot`."""
         return " ".join(filter(None, ("+".join(self.accelerator_types), self.capacity_type)))
+
+    def __str__(self) -> str:
+        """Return the name, the price of a device, and the number of the choice."""
+        price = f", {self.device_hour} per device hour" if self.device_hour else ""
+        number = f" (choice {self.number} of {self.choices})" if self.choices > 1 else ""
+        return f"{self.name}{price}{number}"
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Choice | None:
+        """Return the choice in the environment variables of a driver; None if there is none."""
+        text = environment.get(CHOICE_VARIABLE)
+        return cls.model_validate_json(text, extra="ignore") if text else None
 
 
 class Waiting(SpecModel):

@@ -4,6 +4,7 @@ the reports of its outputs."""
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections import Counter, defaultdict
@@ -30,7 +31,7 @@ from batchinference.spec.report import (
     RunCost,
     StepTimes,
 )
-from batchinference.spec.status import MAX_FAULTY_NODES
+from batchinference.spec.status import MAX_FAULTY_NODES, Choice
 from batchinference.spec.warnings import WarningCount, sum_warnings
 from batchinference.text import counted
 from batchinference.version import __version__
@@ -65,6 +66,7 @@ class ReportBuilder:
     name: str
     layout: Layout
     may_be_empty: bool = False
+    choice: Choice | None = field(default_factory=lambda: Choice.of(os.environ), init=False)
     cost: RunCost | None = field(default=None, init=False)
     output_bytes: int | None = field(default=None, init=False)
     findings: str = field(default="", init=False)
@@ -180,6 +182,7 @@ class ReportBuilder:
             startedAt=self._started_at,
             updatedAt=now(),
             seconds=dict(self._seconds),
+            choice=self.choice,
             cost=self.cost,
             warnings=self.warnings[:MAX_WARNINGS],
             faultyNodes=sorted(self._faulty_nodes)[:MAX_FAULTY_NODES],

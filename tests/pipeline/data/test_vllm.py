@@ -536,6 +536,12 @@ def test_engine_gets_the_arguments_of_the_model(folder: str) -> None:
     assert arguments_of(adapted)["enable_lora"] is True
 
 
+def test_engine_on_a_part_of_a_gpu_uses_this_part_of_its_memory(folder: str) -> None:
+    assert arguments_of(model(source=folder), 0.25)["gpu_memory_utilization"] == 0.225
+    given = model(source=folder, engine={"gpu_memory_utilization": 0.3})
+    assert arguments_of(given, 0.25)["gpu_memory_utilization"] == 0.3
+
+
 def test_constraint_of_the_text_is_an_object(folder: str) -> None:
     from batchinference.pipeline.runtimes.vllm.checks import parameters_of
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from batchinference.pipeline.output.error_groups import ErrorGroup, group_errors
-from batchinference.spec.progress import Counts, Progress
+from batchinference.spec.progress import Counts, Progress, ReplacedFiles
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount
 
@@ -44,6 +44,7 @@ class OutputStatus:
     logs: list[str] = field(default_factory=list)
     warnings: list[WarningCount] = field(default_factory=list)
     """Differences between the input and the output, according to the last report."""
+    replaced_files: ReplacedFiles | None = None
 
 
 def stored_jobs(output: str) -> list[StoredJob]:
@@ -80,6 +81,7 @@ def _status(output: str, work: StoredJob) -> OutputStatus:
         f"{failed.reason}: {failed.message}" if failed else None,
         [log.uri for log in logs_of(work)],
         report.warnings if report else [],
+        report.replaced_files if report else None,
     )
 
 

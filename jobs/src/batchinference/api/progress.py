@@ -67,7 +67,8 @@ class Observation:
 
 def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation:
     """Return what is known of a job on a cluster."""
-    named = (("attempt", job.attempt), ("GPUs", job.gpus), ("cost", job.cost))
+    files = job.replaced_files
+    named = (("files", files), ("attempt", job.attempt), ("GPUs", job.gpus), ("cost", job.cost))
     facts = [(name, str(value)) for name, value in named if value]
     return Observation(
         ("job", f"{job.namespace}/{job.name}"), job.phase, job.progress, job.counts, job.ended,
@@ -108,6 +109,7 @@ def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
 def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
     yield "written", str(status.counts.written)
     yield "filtered", str(status.counts.filtered or "")
+    yield "files", str(status.replaced_files or "")
     yield "attempt", str(status.attempt)
     yield "job", status.job
     if status.heartbeat_age is not None:

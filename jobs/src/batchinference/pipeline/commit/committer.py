@@ -20,12 +20,13 @@ from batchinference.pipeline.commit.manifest import (
     DataFile,
     Manifest,
     ManifestEntry,
+    Origin,
     Range,
     Share,
     ranges_of,
 )
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.row_batch import FULL_SHARE, WRITE_STEP, RowBatch, unpack_ids
+from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, WRITE_STEP, RowBatch, unpack_ids
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.arrow_files import schema_text
 from batchinference.pipeline.storage.location import Location, delete_all
@@ -48,6 +49,9 @@ class RowFiles(Protocol):
         """Yield the files of a table: the directory below the output (empty for the output itself),
         the end of the name, and the content."""
 
+    def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
+        """Yield the indexes, in the table, of the rows of each file."""
+
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:
         """Return the names and types of the columns in the data files of a table."""
 
@@ -68,6 +72,8 @@ class Committer:
 
     attempt: Attempt
     files: RowFiles
+    by_file: bool = False
+    """Whether the part of each input file is recorded, so that its rows can be removed."""
 
     def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
         """Write and commit rows as commit `number` of a task.
@@ -83,6 +89,8 @@ class Committer:
         with _removed_on_error() as written:
             write_time = StepTime(WRITE_STEP)
             with write_time.measured(lambda: len(batch.ids)):
+                if self.by_file:
+                    batch = batch.taken(np.argsort(batch.ids, kind="stable"))
                 batch = self.files.with_warnings(batch)
                 entries = list(self._entries(batch, task, written))
             notes = [*batch.notes, *write_time.take_rest()]
@@ -118,6 +126,7 @@ class Committer:
             self.files.columns(table),
             self._put_errors(group.errors, task, written) if group.errors.num_rows else None,
             warnings_of_group(group),
+            origins_of(group, list(self.files.indexes(table))) if self.by_file else [],
         )
 
     def _put_data(self, table: pa.Table, task: int, written: list[Location]) -> list[DataFile]:
@@ -242,6 +251,46 @@ def warnings_of_group(group: RowBatch) -> list[WarningCount]:
         )
         for row, (file, number) in zip(counted.to_pylist(), examples, strict=True)
     ]
+
+
+def origins_of(group: RowBatch, data: Sequence[np.ndarray]) -> list[Origin]:
+    """Return the part of each input file in a group whose rows are in the order of the input.
+    `data` has the indexes of the rows of each data file."""
+    stored = [np.unique(group.ids[rows] >> ROW_BITS, return_counts=True) for rows in data]
+    rows_of: dict[int, list[tuple[int, int]]] = {}
+    for number, (files, counts) in enumerate(stored):
+        for file, count in zip(files.tolist(), counts.tolist(), strict=True):
+            rows_of.setdefault(file, []).append((number, count))
+    return [
+        Origin(file, rows_of.get(file, []), _without_read(part), warnings_of_group(part))
+        for file, part in _by_file(group)
+    ]
+
+
+def _without_read(part: RowBatch) -> Counts:
+    return counts_of_group(part).model_copy(update={"read": 0})
+
+
+def _by_file(group: RowBatch) -> Iterator[tuple[int, RowBatch]]:
+    """Yield each input file, and what the group holds of it except for the values of rows."""
+    tables = (group.errors, group.warnings)
+    arrays = (group.ids, group.source, group.filtered, *(t.column("id").to_numpy() for t in tables))
+    orders = [np.argsort(ids, kind="stable") for ids in arrays]
+    files = np.unique(np.concatenate(arrays) >> ROW_BITS)
+    pairs = list(zip(arrays, orders, strict=True))
+    starts = [np.searchsorted(ids, files << ROW_BITS, sorter=by)[1:] for ids, by in pairs]
+    parts = (np.split(by, at) for by, at in zip(orders, starts, strict=True))
+    for file, *indexes in zip(files.tolist(), *parts, strict=True):
+        ids, source, filtered, failed, warned = indexes
+        part = RowBatch(
+            ids=group.ids[ids],
+            source=group.source[source],
+            errors=group.errors.take(failed),
+            filtered=group.filtered[filtered],
+            shares=None if group.shares is None else group.shares[source],
+            warnings=group.warnings.take(warned),
+        )
+        yield file, part
 
 
 def row_ranges_of(group: RowBatch) -> list[Range]:

@@ -109,7 +109,7 @@ def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
 def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
     yield "written", str(status.counts.written)
     yield "filtered", str(status.counts.filtered or "")
-    yield "files", str(status.replaced_files or "")
+    yield "files", str((status.report and status.report.replaced_files) or "")
     yield "attempt", str(status.attempt)
     yield "job", status.job
     if status.heartbeat_age is not None:

@@ -86,20 +86,25 @@ def prepare(
         return NothingToDo(complete, describe_changes(source, target.complete or [complete]))
     if plan.start is not None and not source.continues(plan.start.input):
         plan = plan.without_rows(spec.read.format)
-    relisted = isinstance(source, FileInput) and source.relisted
-    if plan.start is not None and isinstance(source, FileInput) and source.changes:
-        changes = source.changes
-        start = without_files(plan.start, changes.changed, changes.removed)
-        plan = replace(plan, start=start)
+    plan = _with_changes(plan, source)
     _open_table(table, spec, source)
     count = source.count(plan.start.ends if plan.start else NOTHING)
     merged = table is not None or rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
         missing = _missing_rows(source, plan.start)
-        attempt, start = begin_attempt(spec, plan, request, source.serialized, relisted=relisted)
+        attempt, start = begin_attempt(spec, plan, request, source.serialized)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _with_changes(plan: OutputPlan, source: JobInput) -> OutputPlan:
+    """Return the plan without the rows of files that have changed or are gone."""
+    if plan.start is None or not isinstance(source, FileInput):
+        return plan
+    changes = source.changes
+    start = without_files(plan.start, changes.changed, changes.removed) if changes else plan.start
+    return replace(plan, start=start, relisted=changes.relisted)
 
 
 def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:

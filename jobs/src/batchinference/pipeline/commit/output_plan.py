@@ -99,11 +99,11 @@ def plan_outputs(
         return
     reopened = 0
     replaces = _adds_new_files(spec) and spec.resume and spec.read.replaces_rows is not None
-    if spec.errors.retry_failed_rows or replaces:
-        changed = has_changes if replaces else lambda _: False
-        for target in _reopened_targets(spec, layout, changed):
-            reopened += 1
-            yield target
+    reopens = spec.errors.retry_failed_rows or replaces
+    changed = has_changes if replaces else lambda _: False
+    for target in _reopened_targets(spec, layout, changed) if reopens else ():
+        reopened += 1
+        yield target
     if not reopened or _adds_new_files(spec):
         with storage_errors_as_bad_output(spec.write):
             target = _next_target(spec, layout, OutputReader())
@@ -180,6 +180,8 @@ class OutputPlan:
     action: Action
     start: Snapshot | None = None
     files: StoredFiles | None = None
+    relisted: bool = False
+    """Whether the input snapshot differs from the one that the output has stored."""
 
     def without_rows(self, source: str) -> OutputPlan:
         """Return what the job does if its rows cannot be resumed: it starts over. `source` is the
@@ -284,16 +286,10 @@ def _has_waited(
 
 
 def begin_attempt(
-    spec: BatchInferenceSpec,
-    plan: OutputPlan,
-    request: Request,
-    serialized: Callable[[], bytes],
-    *,
-    relisted: bool = False,
+    spec: BatchInferenceSpec, plan: OutputPlan, request: Request, serialized: Callable[[], bytes]
 ) -> tuple[Attempt, Snapshot]:
     """Claim the output if it starts over, and begin the next attempt. Return the attempt, and the
-    snapshot of the rows that count. `serialized` returns the input snapshot, which differs from the
-    stored one if it is `relisted`.
+    snapshot of the rows that count. `serialized` returns the input snapshot.
 
     Raises BadOutput if another run has begun in the output."""
     layout, lease, start = plan.state.layout, plan.state.lease, plan.start
@@ -305,7 +301,7 @@ def begin_attempt(
         content = serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    elif relisted:
+    elif plan.relisted:
         changed_input = serialized()
         start = replace(start, input=digest(changed_input))
     # users fix the code before they retry failed rows

@@ -88,6 +88,7 @@ class OutputFiles:
                 yield directory, ending, content
 
     def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
+        """Yield int64."""
         yield from self.layout.indexes(table) if table.num_rows else ()
 
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:

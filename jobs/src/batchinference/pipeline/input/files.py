@@ -153,7 +153,7 @@ def open_files(
     changes = NO_CHANGES
     if isinstance(earlier, ResumedInput):
         changes = earlier.check(_list_now(read), _rows_each(reader))
-        frozen = changes.applied(earlier.frozen) if changes else earlier.frozen
+        frozen = changes.applied(earlier.frozen)
     else:
         frozen = list_input(read)
         frozen = earlier.without(frozen) if earlier else frozen
@@ -170,8 +170,7 @@ def open_files(
         rows.path_columns.check(names, frozen.uris[0])
     if options.limit is not None and not resumes and len(frozen):
         frozen = limited(frozen, rows, options.limit)
-    relisted = isinstance(earlier, ResumedInput) and (earlier.relisted or bool(changes))
-    return FileInput(frozen, rows, options, counted=counted, changes=changes, relisted=relisted)
+    return FileInput(frozen, rows, options, counted=counted, changes=changes)
 
 
 def prepared(
@@ -219,8 +218,6 @@ class FileInput:
     counted: bool = False
     changes: FileChanges = NO_CHANGES
     """The files that have changed or are gone since the output began, whose rows are replaced."""
-    relisted: bool = False
-    """Whether the snapshot differs from the one that the output has stored."""
     _largest_part: float | None = None
     """The largest part into which the last read tasks divided the input, as a fraction of it. 0 if
     they could divide it evenly, None if they did not try."""

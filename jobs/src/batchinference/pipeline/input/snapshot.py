@@ -248,6 +248,8 @@ class FileChanges:
     changed: Mapping[int, Version]
     gone: frozenset[int]
     kept: frozenset[int] = frozenset()
+    relisted: bool = False
+    """Whether the current snapshot differs from the one that the output has stored."""
 
     @classmethod
     def between(cls, frozen: InputSnapshot, now: InputSnapshot) -> FileChanges:
@@ -272,7 +274,8 @@ class FileChanges:
 
     def applied(self, frozen: InputSnapshot) -> InputSnapshot:
         """Return the snapshot with the current versions."""
-        return frozen.with_versions({**self.changed, **dict.fromkeys(self.removed, REMOVED)})
+        versions = {**self.changed, **dict.fromkeys(self.removed, REMOVED)}
+        return frozen.with_versions(versions) if versions else frozen
 
 
 NO_CHANGES = FileChanges({}, frozenset())
@@ -308,7 +311,9 @@ class ResumedInput:
         for number in () if self.rule.removes else sorted(changes.gone.intersection(unfinished)):
             fix = self.rule.fix("onDelete: removeRows", START_OVER_HINT)
             raise BadInput(f"'{uris[number]}' is gone, and the output lacks rows of it: {fix}")
-        return changes if self.rule.removes else replace(changes, kept=changes.gone)
+        kept = frozenset() if self.rule.removes else changes.gone
+        changes = replace(changes, kept=kept)
+        return replace(changes, relisted=self.relisted or bool(changes))
 
 
 class NoNewFiles(Exception):

@@ -171,8 +171,9 @@ class Commits:
         found = [defect for _, defect in checked if defect]
         yield from found
         counts = [rows for rows, _ in checked if rows is not None]
-        if not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
-            yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
+        stored = sum(counts) - sum(rows for one in entry.removed for _, rows in one.rows)
+        if not found and len(counts) == len(checked) and stored != entry.counts.written:
+            yield self._miscounted(entry, counted(stored, "row"), entry.counts.written)
 
     def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
         failed = entry.counts.failed
@@ -184,7 +185,9 @@ class Commits:
         )
         if defect:
             return [defect]
-        found = []
+        found: list[Defect] = []
+        if entry.removed:  # its error records are removed when the output is completed
+            return found
         if rows != failed:
             found.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
         try:

@@ -28,7 +28,7 @@ from batchinference.pipeline.steps.result_cache import (
     RecentResults,
     ResultCache,
 )
-from batchinference.pipeline.steps.row_hashes import row_hashes
+from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.models import Model
 from batchinference.spec.progress import TokenKind

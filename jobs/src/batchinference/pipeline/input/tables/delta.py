@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, describe
+from batchinference.pipeline.input.readers.table import VersionedReader
 from batchinference.pipeline.input.statistics import Bounds
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import CHANGE_TYPE, INSERT, DataFile, TableFiles
@@ -38,6 +39,7 @@ _CHANGES = pa.schema(
         ("_commit_timestamp", pa.timestamp("ms", "UTC")),
     ]
 )
+READER = VersionedReader
 _START_OVER = "Set write.mode to overwrite to compute all rows again"
 
 

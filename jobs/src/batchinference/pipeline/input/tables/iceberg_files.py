@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.conversions import to_bytes
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _read_deletes
 from pyiceberg.manifest import (
@@ -37,8 +36,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.transforms import IdentityTransform
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.iceberg.rows import TableRows
-from batchinference.pipeline.row_batch import RowRange
+from batchinference.pipeline.input.readers.iceberg import TableRows
+from batchinference.pipeline.input.tables import INSERT
 from batchinference.pipeline.row_hashes import row_hashes
 
 Rows: TypeAlias = dict[str, tuple[DataFile, np.ndarray]]
@@ -51,50 +50,47 @@ _EQUALITY_DELETES = (
 )
 DELETE_THREADS = 16
 """Files with deletes that are read concurrently."""
-INSERT, DELETE = "insert", "delete"
+DELETE = "delete"
+NO_SNAPSHOT = 0
+"""The version of a table without snapshots."""
 
 
 @dataclass(frozen=True)
-class PlannedFile:
-    """Rows of a data file that are read: those in `ranges`, which are positions in the file.
+class Change:
+    """Rows of a data file that a snapshot has or that it changes: those that are true in `wanted`.
+    `kind` is what happened to them. `ordinal` counts the snapshots."""
 
-    `constants` has the partition values by field id, as hexadecimal text of Iceberg's binary form,
-    for the columns that the file may lack. `kind` and `commit` say which change the rows are, and
-    in which snapshot."""
-
-    path: str
-    size: int
-    file_rows: int
-    ranges: list[RowRange]
-    constants: dict[str, str]
-    kind: str
-    commit: int
-    timestamp_ms: int
+    file: DataFile
+    wanted: np.ndarray
+    snapshot: Snapshot
+    kind: str = INSERT
+    ordinal: int = 0
 
 
 @dataclass(frozen=True)
-class TableFiles:
-    """The files of an Iceberg table, as far as they may have rows that match the filter."""
+class IcebergFiles:
+    """The data files of an Iceberg table, as far as they may have rows that match the filter."""
 
     metadata: TableMetadata
     io: FileIO
-    row_filter: BooleanExpression = field(default_factory=AlwaysTrue)
+    row_filter: BooleanExpression
 
-    def at(self, snapshot: Snapshot) -> list[PlannedFile]:
+    def at(self, snapshot: Snapshot) -> list[Change]:
         """Return the rows of a snapshot."""
         live = self._live(self._tasks(snapshot.manifests(self.io)))
-        return [self._planned(*rows, INSERT, snapshot) for rows in live.values()]
+        return [Change(*rows, snapshot) for rows in live.values()]
 
-    def changes(self, snapshots: Iterable[Snapshot]) -> Iterator[PlannedFile]:
+    def changes(self, snapshots: Iterable[Snapshot]) -> Iterator[Change]:
         """Yield the changes that these snapshots have made, in this order."""
-        for snapshot in snapshots:
+        for ordinal, snapshot in enumerate(snapshots):
             operation = snapshot.summary.operation if snapshot.summary else None
-            if operation is Operation.APPEND:
-                yield from self._appended(snapshot)
-            elif operation is not Operation.REPLACE:
-                yield from self._difference(snapshot)
+            if operation is Operation.REPLACE:
+                continue
+            appends = operation is Operation.APPEND
+            found = self._appended(snapshot) if appends else self._difference(snapshot)
+            yield from (replace(change, ordinal=ordinal) for change in found)
 
-    def _appended(self, snapshot: Snapshot) -> Iterator[PlannedFile]:
+    def _appended(self, snapshot: Snapshot) -> Iterator[Change]:
         """Yield the rows of a snapshot that only adds files."""
 
         def is_new(entry: ManifestEntry) -> bool:
@@ -107,15 +103,14 @@ class TableFiles:
             if manifest.added_snapshot_id == snapshot.snapshot_id
         ]
         for task in self._tasks(manifests, is_new):
-            yield self._planned(task.file, _all_rows(task.file), INSERT, snapshot)
+            yield Change(task.file, _all_rows(task.file), snapshot)
 
-    def _difference(self, snapshot: Snapshot) -> Iterator[PlannedFile]:
+    def _difference(self, snapshot: Snapshot) -> Iterator[Change]:
         """Yield the rows that a snapshot removes, and then those that it adds."""
-        parent = snapshot.parent_snapshot_id and self.metadata.snapshot_by_id(
-            snapshot.parent_snapshot_id
-        )
-        if snapshot.parent_snapshot_id and not parent:
-            raise expired(snapshot.parent_snapshot_id)
+        known = snapshot.parent_snapshot_id
+        parent = None if known is None else self.metadata.snapshot_by_id(known)
+        if known is not None and parent is None:
+            raise expired(known)
         sides = [each.manifests(self.io) if each else [] for each in (parent, snapshot)]
         before, after = self._changed_tasks(*sides)
         old, new = self._live(before), self._live(after)
@@ -125,7 +120,7 @@ class TableFiles:
         for rows, kind in ((removed, DELETE), (added, INSERT)):
             for file, wanted in rows.values():
                 if wanted.any():
-                    yield self._planned(file, wanted, kind, snapshot)
+                    yield Change(file, wanted, snapshot, kind)
 
     def _changed_tasks(
         self, before: Sequence[ManifestFile], after: Sequence[ManifestFile]
@@ -155,18 +150,20 @@ class TableFiles:
 
     def _hashes(self, rows: TableRows, file: DataFile, wanted: np.ndarray) -> Iterator[bytes]:
         """Yield the hashes of the chosen rows of a data file."""
-        first, wanted = 0, wanted.copy()
+        first, wanted, constants = 0, wanted.copy(), partition_of(file, self.metadata)
         with self.io.new_input(file.file_path).open() as source:
             opened = pq.ParquetFile(source)
-            names = rows.stored(opened.schema_arrow)
+            names = list(rows.names(opened.schema_arrow))
             for batch in opened.iter_batches(columns=names):
                 chosen = batch.filter(pa.array(wanted[first : first + batch.num_rows]))
                 first += batch.num_rows
                 table = pa.Table.from_batches([chosen])
-                yield from row_hashes(rows.converted(table, self._constants(file)))
+                yield from row_hashes(rows.converted(table, constants))
 
     def _tasks(
-        self, manifests: Iterable[ManifestFile], wanted: Callable[[ManifestEntry], bool] = _any
+        self,
+        manifests: Iterable[ManifestFile],
+        wanted: Callable[[ManifestEntry], bool] = lambda _: True,
     ) -> list[FileScanTask]:
         """Return the data files of these manifests that may have rows that match the filter."""
         planner = ManifestGroupPlanner(self.metadata, self.io, self.row_filter)
@@ -198,30 +195,14 @@ class TableFiles:
             live[path] = task.file, rows
         return live
 
-    def _planned(
-        self, file: DataFile, wanted: np.ndarray, kind: str, snapshot: Snapshot
-    ) -> PlannedFile:
-        return PlannedFile(
-            file.file_path,
-            file.file_size_in_bytes,
-            file.record_count,
-            ranges_of(wanted),
-            self._constants(file),
-            kind,
-            snapshot.snapshot_id,
-            snapshot.timestamp_ms,
-        )
 
-    def _constants(self, file: DataFile) -> dict[str, str]:
-        """Return the values of the identity partition columns of a file, by field id."""
-        spec = self.metadata.specs()[file.spec_id]
-        kinds = [field.field_type for field in spec.partition_type(self.metadata.schema()).fields]
-        return {
-            str(field.source_id): to_bytes(kind, file.partition[position]).hex()
-            for position, (field, kind) in enumerate(zip(spec.fields, kinds, strict=True))
-            if isinstance(field.transform, IdentityTransform)
-            and file.partition[position] is not None
-        }
+def partition_of(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
+    """Return the values of the identity partition columns of a file, by field id."""
+    return {
+        field.source_id: file.partition[position]
+        for position, field in enumerate(metadata.specs()[file.spec_id].fields)
+        if isinstance(field.transform, IdentityTransform) and file.partition[position] is not None
+    }
 
 
 def commits_after(metadata: TableMetadata, last: int, now: Snapshot) -> list[Snapshot]:
@@ -235,7 +216,9 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot) -> list[Sna
         found.append(snapshot)
     if found[-1].parent_snapshot_id == last:  # it has expired, and none of those after it
         return found[::-1]
-    if metadata.snapshot_by_id(last) is None and found[-1].parent_snapshot_id is not None:
+    if found[-1].parent_snapshot_id is None and last == NO_SNAPSHOT:
+        return found[::-1]
+    if found[-1].parent_snapshot_id is not None and metadata.snapshot_by_id(last) is None:
         raise expired(last)
     raise BadInput(
         f"read.table: snapshot {last}, up to which the output has the rows, is not an ancestor of "
@@ -251,16 +234,6 @@ def expired(snapshot: int) -> BadInput:
         "output lacks them. Set write.mode to overwrite to read the whole table, and keep "
         "snapshots longer than the time between two runs"
     )
-
-
-def ranges_of(wanted: np.ndarray) -> list[RowRange]:
-    """Return the ranges of the rows that are true."""
-    edges = np.flatnonzero(np.diff(wanted.astype(np.int8), prepend=0, append=0))
-    return [(start, stop) for start, stop in edges.reshape(-1, 2).tolist()]
-
-
-def _any(_: ManifestEntry) -> bool:
-    return True
 
 
 def _all_rows(file: DataFile) -> np.ndarray:

@@ -1,1 +1,0 @@
-"""Reads Iceberg tables with pyiceberg: data files of a snapshot, changes between snapshots, rows."""

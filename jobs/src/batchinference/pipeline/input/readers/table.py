@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.column_names import SHOWN_NAMES
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression import ColumnExpression
 from batchinference.pipeline.input.parquet_file import OpenParquet
@@ -90,7 +91,9 @@ class VersionedReader(ParquetReader):
         self._columns = self._names
         self._filter = ColumnExpression("read.options.filter", where) if where else None
         needed = dict.fromkeys([*names, *(self._filter.columns if self._filter else ())])
-        self._schema = pa.schema([_field(version, name) for name in needed])
+        for name in needed:
+            _check_known(version, name, "columns" if name in names else "filter")
+        self._schema = pa.schema(list(map(version.schema.field, needed)))
         if self._filter is not None:
             _check_condition(self._filter, self._schema)
         self._options = cast(
@@ -169,13 +172,12 @@ class VersionedReader(ParquetReader):
         return bounds_of_group(footer, group, self._schema.names)
 
 
-def _field(version: TableVersion, name: str) -> pa.Field:
-    if name not in version.schema.names:
+def _check_known(version: TableVersion, name: str, option: str) -> None:
+    if name not in (known := version.schema.names):
         raise BadInput(
-            f"read.options: {version.name} has no column '{name}', only "
-            f"{', '.join(version.schema.names[:20])}. Correct the name"
+            f"read.options.{option}: {version.name} has no column '{name}', only "
+            f"{', '.join(known[:SHOWN_NAMES])}. Correct the name"
         )
-    return version.schema.field(name)
 
 
 def _check_condition(where: ColumnExpression, schema: pa.Schema) -> None:
@@ -186,8 +188,13 @@ def _check_condition(where: ColumnExpression, schema: pa.Schema) -> None:
 
 def removed_file(version: TableVersion, uri: str) -> BadInput:
     """Return the error about a data file that was removed from storage."""
+    latest = "Read a later version as a new output"
+    fix = latest if version.since is None else START_OVER
     return BadInput(
-        f"{uri} is gone, a data file of version {version.version} of {version.name}: it was "
-        "vacuumed or deleted. Read a later version as a new output, and let the table keep removed "
-        "files longer than the time between two runs"
+        f"read.path: {uri} is gone, a data file of version {version.version} of {version.name}: it "
+        f"was vacuumed or deleted. {fix}, and let the table keep removed files longer than the "
+        "time between two runs"
     )
+
+
+START_OVER = "Set write.mode to overwrite to compute all rows again"

@@ -102,12 +102,13 @@ def reader_of(read: ReadVersioned, frozen: InputSnapshot) -> Reader:
 def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
     options, names = read.options, version.schema.names
     own = [name for name in names if name not in {CHANGE_TYPE, *options.CHANGE_COLUMNS}]
-    conditions = [f"(\n{options.filter}\n)"] if options.filter else []
+    where = options.filter
     if CHANGE_TYPE in names and options.changes == "inserts":
-        conditions.append(f"{CHANGE_TYPE} == '{INSERT}'")
+        inserts = f"{CHANGE_TYPE} == '{INSERT}'"
+        where = f"{inserts} and (\n{where}\n)" if where else inserts
     wanted = [*(options.columns or own), *options.added_columns]
     module = importlib.import_module(f"{__name__}.{read.format}")
-    return cast(VersionedReader, module.READER(version, wanted, " and ".join(conditions) or None))
+    return cast(VersionedReader, module.READER(version, wanted, where))
 
 
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,11 +18,11 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, describe
-from batchinference.pipeline.input.readers.table import VersionedReader
+from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader
 from batchinference.pipeline.input.statistics import Bounds
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import CHANGE_TYPE, INSERT, DataFile, TableFiles
@@ -40,7 +41,6 @@ _CHANGES = pa.schema(
     ]
 )
 READER = VersionedReader
-_START_OVER = "Set write.mode to overwrite to compute all rows again"
 
 
 def open_versioned(read: ReadDelta) -> DeltaVersions:
@@ -64,11 +64,14 @@ class DeltaVersions:
         try:
             options = self._place.storage_options
             table = DeltaTable(self._place.library_uri, version, storage_options=options)
+        except TableNotFoundError:
+            raise BadInput(
+                f"read.path: there is no Delta table at '{self._place.uri}'. Correct the path"
+            ) from None
         except (DeltaError, OSError) as error:
             if version is None:
-                raise BadInput(
-                    f"read.path: {self._name} cannot be read: {describe(error)}"
-                ) from None
+                problem = describe(error).partition("\n")[0]
+                raise BadInput(f"read.path: {self._name} cannot be read: {problem}") from None
             raise self._lost(version) from None
         self._check_features(table)
         return table
@@ -163,7 +166,7 @@ class DeltaVersions:
         if since > version:
             raise BadInput(
                 f"read.path: {self._name} is at version {version}, and version {since} was read "
-                f"before. It was written anew. {_START_OVER}"
+                f"before. It was written anew. {START_OVER}"
             )
         commits = [self._commit(number) for number in range(since + 1, version + 1)]
         self._find_feeds(table, since, commits)
@@ -178,16 +181,18 @@ class DeltaVersions:
         except FileNotFoundError:
             raise BadInput(
                 f"read.path: {self._name} has removed version {version} from its log, so its later "
-                f"changes are unknown. {_START_OVER}, and let it keep its log longer than the time "
+                f"changes are unknown. {START_OVER}, and let it keep its log longer than the time "
                 "between two runs (delta.logRetentionDuration)"
             ) from None
         return Commit(version, [action for action in actions if action])
 
     def _find_feeds(self, table: DeltaTable, since: int, commits: Sequence[Commit]) -> None:
         """Find out which commits have a change data feed: each commit may change this."""
-        changed = any(commit.all("metaData") for commit in commits)
-        before = self._open(since) if changed else table
-        settings = before.metadata().configuration
+        settings = table.metadata().configuration
+        if any(commit.all("metaData") for commit in commits):
+            settings = {}
+            with suppress(BadInput):  # without the version, its commits count as without a feed
+                settings = self._open(since).metadata().configuration
         for commit in commits:
             for action in commit.all("metaData"):
                 settings = action.get("configuration") or {}
@@ -202,7 +207,7 @@ class DeltaVersions:
         if added.keys() - removed.keys() and removed and not commit.feed:
             raise BadInput(
                 f"read.path: version {commit.version} of {self._name} rewrites files and has no "
-                f"change data feed, so its new rows are unknown. {_START_OVER}, and set {_FEED} "
+                f"change data feed, so its new rows are unknown. {START_OVER}, and set {_FEED} "
                 "of the table to true for later runs"
             )
         for path in sorted(added.keys() | removed.keys()):

@@ -20,8 +20,9 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
 )
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT
 from pyroaring import BitMap
 
 from support.outputs.rows import Row
@@ -173,13 +174,24 @@ def _vectors(table: Table, positions: Mapping[str, Sequence[int]]) -> tuple[str,
     return path, len(content)
 
 
+class _Rewrite(_OverwriteFiles):
+    """A snapshot that replaces files and keeps the rows."""
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        return (
+            super()
+            ._summary(snapshot_properties)
+            .model_copy(update={"operation": Operation.REPLACE})
+        )
+
+
 def compact(table: Table) -> None:
     """Replace all data files by one with the same rows, as compaction does."""
     from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
     rows = table.refresh().scan().to_arrow()
     with table.transaction() as transaction:
-        rewrite = _OverwriteFiles(Operation.REPLACE, transaction, table.io)
+        rewrite = _Rewrite(Operation.OVERWRITE, transaction, table.io)
         for old in data_files(table):
             rewrite.delete_data_file(old)
         for new in _dataframe_to_data_files(transaction.table_metadata, rows, table.io):

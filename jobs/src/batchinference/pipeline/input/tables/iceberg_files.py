@@ -37,6 +37,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers.iceberg import TableRows
+from batchinference.pipeline.input.readers.table import START_OVER
 from batchinference.pipeline.input.tables import INSERT
 from batchinference.pipeline.row_hashes import row_hashes
 
@@ -214,16 +215,14 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot) -> list[Sna
         if snapshot.snapshot_id == last:
             return found[::-1]
         found.append(snapshot)
-    if found[-1].parent_snapshot_id == last:  # it has expired, and none of those after it
+    oldest = found[-1].parent_snapshot_id
+    if (oldest or NO_SNAPSHOT) == last:  # it has expired, and none of those after it
         return found[::-1]
-    if found[-1].parent_snapshot_id is None and last == NO_SNAPSHOT:
-        return found[::-1]
-    if found[-1].parent_snapshot_id is not None and metadata.snapshot_by_id(last) is None:
+    if oldest is not None and metadata.snapshot_by_id(last) is None:
         raise expired(last)
     raise BadInput(
         f"read.table: snapshot {last}, up to which the output has the rows, is not an ancestor of "
-        f"snapshot {now.snapshot_id}: the table was rolled back or replaced. Set write.mode to "
-        "overwrite to read the whole table"
+        f"snapshot {now.snapshot_id}: the table was rolled back or replaced. {START_OVER}"
     )
 
 
@@ -231,8 +230,7 @@ def expired(snapshot: int) -> BadInput:
     """Return the error for a snapshot whose changes are needed, and which was removed."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "
-        "output lacks them. Set write.mode to overwrite to read the whole table, and keep "
-        "snapshots longer than the time between two runs"
+        f"output lacks them. {START_OVER}, and keep snapshots longer than the time between two runs"
     )
 
 

@@ -60,7 +60,8 @@ def delete_files(table: Table) -> None:
 
 def merge_on_read(table: Table) -> None:
     first, *_ = sorted(data_files(table), key=lambda file: file.file_path)
-    delete_rows(table, {first.file_path: [0]}, added=ids([300], "merged "))
+    added = ids([300], "merged ").rename_columns(table.schema().column_names[:2])
+    delete_rows(table, {first.file_path: [0]}, added=added)
 
 
 def vectors(table: Table) -> None:
@@ -122,7 +123,10 @@ def contents(table: Table, snapshot: int | None) -> Counter[str]:
     rows = table.scan(snapshot_id=snapshot).to_arrow()
     names = {"text": "words"} if "words" in table.schema().column_names else {}
     rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
-    return Counter(json.dumps(row, sort_keys=True) for row in rows.to_pylist())
+    values = (
+        {name: row[name] for name in row if row[name] is not None} for row in rows.to_pylist()
+    )
+    return Counter(json.dumps(row, sort_keys=True) for row in values)
 
 
 def plain(found: list[Row], names: tuple[str, ...]) -> list[str]:

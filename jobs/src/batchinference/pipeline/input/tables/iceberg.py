@@ -29,7 +29,6 @@ from batchinference.pipeline.input.statistics import Bounds
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import CHANGE_TYPE, DataFile, TableFiles
 from batchinference.pipeline.input.tables.iceberg_files import (
-    NO_SNAPSHOT,
     Change,
     IcebergFiles,
     commits_after,
@@ -56,6 +55,8 @@ _CHANGES = pa.schema(
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 Columns: TypeAlias = list[tuple[NestedField, pa.DataType]]
 """The columns of a table, with the types that rows get."""
+NO_SNAPSHOT = 0
+"""The version of a table without snapshots."""
 SHOWN = 5
 """Snapshots that a message names."""
 

@@ -52,8 +52,6 @@ _EQUALITY_DELETES = (
 DELETE_THREADS = 16
 """Files with deletes that are read concurrently."""
 DELETE = "delete"
-NO_SNAPSHOT = 0
-"""The version of a table without snapshots."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +213,9 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot) -> list[Sna
         if snapshot.snapshot_id == last:
             return found[::-1]
         found.append(snapshot)
-    oldest = found[-1].parent_snapshot_id
-    if (oldest or NO_SNAPSHOT) == last:  # it has expired, and none of those after it
+    if found[-1].parent_snapshot_id == last:  # it has expired, and none of those after it
         return found[::-1]
-    if oldest is not None and metadata.snapshot_by_id(last) is None:
+    if metadata.snapshot_by_id(last) is None:
         raise expired(last)
     raise BadInput(
         f"read.table: snapshot {last}, up to which the output has the rows, is not an ancestor of "

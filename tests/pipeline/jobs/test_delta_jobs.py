@@ -19,6 +19,7 @@ from support.jobs.crash_points import Place, Recording, on_disk, one_write_of_ea
 from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, without_order
 from support.outputs.rows import Row, rows_of
 from support.outputs.verify_command import verified
+from support.servers.s3 import S3Server
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 CHANGES = ("_change_type", "_commit_version")
@@ -276,3 +277,54 @@ def test_damaged_data_file_becomes_a_failed_row(tmp_path: Path) -> None:
     (error,) = errors_of(tmp_path / "out")
     assert (error["path"], error["step"]) == (str(damaged), "read")
     assert verified(tmp_path / "out").exit_code == 0
+
+
+def test_nights_without_new_rows_pass_versions_whose_log_is_removed_later(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    append(table, 1, configuration=FEED)
+    append(table, 2)
+    job = night(table, tmp_path / "out")
+    ended(run_in_process(job))
+    compact(table)
+    set_properties = DeltaTable(table).alter.set_table_properties
+    set_properties({"delta.logRetentionDuration": "interval 1 days"})
+    assert ended(run_in_process(job)).counts == (0, 0, 0, 0)
+    DeltaTable(table).create_checkpoint()
+    for version in (1, 2):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+    append(table, 4)
+    assert ended(run_in_process(job)).counts == (1, 1, 0, 0)
+    assert ended(run_in_process(job)).counts == (3, 3, 0, 0), "all parts, as nothing is new"
+    assert verified(tmp_path / "out").exit_code == 0
+
+
+def test_table_on_s3_is_read_with_its_storage(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.client().create_bucket(Bucket="delta")
+    table, options = tmp_path / "table", {"partition_by": ["day"], "configuration": FEED}
+    append(table, 1, 2, day="fri day", **options)
+    enable_vectors(table)
+    (path,) = live_adds(table)
+    delete_positions(table, path, [0])
+    job = night(table, tmp_path / "out", changes="include")
+    job["spec"]["read"]["path"] = "s3://delta/table"
+    copy_to(s3, table)
+    ended(run_in_process(job))
+    delete_positions(table, path, [0, 1])
+    append(table, 3, day="sat/day")
+    copy_to(s3, table)
+    ended(run_in_process(job))
+    found = [(row["id"], row["day"], row["_change_type"]) for row in rows_of(tmp_path / "out")]
+    assert sorted(found) == [
+        *((2, "fri day", "delete"), (2, "fri day", "insert"), (3, "sat/day", "insert")),
+    ]
+    assert verified(tmp_path / "out").exit_code == 0
+
+
+def copy_to(s3: S3Server, table: Path) -> None:
+    """Copy a table to s3://delta/table."""
+    files = (file for file in table.rglob("*") if file.is_file())
+    s3.put("delta", {f"table/{file.relative_to(table)}": file.read_bytes() for file in files})

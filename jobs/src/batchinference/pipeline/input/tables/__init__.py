@@ -114,8 +114,9 @@ def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:
     """Return the input snapshot of a job, which reads a table.
 
-    Raises BadInput if a data file with missing rows is gone, and NoNewFiles if there are no changes
-    since the versions that were read."""
+    It may have no files, and then later runs need only later versions. Raises BadInput if a data
+    file with missing rows is gone, and NoNewFiles if there is no version after those that were
+    read."""
     table = open_table(read)
     if isinstance(earlier, ResumedInput):
         frozen = replace(earlier.frozen, root=table.root)
@@ -123,8 +124,6 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
         return frozen
     found = _unread(table, [frozen.version for frozen in earlier.lists] if earlier else [])
     frozen = snapshot_of(read, table.root, found)
-    if earlier and not len(frozen):
-        raise NoNewFiles(NONE_IGNORED)
     check_exist(table, frozen, range(len(frozen)))
     return frozen
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat, require_columns, with_column
+from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Transform, TransformResult, as_result
@@ -28,7 +29,6 @@ from batchinference.pipeline.steps.result_cache import (
     RecentResults,
     ResultCache,
 )
-from batchinference.pipeline.steps.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.models import Model
 from batchinference.spec.progress import TokenKind

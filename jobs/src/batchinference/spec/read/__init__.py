@@ -45,7 +45,9 @@ from batchinference.spec.read.sources import (
 )
 from batchinference.spec.read.tables import (
     DeltaOptions,
+    IcebergOptions,
     ReadDelta,
+    ReadIceberg,
     ReadVersioned,
     VersionedOptions,
 )
@@ -67,6 +69,7 @@ Read = Annotated[
     | ReadHuggingface
     | ReadLance
     | ReadDelta
+    | ReadIceberg
     | ReadItems,
     Field(discriminator="format"),
 ]

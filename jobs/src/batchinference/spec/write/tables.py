@@ -16,7 +16,8 @@ from batchinference.spec.databases import (
     map_sqlite_file,
     sqlite_file,
 )
-from batchinference.spec.write.base import WriteColumns, WriteKeyed, WriteRows, WriteSized
+from batchinference.spec.write.base import WriteKeyed, WriteRows, WriteSized
+from batchinference.spec.write.stores import WriteVectors
 
 _NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
 _WAREHOUSE = (
@@ -90,7 +91,7 @@ class WriteIceberg(WriteKeyed, WriteRows):
         return self
 
 
-class WriteSql(WriteKeyed, WriteColumns, Database):
+class WriteSql(WriteKeyed, WriteVectors, Database):
     """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON.
     `path` is for the rows before the commit, the report and the error records of the job."""
 

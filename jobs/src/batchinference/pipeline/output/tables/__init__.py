@@ -27,7 +27,12 @@ from batchinference.pipeline.commit.table_commit import (
     TableFiles,
     table_errors_as_bad_output,
 )
-from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_package
+from batchinference.pipeline.errors import (
+    DATABASES_EXTRA,
+    FORMATS_EXTRA,
+    BadOutput,
+    require_package,
+)
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -315,6 +320,8 @@ TABLES = {
     "delta": ("DeltaLakeTable", "deltalake"),
     "iceberg": ("IcebergTable", "pyiceberg"),
     "sql": ("SqlTable", "sqlalchemy"),
+    "qdrant": ("QdrantTable", "qdrant_client"),
+    "opensearch": ("OpensearchTable", "opensearchpy"),
 }
 """The class of each format, and the library that it imports. A format's module has the name of the
 format, and is imported when it is needed."""
@@ -324,7 +331,8 @@ def table_for(write: WriteTable) -> Table:
     """Return the table that a job writes. Raises BadOutput, which states what to install, if the
     format's library is missing."""
     name, library = TABLES[write.format]
-    require_package(f"the format '{write.format}'", library, FORMATS_EXTRA, BadOutput)
+    extra = DATABASES_EXTRA if write.format in ("qdrant", "opensearch") else FORMATS_EXTRA
+    require_package(f"the format '{write.format}'", library, extra, BadOutput)
     module = importlib.import_module(f"{__name__}.{write.format}")
     return cast(Table, getattr(module, name)(write))
 

@@ -1,9 +1,9 @@
 """Stores on loopback that misbehave as a test says: the parts of the HTTP APIs of Qdrant and
 OpenSearch that the clients of these outputs use.
 
-Real servers do not run in the tests. Behind the API of Qdrant is the local mode of its client, which
-has the same collections, filters and checks of points. OpenSearch is a model in Python of documents
-with external versions.
+Real servers do not run in the tests. Behind the API of Qdrant is the local mode of its client, with
+the same collections, filters and checks of points. OpenSearch is a model in Python of documents with
+external versions.
 """
 
 from __future__ import annotations
@@ -125,36 +125,39 @@ class FakeOpensearch(Store):
     refused: Callable[[Row], Answer | None] = lambda document: None
 
     def answer(self, call: Call) -> Answer:
-        _, name, *rest = call.path.split("/")
-        if name == "_bulk":  # the client names the index in the path
-            raise AssertionError(call)
-        match call.method, rest:
-            case "GET", ["_mapping"]:
-                if name not in self.mappings:
-                    return 404, {"error": {"type": "index_not_found_exception"}, "status": 404}
-                return 200, {name: {"mappings": self.mappings[name]}}
-            case "PUT", []:
-                self.mappings[name] = call.body.get("mappings", {})
-                self.documents[name] = {}
-                return 200, {"acknowledged": True}
-            case "POST", ["_bulk"]:
-                lines = iter(call.body)
-                items = [{"index": self._put(name, line["index"], next(lines))} for line in lines]
-                return 200, {"errors": any("error" in one["index"] for one in items), "items": items}
-            case "GET" | "POST", ["_mget"]:
-                known = self.documents[name]
-                return 200, {"docs": [{"_id": i, "found": i in known} for i in call.body["ids"]]}
-            case "GET" | "POST", ["_search"]:
-                found = list(self.documents[name].values())[: call.body["size"]]
-                return 200, {"hits": {"hits": found}}
-            case "POST", ["_refresh"]:
-                return 200, {}
-            case "GET", ["_doc", id_]:
-                found = self.documents.get(name, {}).get(unquote(id_))
-                return (200, {**found, "found": True}) if found else (404, {"found": False})
-            case "PUT" | "POST", ["_doc" | "_create", id_]:
-                return self._put_if(name, unquote(id_), call)
-        raise AssertionError(call)
+        _, name, kind, *rest = [*call.path.split("/"), ""]
+        if kind in ("_doc", "_create"):
+            return self._mark(call, name, unquote(rest[0]))
+        answers = {"_mapping": self._mapping, "": self._create, "_bulk": self._bulk}
+        answers |= {"_mget": self._mget, "_search": self._search}
+        return answers[kind](name, call.body) if kind != "_refresh" else (200, {})
+
+    def _mapping(self, name: str, _: Any) -> Answer:
+        if name not in self.mappings:
+            return 404, {"error": {"type": "index_not_found_exception"}, "status": 404}
+        return 200, {name: {"mappings": self.mappings[name]}}
+
+    def _create(self, name: str, body: Any) -> Answer:
+        self.mappings[name], self.documents[name] = body.get("mappings", {}), {}
+        return 200, {"acknowledged": True}
+
+    def _bulk(self, name: str, body: Any) -> Answer:
+        lines = iter(body)
+        items = [{"index": self._put(name, line["index"], next(lines))} for line in lines]
+        return 200, {"errors": any("error" in one["index"] for one in items), "items": items}
+
+    def _mget(self, name: str, body: Any) -> Answer:
+        known = self.documents[name]
+        return 200, {"docs": [{"_id": id_, "found": id_ in known} for id_ in body["ids"]]}
+
+    def _search(self, name: str, body: Any) -> Answer:
+        return 200, {"hits": {"hits": list(self.documents[name].values())[: body["size"]]}}
+
+    def _mark(self, call: Call, name: str, id_: str) -> Answer:
+        if call.method != "GET":
+            return self._put_if(name, id_, call)
+        found = self.documents.get(name, {}).get(id_)
+        return (200, {**found, "found": True}) if found else (404, {"found": False})
 
     def _put(self, name: str, action: Row, document: Row) -> Row:
         known, id_ = self.documents.setdefault(name, {}), action["_id"]
@@ -171,7 +174,9 @@ class FakeOpensearch(Store):
         before = known.get(id_)
         is_new = "_create" in call.path or call.query.get("op_type") == "create"
         wanted = call.query.get("if_seq_no")
-        if (is_new and before) or (wanted is not None and (before or {}).get("_seq_no") != int(wanted)):
+        if (is_new and before) or (
+            wanted is not None and (before or {}).get("_seq_no") != int(wanted)
+        ):
             return 409, {"error": {"type": "version_conflict_engine_exception"}, "status": 409}
         number = 1 + (before or {}).get("_seq_no", 0)
         known[id_] = {"_id": id_, "_seq_no": number, "_primary_term": 1, "_source": call.body}

@@ -31,6 +31,7 @@ from batchinference.pipeline.errors import (
     DATABASES_EXTRA,
     FORMATS_EXTRA,
     BadOutput,
+    UnwritableValue,
     require_package,
 )
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
@@ -101,7 +102,13 @@ class Table(CommittedTable, ABC):
         """Return the columns of a new table with these rows."""
         return self.convert(rows.schema.empty_table()).schema
 
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        """Return the error of each row that the table cannot hold, by row index."""
+        return {}
+
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
+        for error in self.unwritable(table).values():
+            raise error
         layout = FileLayout(partition_by=self.partition_by)
         rows = layout.chosen(self.converted(table))
         self._check_with_earlier(rows.schema)

@@ -34,7 +34,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.tables import Row, Table
-from batchinference.pipeline.output.tables.vectors import Vectors
+from batchinference.pipeline.output.tables.vectors import Vectors, new_vectors
 from batchinference.pipeline.output.writers.json import with_exact_times
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import open_parquet
@@ -138,26 +138,7 @@ class UpsertTable(Table):
     def load(self) -> None:
         with self._session() as client:
             existing = self.layout(client)
-        write = self._write
-        if existing is not None:
-            self._check_vectors(existing)
-            self.vectors = existing if write.vector_column else None
-        elif write.vector_column:
-            if write.dimensions is None:
-                raise BadOutput(
-                    f"write.dimensions: '{self.name}' does not exist, and a new one needs the "
-                    "length of the vectors. Set dimensions"
-                )
-            by_direction = (write.distance or "cosine") == "cosine"
-            self.vectors = Vectors(write.vector_column, write.dimensions, by_direction)
-
-    def _check_vectors(self, existing: Vectors) -> None:
-        wanted = self._write.dimensions
-        if wanted not in (None, existing.dimensions):
-            raise BadOutput(
-                f"write.dimensions: '{self.name}' has vectors with {existing.dimensions} numbers, "
-                f"not {wanted}. Use a model with as many, or choose another name"
-            )
+        self.vectors = new_vectors(self._write, self.name, existing)
 
     def convert(self, table: pa.Table) -> pa.Table:
         for name in set(self.key) & set(table.column_names):
@@ -169,11 +150,6 @@ class UpsertTable(Table):
                 )
         table = storable(tensors_to_lists(table))
         return self.vectors.cast(table) if self.vectors else table
-
-    def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
-        for error in self.unwritable(table).values():
-            raise error
-        yield from super().files(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         table = tensors_to_lists(table)

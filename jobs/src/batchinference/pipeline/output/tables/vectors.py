@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.spec.write import WriteVectors
 
 FLOATS = pa.list_(pa.float32())
 
@@ -67,3 +68,23 @@ class Vectors:
 
     def _error(self, problem: str) -> UnwritableValue:
         return UnwritableValue(f"the vector in column '{self.column}' {problem}")
+
+
+def new_vectors(write: WriteVectors, name: str, existing: Vectors | None = None) -> Vectors | None:
+    """Return the vectors that a job writes to `name`; None if it writes none. `existing` are those
+    that it has. Raises BadOutput if their length is unknown, or is not that of the job."""
+    if write.vector_column is None:
+        return None
+    if existing is None and write.dimensions is None:
+        raise BadOutput(
+            f"write.dimensions: '{name}' does not have the length of its vectors yet. Set it"
+        )
+    if existing is None:
+        by_direction = getattr(write, "distance", "dot") in (None, "cosine")
+        return Vectors(write.vector_column, write.dimensions or 0, by_direction)
+    if write.dimensions not in (None, existing.dimensions):
+        raise BadOutput(
+            f"write.dimensions: '{name}' has vectors with {existing.dimensions} numbers, not "
+            f"{write.dimensions}. Use a model with as many, or choose another name"
+        )
+    return existing

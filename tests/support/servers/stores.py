@@ -2,8 +2,8 @@
 OpenSearch that the clients of these outputs use.
 
 Real servers do not run in the tests. Behind the API of Qdrant is the local mode of its client, with
-the same collections, filters and checks of points. OpenSearch is a model in Python of documents with
-external versions.
+the same collections, filters and checks of points. OpenSearch is a model of documents with external
+versions.
 """
 
 from __future__ import annotations

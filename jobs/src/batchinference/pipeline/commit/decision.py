@@ -172,7 +172,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     if table is not None and table.committed:
         return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
-        if overwrite:
+        if overwrite or request.write.mode == "merge":  # to merge rows twice changes nothing
             return Action.START
         raise BadOutput(
             f"the table of write.path '{state.layout.output.uri}' has the rows of a delayed "

@@ -13,12 +13,13 @@
       input.parquet                the input snapshot: the list of input files
       code.json                    hashes of the code and of the models with which it was begun
       output.json                  the snapshot of the output, once that is complete
+      keys.parquet                 the keys of the rows that a job with the mode merge has written
       attempts/NNNN-RUN/           attempt NNNN, by a run with this random name
         start.json                 the snapshot of the output when the attempt began
         *.json                     its manifests
         closed                     the attempt accepts no more commits
         unified.json               the final snapshot, if files were rewritten
-      append-KEY/                  the same, and _SUCCESS, of a job with the mode append
+      append-KEY/                  the same, and _SUCCESS, of a job with the mode append or merge
       append-KEY-NNNN/             the same, and _SUCCESS, of addition NNNN: the rows of new files
       replacement/                 the same, and _SUCCESS, of a job that overwrites the output
       staged/part-KEY-*            for a table: its files, until their rows are registered; for a
@@ -228,6 +229,10 @@ class Layout:
     @property
     def end(self) -> Location:
         return self.state / "output.json"
+
+    @property
+    def keys(self) -> Location:
+        return self.state / "keys.parquet"
 
     @property
     def attempts(self) -> Location:

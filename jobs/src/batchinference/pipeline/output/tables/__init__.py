@@ -91,12 +91,21 @@ class Table(CommittedTable, ABC):
         optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
             rows = pa.table(converted.columns, schema=optional)
-            return cast_to(rows, self.types or pa.schema([]))
+            return cast_to(rows, self.expected(rows.column_names))
         except TypeMismatch as error:
             raise BadOutput(
                 f"write: column '{error.column}' is {error.other} in the table, and {error.one} in "
                 f"the rows ({error.error}). Give the column one type in a step"
             ) from None
+
+    def expected(self, names: Sequence[str]) -> pa.Schema:
+        """Return the columns of the table that rows with these columns must have."""
+        return self.types or pa.schema([])
+
+    @property
+    def file_partitions(self) -> tuple[str, ...]:
+        """The columns that have one value in each file of a task."""
+        return self.partition_by
 
     def columns(self, rows: TableFiles) -> pa.Schema:
         """Return the columns of a new table with these rows."""
@@ -109,10 +118,10 @@ class Table(CommittedTable, ABC):
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         for error in self.unwritable(table).values():
             raise error
-        layout = FileLayout(partition_by=self.partition_by)
+        layout = FileLayout(partition_by=self.file_partitions)
         rows = layout.chosen(self.converted(table))
         self._check_with_earlier(rows.schema)
-        for _, partition in partitions(rows, self.partition_by):
+        for _, partition in partitions(rows, self.file_partitions):
             yield ".parquet", self.parquet.write([partition])
 
     def _check_with_earlier(self, schema: pa.Schema) -> None:

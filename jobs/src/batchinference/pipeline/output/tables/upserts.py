@@ -33,7 +33,8 @@ from batchinference.pipeline.errors import (
     UnwritableValue,
 )
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.tables import Row, Table
+from batchinference.pipeline.output.tables import Row
+from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.tables.vectors import Vectors, new_vectors
 from batchinference.pipeline.output.writers.json import with_exact_times
 from batchinference.pipeline.output.writers.parquet import storable
@@ -46,6 +47,8 @@ MARKS = "batchinference_commits"
 """The collection or index with the marks of commits, and the version of the last commit."""
 BATCH_ROWS, BATCH_BYTES, THREADS = 256, 4 << 20, 4
 """Maximum rows and bytes of a request, before they are encoded, and concurrent requests."""
+LOOKED_UP = 1000
+"""Maximum keys of a request."""
 WRITES = RetryPolicy(8, 0.5, lambda error: isinstance(error, TryAgain))
 """It retries for about a minute."""
 _KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
@@ -71,7 +74,7 @@ class Refused:
         self.rows += len(refusals)
 
 
-class UpsertTable(Table):
+class UpsertTable(MergingTable):
     """A collection of rows, each of which is stored under an id that is made from its key."""
 
     def __init__(self, write: WriteStore, name: str) -> None:
@@ -186,15 +189,13 @@ class UpsertTable(Table):
         with self._session() as client:
             return self.first(client, count)
 
-    def missing(self, keys: pa.Table) -> int:
-        """Return how many of these keys the collection does not have."""
-        ids = [self.id_of(key) for key in self._keys(keys)]
+    def keys_of(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
         with self._session() as client:
-            known = (
-                self.known_ids(client, ids[start : start + 1000])
-                for start in range(0, len(ids), 1000)
-            )
-            return len(ids) - sum(map(len, known))
+            for start in range(0, wanted.num_rows, LOOKED_UP):
+                keys = wanted.slice(start, LOOKED_UP)
+                ids = [self.id_of(key) for key in self._keys(keys)]
+                known = self.known_ids(client, ids)
+                yield keys.filter(pa.array([id_ in known for id_ in ids]))
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         with self._session() as client:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from qdrant_client import QdrantClient, models
 
@@ -81,6 +81,8 @@ class LocalQdrant(Store):
         if call.path == "/":
             return 200, {"title": "qdrant", "version": self.version}
         _, _, name, *rest = call.path.split("/")
+        if rest == ["points"] and not self.local.collection_exists(name):
+            return 404, {"status": {"error": f"Not found: Collection `{name}` doesn't exist!"}}
         try:
             result = self._result(call, name, rest)
         except ValueError as error:
@@ -102,7 +104,7 @@ class LocalQdrant(Store):
                 local.upsert(name, points.points, update_filter=points.update_filter)
                 return {"operation_id": 0, "status": "completed"}
             case "POST", ["points"]:
-                found = local.retrieve(name, body["ids"], body.get("with_payload", True))
+                found = local.retrieve(name, body["ids"], body["with_payload"])
                 return [json.loads(one.model_dump_json()) for one in found]
             case "POST", ["points", "scroll"]:
                 found, _ = local.scroll(name, limit=body["limit"], with_vectors=True)
@@ -118,16 +120,16 @@ class LocalQdrant(Store):
 
 @dataclass
 class FakeOpensearch(Store):
-    """Indexes of documents with external versions, and with sequence numbers for conditions."""
+    """Indexes of documents with external versions."""
 
     mappings: dict[str, Any] = field(default_factory=dict)
     documents: dict[str, dict[str, Row]] = field(default_factory=dict)
     refused: Callable[[Row], Answer | None] = lambda document: None
 
     def answer(self, call: Call) -> Answer:
-        _, name, kind, *rest = [*call.path.split("/"), ""]
-        if kind in ("_doc", "_create"):
-            return self._mark(call, name, unquote(rest[0]))
+        _, name, kind, *_ = [*call.path.split("/"), ""]
+        if call.method == "HEAD":
+            return (200 if name in self.mappings else 404), None
         answers = {"_mapping": self._mapping, "": self._create, "_bulk": self._bulk}
         answers |= {"_mget": self._mget, "_search": self._search}
         return answers[kind](name, call.body) if kind != "_refresh" else (200, {})
@@ -147,17 +149,13 @@ class FakeOpensearch(Store):
         return 200, {"errors": any("error" in one["index"] for one in items), "items": items}
 
     def _mget(self, name: str, body: Any) -> Answer:
-        known = self.documents[name]
-        return 200, {"docs": [{"_id": id_, "found": id_ in known} for id_ in body["ids"]]}
+        known = self.documents.get(name, {})
+        none = {"found": False}
+        found = [{"_id": id_, **known.get(id_, none)} for id_ in body["ids"]]
+        return 200, {"docs": [{"found": True, **one} for one in found]}
 
     def _search(self, name: str, body: Any) -> Answer:
         return 200, {"hits": {"hits": list(self.documents[name].values())[: body["size"]]}}
-
-    def _mark(self, call: Call, name: str, id_: str) -> Answer:
-        if call.method != "GET":
-            return self._put_if(name, id_, call)
-        found = self.documents.get(name, {}).get(id_)
-        return (200, {**found, "found": True}) if found else (404, {"found": False})
 
     def _put(self, name: str, action: Row, document: Row) -> Row:
         known, id_ = self.documents.setdefault(name, {}), action["_id"]
@@ -167,20 +165,6 @@ class FakeOpensearch(Store):
             return {"_id": id_, "status": 409, "error": {"type": "version_conflict"}}
         known[id_] = {"_id": id_, "_version": action["version"], "_source": document}
         return {"_id": id_, "status": 201}
-
-    def _put_if(self, name: str, id_: str, call: Call) -> Answer:
-        known = self.documents.setdefault(name, {})
-        self.mappings.setdefault(name, {})
-        before = known.get(id_)
-        is_new = "_create" in call.path or call.query.get("op_type") == "create"
-        wanted = call.query.get("if_seq_no")
-        if (is_new and before) or (
-            wanted is not None and (before or {}).get("_seq_no") != int(wanted)
-        ):
-            return 409, {"error": {"type": "version_conflict_engine_exception"}, "status": 409}
-        number = 1 + (before or {}).get("_seq_no", 0)
-        known[id_] = {"_id": id_, "_seq_no": number, "_primary_term": 1, "_source": call.body}
-        return 201, {"result": "created"}
 
     def rows(self) -> list[Row]:
         found = self.documents.get("rows", {}).values()
@@ -217,7 +201,7 @@ def stored_in(store: Store) -> Iterator[Store]:
             if status <= 0:
                 self.close_connection = True
                 return
-            content = json.dumps(body).encode()
+            content = json.dumps(body).encode() if body is not None else b""
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
@@ -62,11 +62,16 @@ DatabaseUrl = Annotated[
     Field(pattern=DATABASE_URL, max_length=1024, json_schema_extra=_NO_PASSWORD),
     AfterValidator(_check_no_password),
 ]
-ServerUrl = Annotated[
-    str,
-    Field(pattern=HTTP_URL, max_length=1024, json_schema_extra=_NO_PASSWORD),
-    AfterValidator(_check_no_password),
-]
+
+
+def _check_http(url: object) -> object:
+    if not (isinstance(url, str) and re.match(HTTP_URL, url)):
+        message = "expected the address of a server: http://HOST:PORT or https://HOST:PORT"
+        raise PydanticCustomError(HIDDEN, message, {})
+    return url
+
+
+ServerUrl = Annotated[DatabaseUrl, BeforeValidator(_check_http)]
 TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 

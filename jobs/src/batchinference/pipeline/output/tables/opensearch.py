@@ -3,31 +3,28 @@ of the same or a higher version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError, TransportError
 from opensearchpy import ConnectionError as Disconnected
+from opensearchpy import NotFoundError, OpenSearch, RequestError, TransportError
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.output.tables import Row
-from batchinference.pipeline.output.tables.upserts import (
-    MARKS,
-    Refusal,
-    UpsertTable,
-    higher_version,
-)
+from batchinference.pipeline.output.tables.upserts import FIELDS, Refusal, UpsertTable
 from batchinference.pipeline.output.tables.vectors import Vectors
-from batchinference.pipeline.storage.retry import HTTP, TryAgain
+from batchinference.pipeline.storage.retry import TryAgain
 from batchinference.spec.write.stores import WriteOpensearch
 
 TIMEOUT = 60
 MAX_ID_BYTES = 512
 _SPACES = {"cosine": "cosinesimil", "dot": "innerproduct", "euclidean": "l2"}
-_CONFLICT = 409
+_NAMES = {space: name for name, space in _SPACES.items()}
+_WRITTEN = (200, 201, 409)
+"""The statuses of documents that were written, or that a later commit has written."""
 
 
 class OpensearchTable(UpsertTable):
@@ -44,15 +41,24 @@ class OpensearchTable(UpsertTable):
         finally:
             client.close()
 
+    def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        try:
+            return call(*arguments, **options)
+        except Disconnected as error:
+            raise TryAgain(str(error.info)) from None
+        except TransportError as error:
+            if is_transient_status(int(error.status_code)):
+                raise TryAgain(str(error)) from None
+            raise
+
     def layout(self, client: OpenSearch) -> Vectors | None:
         try:
-            found = _ask(client.indices.get_mapping, index=self.name)
+            found = self.ask(client.indices.get_mapping, index=self.name)
         except NotFoundError:
             return None
-        column = self._write.vector_column
-        if column is None:
+        if (column := self._write.vector_column) is None:
             return Vectors("", 0)
-        ((_, index),) = found.items()
+        (index,) = found.values()
         field = index["mappings"].get("properties", {}).get(column, {})
         if field.get("type") != "knn_vector" or "dimension" not in field:
             raise BadOutput(
@@ -60,26 +66,20 @@ class OpensearchTable(UpsertTable):
                 "it to the mapping of the index, or choose another index"
             )
         space = field.get("space_type") or field.get("method", {}).get("space_type", "l2")
-        wanted = _SPACES.get(self._write.distance or "", space)
-        if wanted != space:
-            raise BadOutput(
-                f"write.distance: '{column}' has the space {space} in the index '{self.name}', not "
-                f"{wanted}. Remove distance, or choose another index"
-            )
-        return Vectors(column, field["dimension"], space == "cosinesimil")
+        return Vectors(column, field["dimension"], _NAMES.get(space, space))
 
-    def create(self, client: OpenSearch) -> None:
-        body: dict[str, Any] = {}
-        if self.vectors is not None:
-            space = _SPACES[self._write.distance or "cosine"]
+    def create(self, client: OpenSearch, name: str, vectors: Vectors | None) -> None:
+        if self.ask(client.indices.exists, index=name):
+            return
+        body: Row = {}
+        if vectors is not None:
+            space = _SPACES[vectors.distance]
             method = {"name": "hnsw", "engine": "lucene", "space_type": space}
-            vector = {"type": "knn_vector", "dimension": self.vectors.dimensions, "method": method}
-            body = {
-                "settings": {"index.knn": True},
-                "mappings": {"properties": {self.vectors.column: vector}},
-            }
+            field = {"type": "knn_vector", "dimension": vectors.dimensions, "method": method}
+            mappings = {"properties": {vectors.column: field}}
+            body = {"settings": {"index.knn": True}, "mappings": mappings}
         try:
-            _ask(client.indices.create, index=self.name, body=body)
+            self.ask(client.indices.create, index=name, body=body)
         except RequestError as error:
             if error.error != "resource_already_exists_exception":
                 raise
@@ -88,86 +88,40 @@ class OpensearchTable(UpsertTable):
         id_ = str(key[0]) if len(key) == 1 else to_json(key)
         if not id_ or len(id_.encode()) > MAX_ID_BYTES:
             raise UnwritableValue(
-                f"the key is {'longer than 512 bytes' if id_ else 'empty'}, so it cannot be the id "
-                "of a document"
+                f"the key is {f'longer than {MAX_ID_BYTES} bytes' if id_ else 'empty'}, so that it "
+                "cannot be the id of a document"
             )
         return id_
 
     def put_rows(
-        self, client: OpenSearch, rows: dict[Any, Row], version: int
+        self, client: OpenSearch, name: str, rows: dict[Any, Row], version: int
     ) -> dict[Any, Refusal]:
-        action = {"version": version, "version_type": "external_gte"}
+        options = {"version": version, "version_type": "external_gte"}
         lines = (
-            f"{to_json({'index': {'_id': id_, **action}})}\n{to_json(row)}\n"
+            f"{to_json({'index': {'_id': id_, **options}})}\n{to_json(row)}\n"
             for id_, row in rows.items()
         )
-        answer = _request(client.bulk, index=self.name, body="".join(lines))
+        answer = self.request(client.bulk, index=name, body="".join(lines))
         results = (item["index"] for item in answer["items"])
-        # a conflict is about a document of a later commit
         return {
-            id_: Refusal(_cause(result), is_transient_status(result["status"]))
+            id_: (_cause(result), is_transient_status(result["status"]))
             for id_, result in zip(rows, results, strict=True)
-            if result["status"] not in (200, 201, _CONFLICT)
+            if result["status"] not in _WRITTEN
         }
 
-    def mark(self, client: OpenSearch, name: str) -> Row:
-        return dict(self._mark(client, name).get("_source", {}))
-
-    def _mark(self, client: OpenSearch, name: str) -> Row:
-        try:
-            return dict(_ask(client.get, index=MARKS, id=name))
-        except NotFoundError:
-            return {}
-
-    def put_mark(self, client: OpenSearch, name: str, fields: Row, **options: Any) -> None:
-        _ask(client.index, index=MARKS, id=name, body=fields, **options)
-
-    def next_version(self, client: OpenSearch) -> int:
-        name = f"version of {self.name}"
-        while True:
-            before = self._mark(client, name)
-            version = higher_version(before.get("_source", {}).get("version", 0))
-            unchanged = (
-                {"if_seq_no": before["_seq_no"], "if_primary_term": before["_primary_term"]}
-                if before
-                else {"op_type": "create"}
-            )
-            try:
-                self.put_mark(client, name, {"version": version}, **unchanged)
-            except ConflictError:
-                continue  # another commit has begun
-            return version
-
-    def known_ids(self, client: OpenSearch, ids: Sequence[Any]) -> set[Any]:
-        found = _ask(client.mget, index=self.name, body={"ids": list(ids)}, _source=False)
-        return {one["_id"] for one in found["docs"] if one.get("found")}
+    def rows_of(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
+        body = {"ids": list(ids)}
+        found = self.ask(client.mget, index=name, body=body, _source_includes=FIELDS)
+        return {one["_id"]: one["_source"] for one in found["docs"] if one.get("found")}
 
     def first(self, client: OpenSearch, count: int) -> list[Row]:
-        found = _ask(client.search, index=self.name, body={"size": min(count, 10_000)})
+        found = self.ask(client.search, index=self.name, body={"size": min(count, 10_000)})
         return [dict(hit["_source"]) for hit in found["hits"]["hits"]]
 
     def finish(self, client: OpenSearch) -> None:
-        _ask(client.indices.refresh, index=self.name)
+        self.ask(client.indices.refresh, index=self.name)
 
 
 def _cause(result: Row) -> str:
     error = result.get("error") or {}
     return f"{error.get('type', 'status')}: {error.get('reason', result['status'])}"[:300]
-
-
-def _ask(call: Any, **arguments: Any) -> Any:
-    """Return the result of a request, which is retried."""
-    return HTTP.call(lambda: _request(call, **arguments))
-
-
-def _request(call: Any, **arguments: Any) -> Any:
-    """Return the result of a request. Raises TryAgain for an error that may pass."""
-    try:
-        return call(**arguments)
-    except Disconnected as error:
-        raise TryAgain(str(error.info)) from None
-    except TransportError as error:
-        status = int(error.status_code)
-        if status != _CONFLICT and is_transient_status(status):
-            raise TryAgain(str(error)) from None
-        raise

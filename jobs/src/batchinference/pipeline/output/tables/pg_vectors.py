@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from batchinference.pipeline.errors import DATABASES_EXTRA, BadOutput, require_package
-from batchinference.pipeline.output.tables.vectors import Vectors, new_vectors
+from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.spec.write import WriteSql
 
 _HAS_TYPE = sa.text("SELECT count(*) FROM pg_type WHERE typname = 'vector'")
@@ -42,12 +42,13 @@ def vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) ->
                     "write.vectorColumn: the database does not have pgvector. Run CREATE EXTENSION "
                     "vector in it"
                 )
-        return new_vectors(write, write.table)
+        return vectors_of(write, write.table, None)
     kind = existing.columns[column].type if column in existing.columns else None
     if type(kind).__name__ != "VECTOR":
         raise BadOutput(
-            f"write.vectorColumn: column '{column}' of the table '{write.table}' is {kind}, and no "
+            f"write.vectorColumn: column '{column}' of the table '{write.table}' is {kind}, not a "
             "vector. Change its type, or name another column"
         )
     dimensions = getattr(kind, "dim", None)
-    return new_vectors(write, write.table, Vectors(column, dimensions) if dimensions else None)
+    known = Vectors(column, dimensions) if dimensions else None
+    return vectors_of(write, write.table, known)

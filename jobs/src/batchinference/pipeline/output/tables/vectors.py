@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.spec.write import WriteVectors
 
@@ -16,26 +17,26 @@ FLOATS = pa.list_(pa.float32())
 
 @dataclass(frozen=True)
 class Vectors:
-    """The column with the vectors, their length, and whether they are compared by their direction,
-    which a vector of zeros does not have."""
+    """The column with the vectors, their length, and how searches compare them. Vectors of zeros
+    cannot be compared by `cosine`."""
 
     column: str
     dimensions: int
-    by_direction: bool = False
+    distance: str = ""
 
     def cast(self, table: pa.Table) -> pa.Table:
         """Return the table with the vectors as lists of float32. A fraction becomes the nearest
         one. Raises BadOutput if the column has other values than lists of numbers."""
         if self.column not in table.column_names:
             return table
-        index = table.column_names.index(self.column)
-        column = table.column(index)
+        column = table.column(self.column)
         try:
+            index = table.column_names.index(self.column)
             return table.set_column(index, self.column, column.cast(FLOATS))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise BadOutput(
-                f"write.vectorColumn: column '{self.column}' is {column.type}, which is no vector "
-                f"of float32 ({error}). Name a column with lists of numbers"
+                f"write.vectorColumn: column '{self.column}' is {column.type}, and not a vector of "
+                f"float32 ({error}). Name a column with lists of numbers"
             ) from None
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
@@ -45,46 +46,48 @@ class Vectors:
                 f"write.vectorColumn: there is no column '{self.column}', only "
                 f"{', '.join(table.column_names)}. Name one of these"
             )
-        vectors = self.cast(table).column(self.column).combine_chunks()
-        lengths = pc.fill_null(pc.list_value_length(vectors), -1).to_numpy(zero_copy_only=False)
-        errors = {
-            int(row): self._length(lengths[row])
-            for row in np.flatnonzero(lengths != self.dimensions)
-        }
+        lists = self.cast(tensors_to_lists(table.select([self.column]))).column(0).combine_chunks()
+        lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(lengths == self.dimensions)
-        numbers = vectors.take(pa.array(rows)).flatten().to_numpy(zero_copy_only=False)
+        numbers = lists.take(pa.array(rows)).flatten().to_numpy(zero_copy_only=False)
         numbers = numbers.reshape(len(rows), self.dimensions)
-        for row in rows[~np.isfinite(numbers).all(axis=1)]:
-            errors[int(row)] = self._error("has a number that is null, NaN or infinite in float32")
-        for row in rows[~numbers.any(axis=1)] if self.by_direction else ():
-            errors[int(row)] = self._error(
-                "is all zeros, which have no direction (distance cosine)"
-            )
-        return errors
+        zeros = ~numbers.any(axis=1) & (self.distance == "cosine")
+        problems = {
+            "is null": np.flatnonzero(lengths < 0),
+            f"does not have {self.dimensions} numbers": np.flatnonzero(
+                (lengths >= 0) & (lengths != self.dimensions)
+            ),
+            "has a number that is null, NaN or infinite in float32": rows[
+                ~np.isfinite(numbers).all(axis=1)
+            ],
+            "is all zeros, which has no direction for distance cosine": rows[zeros],
+        }
+        return {
+            int(row): UnwritableValue(f"the vector in column '{self.column}' {problem}")
+            for problem, found in problems.items()
+            for row in found
+        }
 
-    def _length(self, length: int) -> UnwritableValue:
-        problem = "is null" if length < 0 else f"has {length} numbers, not {self.dimensions}"
-        return self._error(problem)
 
-    def _error(self, problem: str) -> UnwritableValue:
-        return UnwritableValue(f"the vector in column '{self.column}' {problem}")
-
-
-def new_vectors(write: WriteVectors, name: str, existing: Vectors | None = None) -> Vectors | None:
+def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
     """Return the vectors that a job writes to `name`; None if it writes none. `existing` are those
-    that it has. Raises BadOutput if their length is unknown, or is not that of the job."""
-    if write.vector_column is None:
+    of an existing table. Raises BadOutput if the job does not fit them, or has no length for new
+    ones."""
+    if (column := write.vector_column) is None:
         return None
-    if existing is None and write.dimensions is None:
-        raise BadOutput(
-            f"write.dimensions: '{name}' does not have the length of its vectors yet. Set it"
-        )
+    dimensions, distance = write.dimensions, getattr(write, "distance", "")
     if existing is None:
-        by_direction = getattr(write, "distance", "dot") in (None, "cosine")
-        return Vectors(write.vector_column, write.dimensions or 0, by_direction)
-    if write.dimensions not in (None, existing.dimensions):
+        if dimensions is None:
+            raise BadOutput(
+                f"write.dimensions: '{name}' does not have the length of its vectors yet. Set it"
+            )
+        return Vectors(column, dimensions, "cosine" if distance is None else distance)
+    wanted = (dimensions or existing.dimensions, distance or existing.distance)
+    if wanted != (existing.dimensions, existing.distance):
         raise BadOutput(
-            f"write.dimensions: '{name}' has vectors with {existing.dimensions} numbers, not "
-            f"{write.dimensions}. Use a model with as many, or choose another name"
+            f"write: '{name}' has vectors with {existing.dimensions} numbers"
+            f"{existing.distance and f' and the distance {existing.distance}'}, and the job "
+            f"requests {' and '.join(map(str, filter(None, (dimensions, distance))))}. Use the "
+            "same, or choose another name"
         )
     return existing

@@ -11,7 +11,8 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.databases import CatalogTable, Database, TableName
 from batchinference.spec.reserved import OWN_PREFIX
-from batchinference.spec.write.base import WriteColumns, WriteKeyed, WriteRows, WriteSized
+from batchinference.spec.write.base import WriteKeyed, WriteRows, WriteSized
+from batchinference.spec.write.stores import WriteVectors
 
 
 class WriteLance(WriteSized):
@@ -65,7 +66,7 @@ class WriteIceberg(WriteKeyed, WriteRows, CatalogTable):
         return super().map_locations(change).map_catalog(change)
 
 
-class WriteSql(WriteKeyed, WriteColumns, Database):
+class WriteSql(WriteKeyed, WriteVectors, Database):
     """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON.
     `path` is for the rows before the commit, the report and the error records of the job."""
 

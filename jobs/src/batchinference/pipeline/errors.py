@@ -23,6 +23,7 @@ FORMATS_EXTRA = "./jobs[formats]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
 VISION_EXTRA = "./jobs[vision]"
 HEIC_EXTRA = "./jobs[heic]"
+DOCUMENTS_EXTRA = "./jobs[documents]"
 VLLM_PACKAGE = "vllm>=0.29,<0.30"
 
 

@@ -5,6 +5,7 @@ PDFium is not safe for threads, so a lock guards each use of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from threading import RLock
@@ -98,7 +99,7 @@ def _plain(text: str) -> str:
 
 def _rendered(page: PdfPage, render: Render) -> np.ndarray:
     scale = render.dpi / POINTS_PER_INCH
-    width, height = (round(side * scale) for side in page.get_size())
+    width, height = (math.ceil(side * scale) for side in page.get_size())
     if width * height > render.max_pixels:
         raise ValueError(
             f"{width} x {height} pixels are more than render.maxPixels ({render.max_pixels}). "

@@ -35,6 +35,9 @@ class SamplingParams(SimpleNamespace):
     max_tokens: int | None = 16
     n = 1
 
+    def verify(self, *engine: Any) -> None:
+        """Accept all parameters."""
+
 
 class PoolingParams(SimpleNamespace):
     """Any parameters."""
@@ -129,7 +132,13 @@ class AsyncLLMEngine:
     arguments: AsyncEngineArgs
     model_config: Any = None
     renderer: Renderer = field(init=False)
-    vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=4))
+    vllm_config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_seqs=4),
+        **dict.fromkeys(("model_config", "speculative_config", "structured_outputs_config")),
+    )
+
+    def get_tokenizer(self) -> Any:
+        return self.renderer.tokenizer
 
     def __post_init__(self) -> None:
         if (share := self.arguments.gpu_memory_utilization) > 1:

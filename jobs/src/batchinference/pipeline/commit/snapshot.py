@@ -63,6 +63,8 @@ class Snapshot:
     """What was found in the rows that the job must compute first, once its gate has passed."""
     thresholds: dict[str, float | None] = field(default_factory=dict)
     """The scores from which on cascades skip rows, by step."""
+    gate: str = ""
+    """The gate that has passed, as JSON."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
         """Return the snapshot with further commits. Entries that do not count are left out, and
@@ -117,7 +119,7 @@ class Snapshot:
                 for entry, number in zip(self.entries, numbers, strict=True)
             ],
         }
-        found = {"findings": self.findings, "thresholds": self.thresholds}
+        found = {name: getattr(self, name) for name in _OF_FIRST_ROWS}
         return dump_checksummed(stored | (found if self.findings else {}))
 
     @classmethod
@@ -135,7 +137,7 @@ class Snapshot:
             verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
             fields = {name: raw[name] for name in ("work", "input", "attempt", "empty_schemas")}
-            fields |= {name: raw[name] for name in ("findings", "thresholds") if name in raw}
+            fields |= {name: raw[name] for name in _OF_FIRST_ROWS if name in raw}
             read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(place) from None
@@ -156,6 +158,7 @@ def _entries(raw: dict[str, Any]) -> list[ManifestEntry]:
     return [replace(entry, columns=schemas[number]) for entry, number in found]
 
 
+_OF_FIRST_ROWS = ("findings", "thresholds", "gate")
 _SNAPSHOT = TypeAdapter(Snapshot)
 _ENTRIES = TypeAdapter(list[ManifestEntry])
 _SCHEMAS = TypeAdapter(list[list[tuple[str, str]]])

@@ -17,6 +17,7 @@ from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
+from batchinference.pipeline.runtimes.vllm.engine_checks import check_parameters
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.server import server_of
 from batchinference.pipeline.storage.http import THREADS
@@ -74,6 +75,8 @@ class Engine:
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model))
+        if model.task == "generate":
+            check_parameters(model, self._llm, self.parameters)
         if model.request is not None:
             self._server = self._run(server_of(self._llm, model))
         # as many rows wait in the engine as it computes: it takes the next one without delay

@@ -91,8 +91,9 @@ def with_findings(spec: BatchInferenceSpec, run: AttemptRun, end: AttemptEnd) ->
         if step.cascade is not None and step.name not in thresholds:
             thresholds[step.name], text = learned(step.name, step.cascade, rows)
             findings.append(text)
-    passed = {"thresholds": thresholds, "gate": gate.model_dump_json() if gate else ""}
-    return replace(end, snapshot=replace(end.snapshot, findings="; ".join(findings), **passed))
+    passed = gate.model_dump_json() if gate else ""
+    first_rows = replace(end.snapshot, findings="; ".join(findings), thresholds=thresholds)
+    return replace(end, snapshot=replace(first_rows, gate=passed))
 
 
 def with_thresholds(plan: Plan, thresholds: Mapping[str, float | None]) -> Plan:

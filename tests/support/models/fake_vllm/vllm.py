@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import io
 import os
 import sys
@@ -34,6 +35,11 @@ class SamplingParams(SimpleNamespace):
 
     max_tokens: int | None = 16
     n = 1
+
+    structured_outputs: Any = None
+
+    def clone(self) -> SamplingParams:
+        return copy.copy(self)
 
     def verify(self, *engine: Any) -> None:
         """Accept all parameters."""

@@ -66,8 +66,9 @@ class GenerationRuntime:
         """Return a runtime of the same model with other parameters. Without `chat`, a text is never
         a list of messages. Raises ModelLoad for a parameter that the library does not accept."""
         other = copy.copy(self)
-        other._prompts = copy.copy(self._prompts)
-        other._prompts.is_chat = chat
+        prompts = other._prompts = copy.copy(self._prompts)
+        if isinstance(prompts, TextPrompts):
+            prompts.is_chat = chat
         padding = self._prompts.tokenizer.pad_token_id
         other._sampling = sampling_of(sampling, self._model, padding)
         return other

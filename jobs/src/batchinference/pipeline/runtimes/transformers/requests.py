@@ -116,7 +116,11 @@ class _Embeddings(BaseModel):
         return [self.input] if isinstance(self.input, str) else self.input
 
 
-_BODIES = {"/chat/completions": _Chat, "/completions": _Completion, "/embeddings": _Embeddings}
+_BODIES: dict[str, type[BaseModel]] = {
+    "/chat/completions": _Chat,
+    "/completions": _Completion,
+    "/embeddings": _Embeddings,
+}
 
 
 class Request(NamedTuple):
@@ -164,7 +168,7 @@ class RequestRuntime:
             if (path == "/embeddings") != (self._path == "/embeddings"):
                 raise ValueError(f"requestUrl: the task {self._model.task} does not serve {path}")
             given = {k: v for k, v in body_of(self._model, row).items() if v is not None}
-            kind: type[BaseModel] = _BODIES[path]
+            kind = _BODIES[path]
             check_fields(path, given, kind.model_fields.keys())
             return Request(path, kind.model_validate(given))
         except ValidationError as error:

@@ -36,27 +36,32 @@ def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:
         schema = model.answer_schema
         where = "sampling" if schema is None else _culprit(schema, accepts)
         fix = "Correct it, or choose another structured_outputs_config.backend in engine"
-        raise ModelLoad(f"{where}: the engine refuses it: {describe(error)}. {fix}") from error
+        raise ModelLoad(
+            f"{where}: the engine refuses it: {describe(error).rstrip('.')}. {fix}"
+        ) from error
 
 
 def _culprit(schema: AnswerSchema, accepts: Callable[[Any], bool]) -> str:
     """Return the field and the keyword because of which a schema is refused."""
     whole = schema.document
-    definitions = {name: whole[name] for name in _DEFINITIONS if name in whole}
+    named = {name: whole[name] for name in _DEFINITIONS if name in whole}
+
+    def takes(part: dict[str, Any]) -> bool:
+        return accepts({**named, **part} if '"$ref"' in json.dumps(part) else part)
+
     path, part = "schema.fields" if schema.json_schema is None else "schema.jsonSchema", whole
-    while refused := next(
-        (each for each in _parts(part) if not accepts({**definitions, **each[1]})), None
-    ):
+    while refused := next((each for each in _parts(part) if not takes(each[1])), None):
         path, part = f"{path}.{refused[0]}", refused[1]
-    for name in part:
-        if accepts({**definitions, **{key: part[key] for key in part if key != name}}):
+    for name in sorted(part, key="type".__eq__):  # without a type, most keywords have no effect
+        if takes({key: part[key] for key in part if key != name}):
             return f"{path}.{name}"
     return path
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the schemas in a schema, with their paths."""
-    for name, value in schema.items():
+    """Yield the schemas in a schema with their paths, first those that others name."""
+    for name in sorted(schema, key=lambda name: name not in _DEFINITIONS):
+        value = schema[name]
         inner = value if name in _OF_NAMES else {name: value}
         for key, part in inner.items():
             at = f"{name}.{key}" if name in _OF_NAMES else name

@@ -243,8 +243,8 @@ PICTURE = '[{"role": "user", "content": [{"type": "image_url", "image_url": {"ur
 @pytest.mark.parametrize(
     ("text", "fields", "is_kept"),
     [
-        ("https://host/a.png", {"images": ["text"]}, False),
-        ("data:image/png;base64,AA==", {"images": ["text"]}, True),
+        ("https://host/a.png", {"images": ["text"], "prompt": "{text}"}, False),
+        ("data:image/png;base64,AA==", {"images": ["text"], "prompt": "{text}"}, True),
         ("https://host/a.png", {}, True),
         (PICTURE % "https://host/a.png", {}, False),
         ('{"messages": ' + PICTURE % "http://host/a.png" + "}", {"request": "text"}, False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
+from batchinference.cli.printing import echo, print_table
 from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering.pods import head_size
@@ -61,11 +61,8 @@ def view_of(spec: BatchInferenceSpec, plan: Plan, problems: Sequence[object]) ->
     return PlanView(stages, [head, *map(_group, plan.groups)], list(map(str, problems)))
 
 
-def show_view(view: PlanView, form: Format) -> None:
-    """Print a plan as tables or as data."""
-    if form is not Format.TEXT:
-        print_data(as_data(view), form)
-        return
+def show_view(view: PlanView) -> None:
+    """Print a plan as tables."""
     print_table([
         ("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "DEVICES", "GROUP"),
         *(_row_of_stage(stage) for stage in view.stages),

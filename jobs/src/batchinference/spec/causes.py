@@ -147,9 +147,9 @@ _REMEDIES = {
     "the image, in a volume, or on the Hub.",
     Cause.TOO_MANY_ERRORS: "If `errors` is set, look at the error records with `batchinference "
     "errors`. Otherwise, the message names the row. Correct the cause and retry the failed rows "
-    "with `batchinference retry-errors`, or on a cluster with `errors.retryFailedRows: true`. Or "
-    "allow more failed rows in `errors.maxRows` or `errors.maxPercent`, and run the job again: it "
-    "resumes.",
+    "with `batchinference run --retry-errors`, or on a cluster with "
+    "`errors.retryFailedRows: true`. Or allow more failed rows in `errors.maxRows` or "
+    "`errors.maxPercent`, and run the job again: it resumes.",
     Cause.GATE_FAILED: "The message has the measured values. Look at the rows in the output, and "
     "correct the steps. To accept these rows, change `gate.expect` or remove `gate`, and run the "
     "job again: it resumes.",

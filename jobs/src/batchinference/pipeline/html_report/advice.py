@@ -47,7 +47,7 @@ def _about_rows(report: Report) -> Iterator[str]:
     if report.state is JobState.SUCCEEDED and failed:
         yield (
             f"{counted(failed, 'row', ',')} failed. Fix the cause, and run "
-            "'batchinference retry-errors' with the job file: only these rows run again."
+            "'batchinference run --retry-errors' with the job file: only these rows run again."
         )
 
 

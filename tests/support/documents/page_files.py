@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import soundfile
 import torch
 import torchvision
+from deltalake import write_deltalake
 from onnx import TensorProto, helper
 from PIL import Image
 
@@ -117,6 +118,8 @@ def write_files(folder: Path) -> None:
         base.executemany("INSERT INTO tickets VALUES (?, ?, ?)", rows)
     saved(folder / "reviews")
     lance_set(folder / "scored.lance", [{"id": n, "score": n / 40} for n in range(40)])
+    events = {"id": [1, 2], "text": ["a", "b"], "day": ["2026-11-01", "2026-11-02"]}
+    write_deltalake(folder / "events", pa.table(events), partition_by=["day"])
     write_models(folder / "models")
     (folder / "steps.py").write_text(code_of_pages())
     (folder / "colours.py").write_text(blocks("docs/steps.md", "python")[0])

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFileContent
+from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
@@ -26,15 +27,18 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimestampType,
 )
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.readers.table import positions_in
 from batchinference.pipeline.input.tables import open_table
 from batchinference.spec.read import ReadIceberg
 from plugins.messages import Messages
 from support.inputs.iceberg import (
+    add_file,
     compact,
     data_files,
     delete_rows,
@@ -88,8 +92,8 @@ def test_snapshot_is_read_with_its_columns_and_rows(tmp_path: Path) -> None:
         update.add_column("more", LongType())
     assert numbers(read(tmp_path)) == [1, 2, 3]
     old, now = opened(tmp_path, snapshot=first), opened(tmp_path)
-    assert (old.source.columns(), now.source.columns()) == (["id", "text"], ["id", "words", "more"])
-    assert old.source.count() == RowCount(2, estimated=False)
+    assert (old.given.columns(), now.given.columns()) == (["id", "text"], ["id", "words", "more"])
+    assert old.given.count() == RowCount(2, estimated=False)
     assert old.read().good == rows_of([1, 2]).to_pylist()
     assert read(tmp_path, columns=["more"]).good == [{"more": None}] * 3
 
@@ -136,28 +140,30 @@ def test_filter_reads_only_files_that_may_have_such_rows(
 
 
 @pytest.mark.parametrize(
-    ("transform", "column", "condition", "files"),
+    ("transform", "column", "condition", "files", "kept"),
     [
-        (BucketTransform(8), "id", "id == 3", 1),
-        (DayTransform(), "moment", "moment == '2026-01-03T05:00:00'", 1),
-        (DayTransform(), "moment", "moment > '2026-01-02T00:00:00'", 3),
+        (BucketTransform(1 << 20), "id", "id == 3", 1, [3]),
+        (BucketTransform(1 << 20), "id", "id == 3 or id == 0", 2, [0, 3]),
+        (DayTransform(), "moment", "moment == '2026-01-03T05:00:00'", 1, [2]),
+        (DayTransform(), "moment", "moment > '2026-01-02T06:00:00' and id > 0", 3, [2, 3]),
     ],
 )
 def test_partition_transforms_leave_out_files_without_statistics(
-    tmp_path: Path, transform: Any, column: str, condition: str, files: int
+    tmp_path: Path, transform: Any, column: str, condition: str, files: int, kept: list[int]
 ) -> None:
-    types = pa.schema([("id", pa.int64()), ("moment", pa.timestamp("us"))])
-    settings = {"write.metadata.metrics.default": "none"}
-    table = new_table(tmp_path, types, properties=settings)
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "moment", TimestampType()))
+    table = new_table(tmp_path, schema)
     with table.update_spec() as update:
         update.add_field(column, transform)
     first = dt.datetime(2026, 1, 1, 5)  # noqa: DTZ001 - the column has no zone
-    rows = [{"id": n, "moment": first + dt.timedelta(days=n)} for n in range(4)]
-    append(table, rows)
-    assert len(data_files(table)) > files
+    for number in range(4):
+        row = {"id": number, "moment": first + dt.timedelta(days=number)}
+        value = literal(row[column]).to(schema.find_type(column)).value
+        part = transform.transform(schema.find_type(column))(value)
+        add_file(table, pa.Table.from_pylist([row]), part)
     source = opened(tmp_path, filter=condition)
     assert len(source.frozen) == files
-    assert numbers(source.read())
+    assert numbers(source.read()) == kept
 
 
 def test_statistics_of_nan_null_and_cut_texts_skip_no_row(tmp_path: Path) -> None:
@@ -192,7 +198,7 @@ def test_deleted_rows_are_no_rows(tmp_path: Path, vectors: bool) -> None:
     delete_rows(table, {low.file_path: [1]}, added=rows_of([20]), vectors=vectors)
     assert numbers(read(tmp_path, snapshot=before)) == [1, 2, 4, 10, 11, 12, 13]
     source = opened(tmp_path)
-    assert source.source.count() == RowCount(7, estimated=False)
+    assert source.given.count() == RowCount(7, estimated=False)
     found = source.read()
     assert numbers(found) == [2, 4, 10, 11, 12, 13, 20]
     assert sorted(row for _, row in found.places) == [0, 0, 0, 1, 1, 2, 3]
@@ -261,8 +267,6 @@ def changes(place: Path, since: int, **options: Any) -> Counter[tuple[str, int]]
     found: Counter[tuple[str, int]] = Counter()
     for file in table.between(since, table.current()).files:
         rows = pq.read_table(file.path).column("id").to_pylist()
-        from batchinference.pipeline.input.readers.table import positions_in
-
         deleted = set(positions_in(file.deleted).tolist())
         kept = [row for position, row in enumerate(rows) if position not in deleted]
         found.update((file.constants["_change_type"], row) for row in kept)
@@ -289,7 +293,7 @@ def test_copied_rows_are_no_changes_however_often_they_occur(tmp_path: Path) -> 
     (file,) = data_files(table)
     delete_rows(table, {file.file_path: [0]}, added=rows_of([1, 5]))
     assert changes(tmp_path, since) == {("delete", 4): 1, ("insert", 5): 1}, "1 was only moved"
-    assert changes(tmp_path, since, filter="id == 5") >= {("insert", 5): 1}
+    assert changes(tmp_path, since, filter="id == 5")["insert", 5] == 1
 
 
 def test_expired_and_rolled_back_snapshots_are_refused(tmp_path: Path, messages: Messages) -> None:
@@ -302,9 +306,7 @@ def test_expired_and_rolled_back_snapshots_are_refused(tmp_path: Path, messages:
     versions = open_table(ReadIceberg.model_validate(read_fields(tmp_path)))
     with pytest.raises(BadInput) as error:
         versions.between(seen[3], seen[1])
-    messages.check(
-        str(error.value).replace(str(seen[3]), "SINCE").replace(str(seen[1]), "NOW"), "rollback"
-    )
+    messages.check(str(error.value).replace(str(seen[3]), "SINCE").replace(str(seen[1]), "NOW"))
     table.refresh().manage_snapshots().set_current_snapshot(seen[3]).commit()
     table.refresh().maintenance.expire_snapshots().by_ids(seen[:2]).commit()
     versions = open_table(ReadIceberg.model_validate(read_fields(tmp_path)))
@@ -343,8 +345,6 @@ def test_data_files_of_other_formats_and_places_are_refused(
     messages.check(refusal(tmp_path / "a").replace(str(tmp_path), "TMP"))
     table = new_table(tmp_path / "b")
     table.append(rows_of([1]))
-    from pyiceberg.manifest import FileFormat
-
     (file,) = data_files(table)
     file._data[2] = FileFormat.ORC
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append_:
@@ -353,10 +353,11 @@ def test_data_files_of_other_formats_and_places_are_refused(
     messages.check(message)
 
 
-@pytest.mark.parametrize("name", ["py-io-impl", "write.py-location-provider.impl"])
-def test_table_that_names_a_class_is_refused(tmp_path: Path, name: str) -> None:
-    new_table(tmp_path, properties={name: "os.system"})
-    assert name in refusal(tmp_path)
+def test_table_that_names_a_class_is_refused(tmp_path: Path, messages: Messages) -> None:
+    table = new_table(tmp_path)
+    with table.transaction() as transaction:
+        transaction.set_properties({"other-impl": "os.system"})
+    messages.check(refusal(tmp_path))
 
 
 def test_unknown_catalog_is_an_error_without_secrets(

@@ -169,6 +169,18 @@ class InputSnapshot:
         """The paths of the files in the form that users write."""
         return [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
 
+    @property
+    def labels(self) -> list[str]:
+        """The name of each file. A file with changes of a table may occur several times, with other
+        changes."""
+        if self.version is None or self.version.since is None:
+            return self.uris
+        changes = (
+            ", ".join(f"{name} {value}" for name, value in (file.constants or {}).items())
+            for file in self.files()
+        )
+        return [f"{uri} ({change})" for uri, change in zip(self.uris, changes, strict=True)]
+
     def serialized(self) -> bytes:
         """Return the list as a Parquet file, with each path in the form that users write."""
         table = self.table.set_column(0, "path", pa.array(self.uris, pa.string()))

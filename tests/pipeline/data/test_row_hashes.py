@@ -136,6 +136,25 @@ def test_hash_is_the_same_in_other_processes() -> None:
     assert run.stdout.strip() == hashes(pa.array(["a"]))[0].hex()
 
 
+_TIME = pa.time64("ns")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(_TIME), [[1], [2], [2], []]),
+        (pa.list_(_TIME, 1), [[1], [2], [2], [None]]),
+        (pa.large_list(pa.struct([("a", _TIME)])), [[{"a": n}] for n in (1, 2, 2, 3)]),
+        (pa.map_(pa.string(), pa.list_(_TIME)), [[("a", [n])] for n in (1, 2, 2, 3)]),
+    ],
+    ids=str,
+)
+def test_nanoseconds_of_nested_times_count(kind: pa.DataType, values: list[Any]) -> None:
+    one, two, same, other = hashes(pa.array(values, kind))
+    assert two == same
+    assert len({one, two, other}) == 3
+
+
 def test_nanoseconds_of_times_count() -> None:
     times = pa.array([1, 2, 2, None], pa.time64("ns"))
     assert len(set(hashes(times))) == 3

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
-from batchinference.spec.base import ENV_NAME, SpecModel, without_credentials
+from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, without_credentials
 from batchinference.spec.uris import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
@@ -68,18 +68,40 @@ DatabaseUrl = Annotated[
     Field(pattern=DATABASE_URL, max_length=1024, json_schema_extra=_NO_PASSWORD),
     AfterValidator(_check_no_password),
 ]
+
+
+def _check_http(url: object) -> object:
+    if not (isinstance(url, str) and re.match(HTTP_URL, url)):
+        message = "expected the address of a server: http://HOST:PORT or https://HOST:PORT"
+        raise PydanticCustomError(HIDDEN, message, {})
+    return url
+
+
+ServerUrl = Annotated[DatabaseUrl, BeforeValidator(_check_http)]
 TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 
-class Database(SpecModel):
+class Addressed(SpecModel):
+    """Something with an address, which a variable can hold."""
+
+    url: str | None = None
+    url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
+    """Instead of `url`: the environment variable with the URL. On a cluster, `cluster.env` can set
+    it from a Secret."""
+
+    @model_validator(mode="after")
+    def _check_address(self) -> Self:
+        if (self.url is None) == (self.url_env is None):
+            raise PydanticCustomError("database_url", _ONE_ADDRESS, {})
+        return self
+
+
+class Database(Addressed):
     """A database that SQLAlchemy can access."""
 
     url: DatabaseUrl | None = None
     """The SQLAlchemy URL of the database, without a password, such as sqlite:////data/x.db or
     postgresql+psycopg://user@host/name."""
-    url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
-    """Instead of `url`: the environment variable with the URL. On a cluster, `cluster.env` can set
-    it from a Secret."""
 
     @property
     def file(self) -> dict[str, str]:
@@ -91,11 +113,12 @@ class Database(SpecModel):
         url = self.url and map_sqlite_file(self.url, change)
         return self.model_copy(update={"url": url})
 
-    @model_validator(mode="after")
-    def _check_address(self) -> Database:
-        if (self.url is None) == (self.url_env is None):
-            raise PydanticCustomError("database_url", _ONE_ADDRESS, {})
-        return self
+
+class Server(Addressed):
+    """A server with an HTTP API."""
+
+    url: ServerUrl | None = None
+    """The URL of the server, without a password, such as http://search.example:9200."""
 
 
 def names_class(name: str) -> bool:

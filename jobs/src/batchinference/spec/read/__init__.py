@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from batchinference.spec.read.base import FileOptions, ReadFiles, ReadModel
+from batchinference.spec.read.documents import DocumentOptions, ReadDocuments, Render
 from batchinference.spec.read.files import (
     AudioOptions,
     BinaryOptions,
@@ -65,6 +66,7 @@ Read = Annotated[
     | ReadVideo
     | ReadWebdataset
     | ReadManifest
+    | ReadDocuments
     | ReadSql
     | ReadHuggingface
     | ReadLance

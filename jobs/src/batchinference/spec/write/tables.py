@@ -6,17 +6,40 @@ import json
 from collections.abc import Callable
 from typing import Literal, Self
 
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
 from batchinference.spec.databases import CatalogTable, Database, TableName
-from batchinference.spec.write.base import WriteColumns, WriteRows, WriteSized
+from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.spec.write.base import WriteKeyed, WriteRows, WriteSized
+from batchinference.spec.write.stores import WriteVectors
 
 
 class WriteLance(WriteSized):
     """A Lance dataset at the path. Its vectors have a fixed size, so that they can be indexed."""
 
     format: Literal["lance"]
+    mode: Literal["error", "append", "overwrite", "addColumn"] = "error"  # type: ignore[assignment]
+    """What to do if the dataset is not empty. error: fail. append: add rows. overwrite: replace the
+    content. addColumn: add the new `columns` to the rows of the dataset, which the job reads too;
+    the other columns are not written again. If a job runs again on its own complete output, append
+    and addColumn do nothing, overwrite starts over, and error does nothing. A BatchInference on a
+    cluster runs once: if a complete one is applied again, nothing happens in any mode."""
+
+    @property
+    def number_column(self) -> str | None:
+        return f"{OWN_PREFIX}row" if self.mode == "addColumn" else None
+
+    @model_validator(mode="after")
+    def _check_new_columns(self) -> Self:
+        if self.mode == "addColumn" and not self.columns:
+            raise PydanticCustomError(
+                "new_columns", "mode: addColumn needs the new columns. Set columns", {}
+            )
+        return self
 
 
-class WriteDelta(WriteRows):
+class WriteDelta(WriteKeyed, WriteRows):
     """A Delta Lake table at the path."""
 
     CASELESS = True
@@ -24,7 +47,7 @@ class WriteDelta(WriteRows):
     format: Literal["delta"]
 
 
-class WriteIceberg(WriteRows, CatalogTable):
+class WriteIceberg(WriteKeyed, WriteRows, CatalogTable):
     """An Iceberg table in a catalog. `path` is for the report and the error records of the job."""
 
     CASELESS = True
@@ -43,7 +66,7 @@ class WriteIceberg(WriteRows, CatalogTable):
         return super().map_locations(change).map_catalog(change)
 
 
-class WriteSql(WriteColumns, Database):
+class WriteSql(WriteKeyed, WriteVectors, Database):
     """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON.
     `path` is for the rows before the commit, the report and the error records of the job."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -24,13 +25,14 @@ from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, Tab
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
     Row,
-    Table,
     check_case,
     check_types,
     common_types,
     partitions_of,
     typed_columns,
 )
+from batchinference.pipeline.output.tables.iceberg_merge import IcebergMerge, keys_in
+from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.schema import unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked
@@ -39,10 +41,12 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteIceberg
 
 
-class IcebergTable(Table):
+class IcebergTable(MergingTable):
     def __init__(self, write: WriteIceberg) -> None:
         self._write = write
-        self._append = write.mode == "append"
+        self._adds = write.adds
+        self.key = tuple(write.key or ())
+        self._merging: IcebergMerge | None = None
         self.partition_by = tuple(write.partition_by or ())
         self._place: tuple[FileIO, str] | None = None
 
@@ -70,7 +74,9 @@ class IcebergTable(Table):
         else:
             self._place = existing.io, existing.location()
 
-    def put(self, file: Location, content: bytes) -> str:
+    def put(self, file: Location, content: bytes) -> str | Location:
+        if self.key:
+            return file
         if self._place is None:
             raise BadOutput("write: the location of the table is unknown")
         io, place = self._place
@@ -124,6 +130,9 @@ class IcebergTable(Table):
         found = [summary.additional_properties for summary in summaries if summary is not None]
         return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
 
+    def keys_in(self, existing: ExistingTable) -> Iterator[pa.Table]:
+        return keys_in(existing.transaction(), self.key)
+
     def head(self, existing: ExistingTable, count: int) -> list[Row]:
         return list(checked(existing.scan(limit=count).to_arrow()).to_pylist())
 
@@ -140,9 +149,7 @@ class IcebergTable(Table):
             self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
                 _partition(creation, self.partition_by)
-                if rows.files:
-                    creation.add_files(rows.files, fence.marks)
-                fence.check()
+                self._add(creation, rows, fence)
 
     def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
         if fence.is_passed(partial(self.commits_in, table)):
@@ -150,12 +157,21 @@ class IcebergTable(Table):
         # after a conflict, pyiceberg would retry without a check of the new commits' marks
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         with table.transaction() as transaction:
-            if not self._append:
+            if not self._adds:
                 transaction.delete(AlwaysTrue(), {} if rows.files else fence.marks)
             if rows.files:
                 _widen(transaction, table, typed_columns(rows.schema, self.partition_by))
-                transaction.add_files(rows.files, fence.marks)
-            fence.check()
+            self._add(transaction, rows, fence)
+
+    def _add(self, transaction: Transaction, rows: TableFiles, fence: Fence) -> None:
+        """Add the rows to a transaction, right before it is committed."""
+        if rows.keys is not None:
+            names = typed_columns(rows.schema).names
+            self._merging = self._merging or IcebergMerge(rows.keys, rows.files, names)
+            self._merging.apply(transaction, fence.marks)
+        elif rows.files:
+            transaction.add_files(rows.files, fence.marks)
+        fence.check()
 
     def _catalog(self) -> Catalog:
         return open_catalog(self._write, self._write.path, self._write.storage, "write")

@@ -188,10 +188,10 @@ class Executor:
     def _committer(self) -> Committer:
         write, prepared = self._spec.write, self._prepared
         writer = prepared.table or writer_for(write)
-        read, first_file = self._spec.read, prepared.first_file
+        read, attempt, first_file = self._spec.read, prepared.attempt, prepared.first_file
         replaces = isinstance(read, ReadFiles) and read.replaces_rows is not None
-        attempt, errors = prepared.attempt, self._errors
-        return committer_for(write, attempt, writer, errors, first_file, replaces_rows=replaces)
+        by_file = replaces and rewriting_writer_for(write) is not None
+        return committer_for(write, attempt, writer, self._errors, first_file, by_file=by_file)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""

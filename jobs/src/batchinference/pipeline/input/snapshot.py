@@ -311,8 +311,7 @@ class ResumedInput:
         for number in () if self.rule.removes else sorted(changes.gone.intersection(unfinished)):
             fix = self.rule.fix("onDelete: removeRows", START_OVER_HINT)
             raise BadInput(f"'{uris[number]}' is gone, and the output lacks rows of it: {fix}")
-        kept = frozenset() if self.rule.removes else changes.gone
-        changes = replace(changes, kept=kept)
+        changes = replace(changes, kept=frozenset() if self.rule.removes else changes.gone)
         return replace(changes, relisted=self.relisted or bool(changes))
 
 

@@ -38,7 +38,10 @@ MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl"
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
-MUTABLE_OF_STEP = ("batchSize", "replicas", "resources", "dedupe", "cache")
+MUTABLE_OF_STEP = (
+    *("batchSize", "replicas", "replicasPerPod", "replicasPerDevice", "resources"),
+    *("dedupe", "cache"),
+)
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
@@ -195,8 +198,7 @@ class BatchInferenceSpec(SpecModel):
 
     @model_validator(mode="after")
     def _check_replaced_rows(self) -> BatchInferenceSpec:
-        field = self.read.replaces_rows if isinstance(self.read, ReadFiles) else None
-        if field and (why := self.why_not_replaced):
+        if (field := self.read.replaces_rows) and (why := self.why_not_replaced):
             context = {"field": field, "why": why}
             raise PydanticCustomError("replaced_rows", "read.{field}: {why}. Remove it", context)
         return self

@@ -66,7 +66,6 @@ from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
 
@@ -76,13 +75,21 @@ Result = TypeVar("Result")
 class Executor:
     """Runs an attempt: processes the missing rows of the input."""
 
-    def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: AttemptRun) -> None:
+    def __init__(
+        self,
+        spec: BatchInferenceSpec,
+        plan: Plan,
+        prepared: AttemptRun,
+        measured: str | None = None,
+    ) -> None:
+        """`measured` is the step whose replicas are measured on one device, if any."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self._control = ExecutionControl(
             recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.attempt.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
+            measured=measured,
         )
 
     @property
@@ -188,9 +195,8 @@ class Executor:
     def _committer(self) -> Committer:
         write, prepared = self._spec.write, self._prepared
         writer = prepared.table or writer_for(write)
-        read, attempt, first_file = self._spec.read, prepared.attempt, prepared.first_file
-        replaces = isinstance(read, ReadFiles) and read.replaces_rows is not None
-        by_file = replaces and rewriting_writer_for(write) is not None
+        attempt, first_file = prepared.attempt, prepared.first_file
+        by_file = bool(self._spec.read.replaces_rows and rewriting_writer_for(write))
         return committer_for(write, attempt, writer, self._errors, first_file, by_file=by_file)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
@@ -328,6 +334,11 @@ class Executor:
         """Return the plan without the nodes on which a device failed. Raises DeviceFailed if the
         others cannot run it."""
         return without_faulty_nodes(self._plan, self.losses)
+
+    @property
+    def measures(self) -> bool:
+        """Return whether the replicas of a step are measured on one device."""
+        return self._control.measured is not None
 
     @property
     def stage(self) -> str | None:

@@ -161,6 +161,11 @@ class ReadModel(SpecModel):
         return None
 
     @property
+    def replaces_rows(self) -> str | None:
+        """Return the field with which rows of earlier content are removed; None if none does."""
+        return None
+
+    @property
     def locations(self) -> dict[str, str]:
         """Return the paths and URIs of the input, by field."""
         locations: dict[str, str] = {}
@@ -230,7 +235,6 @@ class ReadFiles(ReadModel):
 
     @property
     def replaces_rows(self) -> str | None:
-        """Return the field with which rows of earlier content are removed; None if none does."""
         if self.on_change == "recompute":
             return "onChange"
         return "onDelete" if self.on_delete == "removeRows" else None

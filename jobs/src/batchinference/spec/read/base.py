@@ -239,6 +239,11 @@ class ReadFiles(ReadModel):
             return "onChange"
         return "onDelete" if self.on_delete == "removeRows" else None
 
+    def limited(self, rows: int) -> Self:
+        """Return a copy that reads at most `rows` rows, and so never replaces any."""
+        kept = {"on_change": "fail", "on_delete": "keep"}
+        return super().limited(rows).model_copy(update=kept)
+
     @property
     def path_name(self) -> str | None:
         return self.options.path_name

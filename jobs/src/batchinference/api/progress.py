@@ -71,8 +71,11 @@ def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation
     found = [one["choice"] for one in job.raw.get("attempts", ())[-1:] if "choice" in one]
     choice = Choice.model_validate(found[0], extra="ignore") if found else None
     named = (
-        *(("files", job.replaced_files), ("attempt", job.attempt), ("devices", choice)),
-        *(("GPUs", job.gpus), ("cost", job.cost)),
+        ("files", job.replaced_files),
+        ("attempt", job.attempt),
+        ("devices", choice),
+        ("GPUs", job.gpus),
+        ("cost", job.cost),
     )
     facts = [(name, str(value)) for name, value in named if value]
     return Observation(

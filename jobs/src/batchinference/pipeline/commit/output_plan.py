@@ -98,7 +98,8 @@ def plan_outputs(
         yield OutputTarget(first, reader=reader)
         return
     reopened = 0
-    replaces = _adds_new_files(spec) and spec.resume and spec.read.replaces_rows is not None
+    resumes = _adds_new_files(spec) and spec.resume
+    replaces = resumes and isinstance(spec.read, ReadFiles) and spec.read.replaces_rows is not None
     reopens = spec.errors.retry_failed_rows or replaces
     changed = has_changes if replaces else lambda _: False
     for target in _reopened_targets(spec, layout, changed) if reopens else ():
@@ -115,7 +116,7 @@ def _adds_new_files(spec: BatchInferenceSpec) -> bool:
     read = spec.read
     limited = isinstance(read, ReadFiles | ReadVersioned) and read.options.limit is not None
     pinned = isinstance(read, ReadVersioned) and read.is_pinned
-    return spec.write.mode == "append" and not limited and not pinned
+    return spec.write.adds and not limited and not pinned
 
 
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: OutputReader) -> Layout:

@@ -129,6 +129,8 @@ class InputSnapshot:
     @cached_property
     def removed(self) -> frozenset[int]:
         """The numbers of the files whose rows were removed."""
+        if "modified" not in self.table.column_names:  # the parts of a source have no times
+            return frozenset()
         removed = pc.equal(self.table.column("modified"), REMOVED[1])
         return frozenset(pc.indices_nonzero(removed).to_pylist())
 

@@ -45,12 +45,16 @@ class AddedColumns:
         for fragment in dataset.get_fragments():
             name = f"{fragment.metadata.to_json()} {dataset.schema}"
             if name not in self._merged:
-                self._merged[name] = self._merge(dataset, fragment)
-            merged, schema = self._merged[name]
+                values = self._values(dataset, fragment)
+                self._merged[name] = values and fragment.merge(values, _ROW_ID)
+            merged, schema = self._merged[name] or (fragment.metadata, schema)
             fragments.append(merged)
+        if schema is None:
+            raise BadOutput("write.mode: the dataset has none of the rows any more")
         return lance.LanceOperation.Merge(fragments, schema, preserves_nullability=True)
 
-    def _merge(self, dataset: lance.LanceDataset, fragment: Any) -> Any:
+    def _values(self, dataset: lance.LanceDataset, fragment: Any) -> pa.Table | None:
+        """Return the new columns of the rows of a fragment; None if it has no row with values."""
         columns = dataset.scanner([_ROW_ID, _CHANGED], fragments=[fragment]).to_table()
         same = columns[_CHANGED].to_numpy() <= self.version
         ids, sources, _ = self._origins
@@ -58,7 +62,7 @@ class AddedColumns:
         at = np.searchsorted(ids, wanted)
         at = at[(at < len(ids)) & (ids[np.minimum(at, len(ids) - 1)] == wanted)]
         parts = [self._rows_of(at[sources[at] == source]) for source in np.unique(sources[at])]
-        return fragment.merge(pa.concat_tables([self._read(0).slice(0, 0), *parts]), _ROW_ID)
+        return pa.concat_tables(parts) if parts else None
 
     def _rows_of(self, at: np.ndarray) -> pa.Table:
         """Return rows of one file, by their positions in `_origins`."""
@@ -108,7 +112,8 @@ def _numbers(file: Location, name: str) -> Iterator[np.ndarray]:
 
 def _check_since(dataset: lance.LanceDataset, version: int) -> None:
     """Raise BadOutput if row IDs of a version may name other rows or values in a dataset."""
-    for transaction in dataset.get_transactions(dataset.version - version):
+    count = dataset.version - version
+    for transaction in dataset.get_transactions(count)[:count]:
         operation: Any = transaction.operation if transaction else None
         name = type(operation).__name__
         in_place = name == "Update" and operation.update_mode == "rewrite_columns"

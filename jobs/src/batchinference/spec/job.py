@@ -106,10 +106,10 @@ class BatchInferenceSpec(SpecModel):
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
     or that repeatedly end their process."""
     gate: Gate | None = None
-    """A check of the results of the first rows, before the others are computed. It is checked once,
-    and can be changed until then."""
+    """A check of the results of the first rows, before the others are computed. It can be changed:
+    a job that resumes checks the changed gate before it computes further rows."""
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
-    """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
+    """Parameters, to which strings in `read`, `steps`, `write`, `errors` and `gate` refer."""
     resume: bool = True
     """Whether committed rows of an unfinished output are kept. If false, the output starts over:
     once for a BatchInference, whose later attempts resume its own rows, and in each run of a job

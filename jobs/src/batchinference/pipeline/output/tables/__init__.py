@@ -27,7 +27,13 @@ from batchinference.pipeline.commit.table_commit import (
     TableFiles,
     table_errors_as_bad_output,
 )
-from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_package
+from batchinference.pipeline.errors import (
+    DATABASES_EXTRA,
+    FORMATS_EXTRA,
+    BadOutput,
+    UnwritableValue,
+    require_package,
+)
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -105,7 +111,13 @@ class Table(CommittedTable, ABC):
         """Return the columns of a new table with these rows."""
         return self.convert(rows.schema.empty_table()).schema
 
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        """Return the error of each row that the table cannot hold, by row index."""
+        return {}
+
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
+        for error in self.unwritable(table).values():
+            raise error
         layout = FileLayout(partition_by=self.file_partitions)
         rows = layout.chosen(self.converted(table))
         self._check_with_earlier(rows.schema)
@@ -324,6 +336,8 @@ TABLES = {
     "delta": ("DeltaLakeTable", "deltalake"),
     "iceberg": ("IcebergTable", "pyiceberg"),
     "sql": ("SqlTable", "sqlalchemy"),
+    "qdrant": ("QdrantTable", "qdrant_client"),
+    "opensearch": ("OpensearchTable", "opensearchpy"),
 }
 """The class of each format, and the library that it imports. A format's module has the name of the
 format, and is imported when it is needed."""
@@ -333,7 +347,8 @@ def table_for(write: WriteTable) -> Table:
     """Return the table that a job writes. Raises BadOutput, which states what to install, if the
     format's library is missing."""
     name, library = TABLES[write.format]
-    require_package(f"the format '{write.format}'", library, FORMATS_EXTRA, BadOutput)
+    extra = DATABASES_EXTRA if write.format in ("qdrant", "opensearch") else FORMATS_EXTRA
+    require_package(f"the format '{write.format}'", library, extra, BadOutput)
     module = importlib.import_module(f"{__name__}.{write.format}")
     return cast(Table, getattr(module, name)(write))
 

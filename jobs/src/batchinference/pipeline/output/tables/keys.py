@@ -65,6 +65,10 @@ class MergingTable(Table):
         """Yield the key columns of all rows of an opened table."""
         raise NotImplementedError
 
+    def keys_of(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
+        """Yield the keys of rows of an opened table, at least those that are in `wanted`."""
+        return self.keys_in(existing)
+
 
 _OTHER_KEY = (
     "Name other columns, or set write.mode to append and remove write.key. Rows that are stored "

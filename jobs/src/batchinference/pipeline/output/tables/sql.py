@@ -15,10 +15,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
-from batchinference.pipeline.errors import BadOutput, mask_secrets
+from batchinference.pipeline.errors import BadOutput, UnwritableValue, mask_secrets
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.tables import Row, check_case, check_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
+from batchinference.pipeline.output.tables.pg_vectors import (
+    register_vectors,
+    vector_type,
+    vectors_in,
+)
 from batchinference.pipeline.output.tables.sql_merge import (
     Blocked,
     check_upsert,
@@ -26,6 +31,7 @@ from batchinference.pipeline.output.tables.sql_merge import (
     key_column,
     upsert,
 )
+from batchinference.pipeline.output.tables.vectors import Vectors
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import open_parquet
 from batchinference.pipeline.storage.location import Location
@@ -49,10 +55,13 @@ class SqlTable(MergingTable):
         self._columns: list[str] | None = None
         """The columns of the table; None if it does not exist."""
         self._ignores_case = False
+        self.vectors: Vectors | None = None
 
     def load(self) -> None:
-        self._ignores_case = self._engine().dialect.name not in CASE_SENSITIVE
+        engine = self._engine()
+        self._ignores_case = engine.dialect.name not in CASE_SENSITIVE
         existing = self.existing()
+        self.vectors = vectors_in(engine, self._write, existing)
         self._columns = existing.columns.keys() if existing is not None else None
         if self.key:
             check_upsert(self._engine(), existing, self.key)
@@ -62,7 +71,11 @@ class SqlTable(MergingTable):
             check_columns(table.column_names, self._columns, f"write.table: '{self._write.table}'")
         elif self._ignores_case:
             check_case(table.column_names)
-        return storable(tensors_to_lists(table))
+        table = storable(tensors_to_lists(table))
+        return self.vectors.cast(table) if self.vectors else table
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        return self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
 
     def put(self, file: Location, content: bytes) -> Location:
         return file
@@ -72,6 +85,7 @@ class SqlTable(MergingTable):
         SQLite, each NaN becomes null."""
         table = tensors_to_lists(table)
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+        nested = [name for name in nested if name != self._write.vector_column]
         rows = Counter(non_finite_values(table.select(nested)))
         for column in table.columns if sqlite_file(self._url()) else ():
             if pa.types.is_floating(column.type):
@@ -175,6 +189,8 @@ class SqlTable(MergingTable):
 
     def existing(self) -> sa.Table | None:
         engine = self._engine()
+        if self._write.vector_column:
+            register_vectors()
         try:
             if not sa.inspect(engine).has_table(self._name, schema=self._schema):
                 return None
@@ -187,11 +203,12 @@ class SqlTable(MergingTable):
         return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
 
     def _new(self, schema: pa.Schema) -> sa.Table:
+        kinds = {field.name: _type(field.type) for field in schema}
+        if self.vectors is not None:
+            kinds[self.vectors.column] = vector_type(self.vectors)
         columns: list[Any] = [
-            sa.Column(field.name, _type(field.type))
-            if field.name not in self.key
-            else key_column(field.name, _type(field.type))
-            for field in schema
+            key_column(name, kind) if name in self.key else sa.Column(name, kind)
+            for name, kind in kinds.items()
         ]
         return sa.Table(self._name, sa.MetaData(), *columns, schema=self._schema)
 

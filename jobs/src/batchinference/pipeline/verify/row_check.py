@@ -210,6 +210,16 @@ def _differences(frozen: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
     return found
 
 
+def _gone(frozen: InputSnapshot) -> dict[int, Defect]:
+    """Return a finding for each data file that is gone, by file number."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        exist = pool.map(Location.exists, map(frozen.address, frozen.files()))
+        pairs = enumerate(zip(frozen.uris, exist, strict=True))
+        return {
+            number: (Kind.INPUT_GONE, Spot(uri), 1) for number, (uri, known) in pairs if not known
+        }
+
+
 def _listed(frozen: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:
     """Return a listing of the input as it is now; None if nothing of it is left."""
     try:

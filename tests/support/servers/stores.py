@@ -67,6 +67,14 @@ class Store:
         """Return the rows of the collection `rows`."""
         raise NotImplementedError
 
+    def remove(self, id_: Any) -> None:
+        """Remove a row of the collection `rows`."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Remove all collections, and forget the calls."""
+        raise NotImplementedError
+
 
 @dataclass
 class LocalQdrant(Store):
@@ -75,6 +83,10 @@ class LocalQdrant(Store):
     version: ClassVar[str] = "1.16.0"
 
     def __post_init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.calls.clear()
         self.local = QdrantClient(":memory:", force_disable_check_same_thread=True)
 
     def answer(self, call: Call) -> Answer:
@@ -116,6 +128,9 @@ class LocalQdrant(Store):
             return []
         found, _ = self.local.scroll("rows", limit=10_000, with_vectors=True)
         return [{"_id": one.id, **(one.payload or {}), "vector": one.vector} for one in found]
+
+    def remove(self, id_: Any) -> None:
+        self.local.delete("rows", [id_])
 
 
 @dataclass
@@ -169,6 +184,13 @@ class FakeOpensearch(Store):
     def rows(self) -> list[Row]:
         found = self.documents.get("rows", {}).values()
         return [{"_id": one["_id"], **one["_source"]} for one in found]
+
+    def remove(self, id_: Any) -> None:
+        del self.documents["rows"][id_]
+
+    def clear(self) -> None:
+        for content in (self.calls, self.mappings, self.documents):
+            content.clear()
 
 
 def _parsed(content: bytes, path: str) -> Any:

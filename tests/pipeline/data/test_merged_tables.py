@@ -187,6 +187,13 @@ def test_key_that_the_table_has_twice_is_refused(target: Target, messages: Messa
 
 
 @lakes
+def test_table_must_have_the_key(target: Target, messages: Messages) -> None:
+    assert target.run(pa.table({"text": ["a"]}), name="first", mode="append", key=None)
+    with messages.raises(BadOutput):
+        target.open(name="second")
+
+
+@lakes
 def test_updated_row_moves_to_its_partition(target: Target) -> None:
     by = {"partitionBy": ["part"]}
     assert target.run(rows_with(1, 2, 3, part=["x", "x", "y"], n=[1, 2, 3]), name="first", **by)

@@ -61,5 +61,5 @@ class TextTable:
 
     def proven(self) -> bool:
         done = verified(self.output, "--trust-output")
-        assert done.found == {}
+        assert done.found == {}, done.proof
         return done.result == "proven"

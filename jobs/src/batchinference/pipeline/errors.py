@@ -24,6 +24,7 @@ DATABASES_EXTRA = "./jobs[databases]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
 VISION_EXTRA = "./jobs[vision]"
 HEIC_EXTRA = "./jobs[heic]"
+DOCUMENTS_EXTRA = "./jobs[documents]"
 VLLM_PACKAGE = "vllm>=0.29,<0.30"
 
 

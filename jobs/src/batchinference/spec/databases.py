@@ -25,6 +25,12 @@ _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
 """A user with a password. SQLAlchemy allows a slash in the password."""
 _NO_PASSWORD = without_credentials(_PASSWORD.pattern)
+_NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
+_WAREHOUSE = (
+    "catalog.properties.warehouse: Iceberg does not know az://. Write "
+    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+)
+_LOCAL_PREFIXES = ("/", ".", "~", "file:")
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
 
@@ -160,3 +166,47 @@ class Catalog(SpecModel):
     ] = {}
     """The properties of the catalog, such as type, uri and warehouse. Secrets must be in the
     environment. Properties that name a class to import, such as py-io-impl, are rejected."""
+
+
+class CatalogTable(SpecModel):
+    """An Iceberg table in a catalog."""
+
+    table: TableName
+    """The table, with its namespace before a dot. A job that writes creates it if it does not
+    exist."""
+    catalog: Catalog = Catalog()
+    """The catalog of the table."""
+
+    @property
+    def catalog_files(self) -> dict[str, str]:
+        """Return the local paths in the properties of the catalog, by field."""
+        return {f"catalog.properties.{name}": path for name, path in self._paths.items()}
+
+    def map_catalog(self, change: Callable[[str], str]) -> Self:
+        properties = self.catalog.properties
+        changed = {
+            name: map_sqlite_file(properties[name], change)
+            if sqlite_file(properties[name])
+            else change(path)
+            for name, path in self._paths.items()
+        }
+        catalog = self.catalog.model_copy(update={"properties": properties | changed})
+        return self.model_copy(update={"catalog": catalog})
+
+    @property
+    def _paths(self) -> dict[str, str]:
+        """Return the catalog properties that are paths. A warehouse may also be a name."""
+        properties = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
+        paths = {
+            name: sqlite_file(value) or (value if value.startswith(_LOCAL_PREFIXES) else "")
+            for name, value in properties.items()
+        }
+        return {name: path for name, path in paths.items() if path}
+
+    @model_validator(mode="after")
+    def _check_names(self) -> CatalogTable:
+        if "." not in self.table:
+            raise PydanticCustomError("iceberg_table", _NO_NAMESPACE, {})
+        if self.catalog.properties.get("warehouse", "").startswith("az://"):
+            raise PydanticCustomError("iceberg_warehouse", _WAREHOUSE, {})
+        return self

@@ -16,6 +16,7 @@
       keys.parquet                 the keys of the rows that a job with the mode merge has written
       attempts/NNNN-RUN/           attempt NNNN, by a run with this random name
         start.json                 the snapshot of the output when the attempt began
+        input.parquet              the input snapshot, if this attempt has changed it
         *.json                     its manifests
         closed                     the attempt accepts no more commits
         unified.json               the final snapshot, if files were rewritten
@@ -69,7 +70,8 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
             step.pop(field, None)
     for field in ("mode", "key"):  # which rows a table holds after the commit
         work["write"].pop(field, None)
-    work["read"].pop("allowEmpty", None)
+    for field in ("allowEmpty", "onChange", "onDelete"):
+        work["read"].pop(field, None)
     # the limit on failed rows does not affect what a complete output holds
     work["errors"] = {"path": spec.errors.path}
     return work

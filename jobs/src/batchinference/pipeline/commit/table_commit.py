@@ -34,6 +34,9 @@ class TableFiles:
     files: list[Any]
     keys: Any = None
     """The keys of the rows (output.tables.keys.Keys), if they update rows of the table."""
+    origin: Callable[[], tuple[int, Any]] | None = None
+    """Returns the version of the dataset that the job has read, and the row IDs of each part of its
+    input; None if rows have no such IDs."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Fence:
             policy.call(commit)
         except conflicts as error:
             raise BadOutput(
-                f"write: other writers have changed the table during each of {ATTEMPTS} attempts to "
+                f"write: other writers have changed the table during each of {ATTEMPTS} tries to "
                 f"commit the rows ({type(error).__name__}). Run the job again when there are fewer "
                 "writers. It computes no row again"
             ) from None

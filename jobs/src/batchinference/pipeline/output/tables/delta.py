@@ -166,14 +166,9 @@ class DeltaLakeTable(MergingTable):
         values = {_quoted(name): f"source.{_quoted(name)}" for name in schema.names}
         same = " AND ".join(f"target.{name} = source.{name}" for name in map(_quoted, self.key))
         source = _stream(rows.files, pa.schema([whole.field(name) for name in schema.names]))
-        merged = table.merge(
-            source, same, "source", "target", commit_properties=properties
-        ).when_not_matched_insert(values)
-        if others := {
-            name: value for name, value in values.items() if name not in map(_quoted, self.key)
-        }:
-            merged = merged.when_matched_update(others)
-        merged.execute()
+        merged = table.merge(source, same, "source", "target", commit_properties=properties)
+        # a merge that only inserts makes no commit if it has nothing to insert
+        merged.when_matched_update(values).when_not_matched_insert(values).execute()
 
     def _check_partitions_kept(self, table: DeltaTable) -> None:
         """Raise BadOutput if the table has other partition columns than the files were made for.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
-    NoSuchTableError,
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue
@@ -38,12 +36,9 @@ from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.schema import unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.object_stores import iceberg_properties
-from batchinference.spec.databases import names_class
 from batchinference.spec.write import WriteIceberg
-
-_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class IcebergTable(MergingTable):
@@ -179,20 +174,10 @@ class IcebergTable(MergingTable):
         fence.check()
 
     def _catalog(self) -> Catalog:
-        configured = self._write.catalog.properties
-        warehouse = configured.get("warehouse", "")
-        defaults = iceberg_properties(
-            warehouse if "://" in warehouse else self._write.path, self._write.storage
-        )
-        catalog = load_catalog(self._write.catalog.name, **defaults | configured)
-        _refuse_imports_of_tables(catalog)
-        return catalog
+        return open_catalog(self._write, self._write.path, self._write.storage, "write")
 
     def _table(self, catalog: Catalog) -> ExistingTable | None:
-        try:
-            return catalog.load_table(self._write.table)
-        except NoSuchTableError:
-            return None
+        return table_in(catalog, self._write)
 
     def _check_partitions(self, table: ExistingTable) -> None:
         fields = table.spec().fields
@@ -205,26 +190,6 @@ class IcebergTable(MergingTable):
             )
         existing = [table.schema().find_column_name(field.source_id) or "" for field in fields]
         self.partition_by = partitions_of(f"'{self._write.table}'", self.partition_by, existing)
-
-
-def _refuse_imports_of_tables(catalog: Catalog) -> None:
-    """Make a catalog refuse tables whose properties name a class to import. Anyone who can write to
-    a table can set its properties."""
-    load = catalog._load_file_io
-
-    def guarded(
-        properties: Mapping[str, str] = _NO_PROPERTIES, location: str | None = None
-    ) -> FileIO:
-        for name, value in properties.items():
-            if names_class(name) and catalog.properties.get(name) != value:
-                raise BadOutput(
-                    f"write.table: the property '{name}' of the table names a class to import, "
-                    "which could run any code. Remove it, or set the same property in pyiceberg's "
-                    "own configuration"
-                )
-        return load(dict(properties), location)
-
-    catalog._load_file_io = guarded  # type: ignore[method-assign]
 
 
 def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:

@@ -39,6 +39,12 @@ class MergingTable(Table):
     def open(self, planned: pa.Schema) -> None:
         super().open(planned)
         check_types([field for field in planned if field.name in self.key])
+        known = self.types.names if self.types is not None else self.key
+        if missing := [name for name in self.key if name not in known]:
+            raise BadOutput(
+                f"write.key: the table has no column '{missing[0]}', only {', '.join(known)}. Name "
+                "one of these"
+            )
 
     @property
     def file_partitions(self) -> tuple[str, ...]:
@@ -113,8 +119,8 @@ class Keys:
             )
 
     def pairs(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of the keys that rows of a table have, and the numbers of these
-        rows."""
+        """Return the numbers of the keys that rows of a table have, and the numbers of these rows
+        (int64)."""
         names = self.table.column_names
         others = common_types(rows.select(names))
         mine = self.table.cast(pa.schema([others.schema.field(name) for name in names]))
@@ -122,7 +128,7 @@ class Keys:
         return joined[_NUMBER].to_numpy(), joined[_ROW].to_numpy()
 
     def numbers(self, tables: Iterable[pa.Table]) -> np.ndarray:
-        """Return the numbers of the keys that rows of these tables have."""
+        """Return the numbers of the keys that rows of these tables have (int64)."""
         return np.concatenate([np.zeros(0, np.int64), *(self.pairs(t)[0] for t in tables)])
 
     def check_once(self, numbers: np.ndarray) -> None:

@@ -17,8 +17,8 @@ _BLOCKED_STATES = ("40001", "40P01", "55P03")
 _BLOCKED_CODES = (1205, 1213)
 """Error codes of MySQL: lock wait timeout, deadlock."""
 _SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
-MYSQL_TEXT = 255
-"""The longest text of a key in MySQL, which needs a limit."""
+MYSQL_LENGTH = 255
+"""The length of the longest text of a key in MySQL, which needs a limit."""
 
 
 class Blocked(Exception):
@@ -82,8 +82,10 @@ def _unique_columns(engine: sa.Engine, table: sa.Table) -> set[frozenset[str]]:
 def key_column(name: str, kind: Any) -> sa.Column[Any]:
     """Return a column of the primary key of a new table."""
     if isinstance(kind, sa.Text):  # MySQL compares texts without case by default
-        exact = mysql.VARCHAR(MYSQL_TEXT, collation="utf8mb4_bin")
+        exact = mysql.VARCHAR(MYSQL_LENGTH, collation="utf8mb4_bin")
         kind = kind.with_variant(exact, *_ON_DUPLICATE)
+    elif isinstance(kind, sa.LargeBinary):
+        kind = kind.with_variant(mysql.VARBINARY(MYSQL_LENGTH), *_ON_DUPLICATE)
     return sa.Column(name, kind, primary_key=True, autoincrement=False)
 
 

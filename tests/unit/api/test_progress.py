@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from batchinference.api import progress
+from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus
-from batchinference.api.progress import Observation, SpeedMeter, observed_output
+from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.spec.progress import Counts, History, Progress
 
 
@@ -48,3 +49,20 @@ def test_jobs_of_one_output_are_added_up() -> None:
     assert (found.state, found.ended, found.failed) == ("unfinished", True, True)
     assert found.progress == Progress.of(10, 18, estimated=True)
     assert found.counts == Counts(read=10, written=7, failed=3)
+
+
+@pytest.mark.parametrize(
+    ("choice", "shown"),
+    [
+        ({"number": 1, "choices": 1, "acceleratorTypes": ["T4"]}, "T4"),
+        ({"number": 2, "choices": 4, "acceleratorTypes": ["H100", "T4"], "capacityType": "spot",
+          "deviceHour": "1.6"}, "H100+T4 spot, 1.6 per device hour (choice 2 of 4)"),
+        (None, None),
+    ],
+    ids=["one", "several", "none"],
+)  # fmt: skip
+def test_devices_of_the_last_attempt_are_shown(choice: object, shown: str | None) -> None:
+    last = {"number": 2, **({"choice": choice} if choice else {})}
+    status = {"phase": "Running", "attempts": [{"number": 1, "choice": {}}, last]}
+    job = {"metadata": {"name": "job"}, "spec": {"write": {"path": "s3://a"}}, "status": status}
+    assert dict(observed_job(JobStatus.of(job)).lines).get("devices") == shown

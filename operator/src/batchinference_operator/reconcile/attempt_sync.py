@@ -217,7 +217,7 @@ def _enforce_deadlines(
     # a silent driver is subject to all deadlines, but the operator must have tried to reach it
     awaits = observed.driver_polled if silent else update.phase != Phase.FINALIZING
     limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
-    if update.ray_job is not None and update.phase == Phase.PENDING:
+    if update.ray_job is not None:
         limits += capacity_deadline(observed, update.ray_job, now, _why_no_row(update))
     passed = [limit for limit in limits if limit.remaining <= 0]
     if passed:

@@ -196,6 +196,26 @@ class BatchInferenceSpec(SpecModel):
             "process all rows again with write.mode: overwrite"
         )
 
+    @model_validator(mode="after")
+    def _check_replaced_rows(self) -> BatchInferenceSpec:
+        field = self.read.replaces_rows if isinstance(self.read, ReadFiles) else None
+        if field and (why := self.why_not_replaced):
+            context = {"field": field, "why": why}
+            raise PydanticCustomError("replaced_rows", "read.{field}: {why}. Remove it", context)
+        return self
+
+    @property
+    def why_not_replaced(self) -> str | None:
+        """Return why the rows of changed files cannot be replaced; None if they can."""
+        if isinstance(self.write, WriteTable):
+            return (
+                f"rows that were committed to a table (write.format '{self.write.format}') cannot "
+                "be found again by their file"
+            )
+        if isinstance(self.read, ReadFiles) and self.read.options.limit is not None:
+            return "with read.options.limit, a changed file could change which rows are the first"
+        return None
+
 
 DEFAULT_NAME = "job"
 """The name of a job of the Python API that is given none."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batchinference.spec.base import Money, SpecModel
-from batchinference.spec.progress import Counts, Progress, RowsOverTime
+from batchinference.spec.progress import Counts, Progress, ReplacedFiles, RowsOverTime
 from batchinference.spec.status import Choice, FaultyNodes, Timestamp
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import in_one_line, money
@@ -212,6 +212,8 @@ class Report(SpecModel):
     """The devices and the capacity of the attempt. Absent if the job has no such choice."""
     cost: RunCost | None = None
     """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
+    replaced_files: ReplacedFiles | None = None
+    """Input files whose rows the job has replaced or removed. Absent if there are none."""
     rows_over_time: RowsOverTime | None = None
     """The progress so far, at no more than 60 points in time."""
     versions: dict[str, str] = {}

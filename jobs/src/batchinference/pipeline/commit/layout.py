@@ -15,6 +15,7 @@
       output.json                  the snapshot of the output, once that is complete
       attempts/NNNN-RUN/           attempt NNNN, by a run with this random name
         start.json                 the snapshot of the output when the attempt began
+        input.parquet              the input snapshot, if this attempt has changed it
         *.json                     its manifests
         closed                     the attempt accepts no more commits
         unified.json               the final snapshot, if files were rewritten
@@ -67,7 +68,8 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
         for field in MUTABLE_OF_STEP:
             step.pop(field, None)
     work["write"].pop("mode", None)
-    work["read"].pop("allowEmpty", None)
+    for field in ("allowEmpty", "onChange", "onDelete"):
+        work["read"].pop(field, None)
     # the limit on failed rows does not affect what a complete output holds
     work["errors"] = {"path": spec.errors.path}
     return work

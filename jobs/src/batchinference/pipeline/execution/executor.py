@@ -57,13 +57,16 @@ from batchinference.pipeline.output.file_rewrites import (
     MERGED_BYTES,
     fit_in_driver,
     rewrites,
+    size_of,
 )
+from batchinference.pipeline.output.removed_rows import without_removed
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
 
@@ -193,7 +196,10 @@ class Executor:
     def _committer(self) -> Committer:
         write, prepared = self._spec.write, self._prepared
         writer = prepared.table or writer_for(write)
-        return committer_for(write, prepared.attempt, writer, self._errors, prepared.first_file)
+        read, first_file = self._spec.read, prepared.first_file
+        replaces = isinstance(read, ReadFiles) and read.replaces_rows is not None
+        attempt, errors = prepared.attempt, self._errors
+        return committer_for(write, attempt, writer, errors, first_file, replaces_rows=replaces)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""
@@ -249,6 +255,7 @@ class Executor:
         the files, and merges the small files that this run has written, unless the spec defines how
         rows are divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
+        end = self._without_removed(end)
         if not end.has_rows:
             return self._with_columns(end)
         end = without_empty_files(end)
@@ -262,6 +269,18 @@ class Executor:
         work, entries = rewrites(attempt, end.entries, writer, mergeable)
         rewritten = self._results(work, in_tasks=not fit_in_driver(work))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
+
+    def _without_removed(self, end: Snapshot) -> Snapshot:
+        """Return the snapshot after the rows of changed and deleted files have left its files."""
+        stale = [entry for entry in end.entries if entry.removed]
+        writer = rewriting_writer_for(self._spec.write) if stale else None
+        if writer is None:
+            return end
+        attempt = self._prepared.attempt
+        work = [partial(without_removed, attempt, entry, writer) for entry in stale]
+        in_tasks = sum(map(size_of, stale)) > MERGED_BYTES
+        kept = [entry for entry in end.entries if not entry.removed]
+        return replace(end, entries=[*kept, *self._results(work, in_tasks=in_tasks)])
 
     def _with_columns(self, end: Snapshot) -> Snapshot:
         """Return the snapshot of an output without rows, with its columns."""

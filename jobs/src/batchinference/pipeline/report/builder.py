@@ -21,7 +21,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import COUNTS
-from batchinference.spec.progress import Counts, History, Progress
+from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles
 from batchinference.spec.report import (
     MAX_WARNINGS,
     Capacity,
@@ -97,8 +97,12 @@ class ReportBuilder:
         self.warnings, self._fields = [], {}
         self._history = History(self._history.start)
 
-    def begin_rows(self, total: RowCount | None, before: Counts) -> None:
-        """Report the progress of rows from now on. Earlier attempts have finished `before`."""
+    def begin_rows(
+        self, total: RowCount | None, before: Counts, replaced: ReplacedFiles | None = None
+    ) -> None:
+        """Report the progress of rows from now on. Earlier attempts have finished `before`, and the
+        rows of the `replaced` files are replaced."""
+        self._fields["replacedFiles"] = replaced
         self._total, self._before, self._counts = total, before.read, before
         self._running_before = self._seconds.get(JobState.RUNNING, 0.0)
         self.enter(JobState.RUNNING)
@@ -328,6 +332,7 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "progress": Progress.sum(parts) if parts else None,
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
+            "replaced_files": ReplacedFiles.sum(item.replaced_files for item in reports),
             "output_bytes": sum(item.output_bytes or 0 for item in reports) or None,
             "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
             "warnings": _total_warnings(reports),

@@ -43,6 +43,12 @@ from batchinference.spec.read.sources import (
     ReadSql,
     SqlOptions,
 )
+from batchinference.spec.read.tables import (
+    DeltaOptions,
+    ReadDelta,
+    ReadVersioned,
+    VersionedOptions,
+)
 
 Read = Annotated[
     ReadImages
@@ -60,6 +66,7 @@ Read = Annotated[
     | ReadSql
     | ReadHuggingface
     | ReadLance
+    | ReadDelta
     | ReadItems,
     Field(discriminator="format"),
 ]

@@ -137,8 +137,8 @@ def _derive_status(
     status = record_rows(
         job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
     )
-    job = job.with_status(record_driver_head(status, observed, ray_job))
-    job = job.with_status(track_waiting(replace(observed, job=job), ray_job))
+    status = record_driver_head(status, observed, ray_job)
+    job = job.with_status(track_waiting(status, observed, ray_job))
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
@@ -151,11 +151,10 @@ def _derive_status(
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
         return end_as_complete(job, update, now)
-    failure = (
-        failure_cause(ray_job, report, observed.disruptions)
-        if summary.failed
-        else unrecoverable_cause(replace(observed, job=job), ray_job, now)
-    )
+    observed = replace(observed, job=job)
+    failure = unrecoverable_cause(observed, ray_job, now) if not summary.failed else None
+    if summary.failed:
+        failure = failure_cause(ray_job, report, observed.disruptions)
     if failure is not None:
         job = record_out_of_memory(job, observed, ray_job, failure[0])
         return fail_attempt(job, spec, *failure, now, update)

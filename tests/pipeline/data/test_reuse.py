@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.task_notes import with_sums
@@ -56,6 +57,8 @@ class Answers:
             warn(WarningName.TEXT_CUT, row=row, amount=2)
         if text.startswith("paid"):
             count_tokens(row, read=3)
+        if text.startswith("repaired"):
+            warn(WarningName.ANSWER_REPAIRED, row=row, amount=2)
         if text.endswith("bad"):
             return RequestFailed(text)
         if text == "busy":
@@ -222,6 +225,41 @@ def test_each_row_has_its_warnings() -> None:
     job = Job()
     assert warnings_of(job.of("a", "long", "long")) == [(1, "TextCut", 2), (2, "TextCut", 2)]
     assert warnings_of(job.of("long", first=3)) == [(3, "TextCut", 2)]
+
+
+def test_requests_that_repair_an_answer_count_once(tmp_path: Path) -> None:
+    cache = {"path": str(tmp_path)}
+    job = Job(cache=cache)
+    found = job.of("repaired", "repaired")
+    name = WarningName.ANSWER_REPAIRED.value
+    assert warnings_of(found) == [(0, name, 2), (1, name, 0)]
+    flush_caches()
+    assert warnings_of(Job(cache=cache).of("repaired")) == [(0, name, 0)]
+
+
+PICTURE = '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "%s"}}]}]'
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "is_kept"),
+    [
+        ("https://host/a.png", {"images": ["text"], "prompt": "{text}"}, False),
+        ("data:image/png;base64,AA==", {"images": ["text"], "prompt": "{text}"}, True),
+        ("https://host/a.png", {}, True),
+        (PICTURE % "https://host/a.png", {}, False),
+        ('{"messages": ' + PICTURE % "http://host/a.png" + "}", {"request": "text"}, False),
+        (PICTURE % "data:image/png;base64,AA==", {}, True),
+    ],
+)
+def test_content_behind_an_address_is_not_kept_for_other_jobs(
+    tmp_path: Path, text: str, fields: dict[str, Any], is_kept: bool
+) -> None:
+    for number in range(2):
+        job = Job(cache={"path": str(tmp_path)}, model={**MODEL, **fields})
+        job.of(text, "other", text)
+        flush_caches()
+        asked = [text, "other"] if not number else [] if is_kept else [text]
+        assert job.answers.asked == asked
 
 
 def test_rows_whose_warning_fails_stay_failed() -> None:

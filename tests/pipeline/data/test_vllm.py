@@ -190,7 +190,8 @@ def test_schema_constrains_the_engine_and_types_its_answers(
     generate = fake_engine().AsyncLLMEngine._generated
 
     async def generated(self: Any, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
-        given.append((text, params.structured_outputs.json))
+        if params.max_tokens != 1:  # of the check of the schema
+            given.append((text, params.structured_outputs.json))
         return await generate(self, text, prompt, params, adapter)
 
     monkeypatch.setattr("vllm.AsyncLLMEngine._generated", generated)

@@ -47,6 +47,10 @@ OBJECT = {
     "additionalProperties": False,
 }
 
+STEP = {"type": "number", "multipleOf": 0.5}
+LISTED = {**OBJECT, "properties": {"ok": {"type": "array", "items": STEP}}}
+REFERENCED = {**OBJECT, "properties": {"ok": {"$ref": "#/$defs/step"}}, "$defs": {"step": STEP}}
+
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
@@ -173,6 +177,20 @@ class TestTexts:
             assert answer["label"] in label["enum"]
         (cut,) = engine.rows(model(models, sampling={"max_tokens": 1}, schema=schema), text=["a"])
         messages.check(cut["error"].splitlines()[0])
+
+    @pytest.mark.parametrize("document", [LISTED, REFERENCED], ids=["items", "reference"])
+    def test_schema_that_the_engine_does_not_support(
+        self, engine: EngineProcess, models: Path, messages: Messages, document: Document
+    ) -> None:
+        config = {**ENGINE, "structured_outputs_config": {"backend": "xgrammar"}}
+        spec = model(models, engine=config, schema={"jsonSchema": document})
+        messages.check(engine.answer(spec, text=["a"])["failure"])
+
+    def test_constraint_that_the_engine_does_not_support(
+        self, engine: EngineProcess, models: Path, messages: Messages
+    ) -> None:
+        sampling = {"structured_outputs": {"regex": "("}}
+        messages.check(engine.answer(model(models, sampling=sampling), text=["a"])["failure"])
 
     def test_answers_are_asked_for_again(self, engine: EngineProcess, models: Path) -> None:
         fields = {"sampling": {"max_tokens": 30, "temperature": 1}}

@@ -98,6 +98,11 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "allow": ["https://intranet.example/photos/", "s3://photos/", "/data/"],
         "maxBytes": 1024,
     },
+    "documents": {
+        "maxRowBytes": 1 << 20,
+        "rows": "page",
+        "render": {"dpi": 100, "maxPixels": 1000},
+    },
 }
 """The options of each format, without those that all formats have."""
 

@@ -204,6 +204,9 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     from batchinference.cli.check import Platform, show_plan
     from batchinference.cli.preview import preview_file
 
+    if estimate and (defaults or policy):
+        problem = "with --estimate, the steps run here, without the settings of a cluster"
+        raise typer.BadParameter(problem, param_hint="--defaults and --policy")
     if estimate:
         raise typer.Exit(preview_file(file, sample, settings or (), form, prices))
     raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or (), form))

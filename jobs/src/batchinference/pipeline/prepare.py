@@ -83,7 +83,9 @@ def prepare(
         return NothingToDo(target.complete[0], str(remark), target.complete)
     if plan.action is Action.ALREADY_COMPLETE:
         complete = plan.state.layout
-        return NothingToDo(complete, describe_changes(source, target.complete or [complete]))
+        adds_columns = spec.write.mode == "addColumn"  # its commit has changed the input
+        parts = target.complete or [complete]
+        return NothingToDo(complete, "" if adds_columns else describe_changes(source, parts))
     if plan.start is not None and not source.continues(plan.start.input):
         plan = plan.without_rows(spec.read.format)
     plan = _with_changes(plan, source)
@@ -195,7 +197,7 @@ def _open_input(
     Raises BadInput and BadOutput if it does not, and NoNewFiles."""
     source = open_at_output(spec, target, plan)
     check_input(spec, source, target.layout)
-    if spec.write.mode == "append":
+    if spec.write.adds:
         with storage_errors_as_bad_output(spec.write):
             check_previous_versions(source, target.previous_versions(job))
     return source
@@ -205,7 +207,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     """Raise BadOutput if an input file is in an output path, where attempts remove files, and
     BadInput if a step reads a column that does not exist or has an unsuitable type, or if the job
     does not accept that files are ignored."""
-    for place in (layout.output, layout.errors):
+    for place in (layout.output, layout.errors) if spec.write.mode != "addColumn" else ():
         if (inside := source.below(place)) is not None:
             raise BadOutput(
                 f"'{place.uri}' is an output path and contains an input file ({inside}). Choose "

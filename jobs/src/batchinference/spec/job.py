@@ -106,10 +106,10 @@ class BatchInferenceSpec(SpecModel):
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
     or that repeatedly end their process."""
     gate: Gate | None = None
-    """A check of the results of the first rows, before the others are computed. It is checked once,
-    and can be changed until then."""
+    """A check of the results of the first rows, before the others are computed. It can be changed:
+    a job that resumes checks the changed gate before it computes further rows."""
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
-    """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
+    """Parameters, to which strings in `read`, `steps`, `write`, `errors` and `gate` refer."""
     resume: bool = True
     """Whether committed rows of an unfinished output are kept. If false, the output starts over:
     once for a BatchInference, whose later attempts resume its own rows, and in each run of a job
@@ -161,6 +161,17 @@ class BatchInferenceSpec(SpecModel):
             )
             context = {"field": field, "format": self.write.format}
             raise PydanticCustomError("first_rows", message, context)
+        return self
+
+    @model_validator(mode="after")
+    def _check_added_columns(self) -> BatchInferenceSpec:
+        if self.write.mode == "addColumn" and getattr(self.read, "path", "") != self.write.path:
+            raise PydanticCustomError(
+                "added_columns",
+                "write.mode: addColumn writes to the Lance dataset that the job reads. Set "
+                "read.format to lance, and read.path to write.path",
+                {},
+            )
         return self
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import io
 import os
 import sys
@@ -34,6 +35,14 @@ class SamplingParams(SimpleNamespace):
 
     max_tokens: int | None = 16
     n = 1
+
+    structured_outputs: Any = None
+
+    def clone(self) -> SamplingParams:
+        return copy.copy(self)
+
+    def verify(self, *engine: Any) -> None:
+        """Accept all parameters."""
 
 
 class PoolingParams(SimpleNamespace):
@@ -129,7 +138,13 @@ class AsyncLLMEngine:
     arguments: AsyncEngineArgs
     model_config: Any = None
     renderer: Renderer = field(init=False)
-    vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=4))
+    vllm_config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_seqs=4),
+        **dict.fromkeys(("model_config", "speculative_config", "structured_outputs_config")),
+    )
+
+    def get_tokenizer(self) -> Any:
+        return self.renderer.tokenizer
 
     def __post_init__(self) -> None:
         if (share := self.arguments.gpu_memory_utilization) > 1:

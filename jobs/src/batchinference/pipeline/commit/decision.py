@@ -178,7 +178,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     if table is not None and table.committed:
         return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
-        if overwrite:
+        if overwrite or request.write.mode == "merge":  # to merge rows twice changes nothing
             return Action.START
         raise BadOutput(
             f"the table of write.path '{state.layout.output.uri}' has the rows of a delayed "
@@ -211,7 +211,7 @@ def _remedy_of_changed_code(state: OutputState, request: Request) -> str:
     retry = ""
     if state.failed_rows:
         retry = f"Run `{RETRY}` to compute only the failed rows again, with the code of now. "
-    if request.write.mode != "append":
+    if not request.write.adds:
         restart = (
             "Run with --restart to start over. On a cluster, set resume to false and write.mode to "
             "overwrite"
@@ -234,7 +234,7 @@ def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> 
         )
     differs = f": {state.changed_spec}" if state.changed_spec else ""
     begun = f"this output was begun with another spec{differs}"
-    if request.write.mode == "append":
+    if request.write.adds:
         return f"{begun}. Choose another path"
     # a restart is refused if the table has rows, because they may belong to others
     local = state.table is None and not is_resource(request.job)
@@ -259,7 +259,7 @@ def _check_start(state: OutputState, request: Request) -> None:
             f"spec.write.path: '{state.layout.output.uri}' holds rows that {state.added_by} has "
             "appended. Set write.mode to overwrite to replace them as well, or choose another path"
         )
-    if state.foreign_files and request.write.mode != "append":
+    if state.foreign_files and not request.write.adds:
         fix = (
             "Overwriting only replaces such output. Remove them yourself, or choose another path"
             if request.write.mode == "overwrite"

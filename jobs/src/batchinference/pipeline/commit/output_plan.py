@@ -116,7 +116,7 @@ def _adds_new_files(spec: BatchInferenceSpec) -> bool:
     read = spec.read
     limited = isinstance(read, ReadFiles | ReadVersioned) and read.options.limit is not None
     pinned = isinstance(read, ReadVersioned) and read.is_pinned
-    return spec.write.mode == "append" and not limited and not pinned
+    return spec.write.adds and not limited and not pinned
 
 
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: OutputReader) -> Layout:

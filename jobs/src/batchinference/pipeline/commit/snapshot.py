@@ -40,7 +40,8 @@ from batchinference.spec.progress import Counts, ReplacedFiles
 from batchinference.version import __version__
 
 MAX_SCHEMAS = 100
-_OPTIONAL = ("findings", "thresholds", "recomputed", "removed")
+_OF_FIRST_ROWS = ("findings", "thresholds", "gate")
+_OPTIONAL = (*_OF_FIRST_ROWS, "recomputed", "removed")
 FORMAT = 6
 """The version of the format of state files. An output in another format cannot be resumed."""
 
@@ -64,6 +65,8 @@ class Snapshot:
     """What was found in the rows that the job must compute first, once its gate has passed."""
     thresholds: dict[str, float | None] = field(default_factory=dict)
     """The scores from which on cascades skip rows, by step."""
+    gate: str = ""
+    """The gate that has passed, as JSON."""
     recomputed: list[Natural] = field(default_factory=list)
     """The input files that have changed since the output was last complete, or began."""
     removed: list[Natural] = field(default_factory=list)
@@ -129,7 +132,7 @@ class Snapshot:
                 for entry, number in zip(self.entries, numbers, strict=True)
             ],
         }
-        found = {"findings": self.findings, "thresholds": self.thresholds}
+        found = {name: getattr(self, name) for name in _OF_FIRST_ROWS}
         replaced = {"recomputed": self.recomputed, "removed": self.removed}
         stored |= {name: files for name, files in replaced.items() if files}
         return dump_checksummed(stored | (found if self.findings else {}))

@@ -61,6 +61,7 @@ from batchinference.pipeline.output.file_rewrites import (
 )
 from batchinference.pipeline.output.removed_rows import without_removed
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
+from batchinference.pipeline.output.tables.keys import store_keys
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
@@ -153,7 +154,7 @@ class Executor:
         table defines how rows are divided into files."""
         table, layout = self._prepared.table, self._layout
         mergeable = table is not None or self._spec.write.MERGES_FILES
-        partitions = table.partition_by if table else layout.partition_by
+        partitions = table.file_partitions if table else layout.partition_by
         return mergeable and not (layout.rows_per_file or partitions)
 
     @cached_property
@@ -299,9 +300,11 @@ class Executor:
         with table_errors_as_bad_output():
             table.find_place()
         files = [file for entry in entries for file in entry.data]
+        keys = store_keys(table, self._prepared.attempt.layout, files)
         work = [partial(table.place, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
-        return TableFiles(schema, self._results(work, in_tasks=in_tasks))
+        origin = getattr(self._prepared.input, "origin", None)
+        return TableFiles(schema, self._results(work, in_tasks=in_tasks), keys, origin)
 
     def _results(self, work: Sequence[Callable[[], Result]], *, in_tasks: bool) -> list[Result]:
         """Call functions and return their results, in order."""

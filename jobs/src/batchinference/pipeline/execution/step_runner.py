@@ -184,7 +184,7 @@ def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     """Return the runner of the preparation of a model step. Its time is measured separately."""
     began = time.perf_counter()
     preparation = Preparation.load(step.name, step.model, device)
-    transform = with_condition(step, preparation, adds=())
+    transform = with_condition(step, preparation, adds={})
     runner = StepRunner(step, transform, errors, preparation_of(step.name))
     runner.add_load(time.perf_counter() - began)
     return runner
@@ -543,14 +543,20 @@ def isolate(
             return
     del result  # its traceback holds the tensors of the batch, whose memory the halves need
     half = batch.num_rows // 2
-    yield from isolate(apply, batch.slice(0, half), failing, start)
-    yield from isolate(apply, batch.slice(half), failing, start + half)
+    parts = itertools.chain(
+        isolate(apply, batch.slice(0, half), failing, start),
+        isolate(apply, batch.slice(half), failing, start + half),
+    )
+    for part in parts:
+        yield replace(part, warnings=[*warnings, *part.warnings])
+        warnings = []
 
 
 def _try(
     apply: Transform, batch: pa.Table, failing: Collection[str]
 ) -> tuple[pa.Table | TransformResult | Exception, list[RowWarning]]:
-    """Return the result of a step, and its warnings about rows that have not failed."""
+    """Return the result of a step, and its warnings about rows that have not failed. The tokens of
+    an error are those of the first row."""
     # do not halve here: this error would become the context of the errors of single rows
     try:
         with collect_warnings() as warnings:
@@ -559,7 +565,8 @@ def _try(
     except Exception as error:
         if not is_about_the_row(error):
             raise
-        return error, []
+        used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
+        return error, used
     failed = result.failed if isinstance(result, TransformResult) else {}
     # the tokens of a failed row were used
     return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]

@@ -31,6 +31,7 @@ from batchinference.pipeline.verify.findings import (
     VerificationReport,
 )
 from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
+from batchinference.pipeline.verify.key_check import key_defects
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
@@ -320,6 +321,12 @@ class JobCheck:
             detail = f"delayed attempts made them, {made} commits in all"
             rows = (made - 1) * self._committed.counts.written
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows
+        elif self._merges:
+            yield from key_defects(table, self.work.layout.keys, self._committed.counts.written)
+
+    @property
+    def _merges(self) -> bool:
+        return bool(self.work.spec.write.column_fields.get("key"))
 
     def _unproven(self) -> Iterator[str]:
         """Yield what could not be verified, as text."""
@@ -335,6 +342,8 @@ class JobCheck:
                 "the commit in the table, whose catalog or database only the output names: "
                 "--trust-output checks it"
             )
+        elif self._merges:
+            yield "the values of the rows in the table, because only their keys were checked"
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"
         if self.quick:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
 from batchinference.pipeline.errors import (
+    DOCUMENTS_EXTRA,
     FORMATS_EXTRA,
     BadInput,
     Incomplete,
@@ -375,11 +376,12 @@ def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 @dataclass(frozen=True)
 class Entry:
     """The location of a reader: a module of this package, and a class in it. `libraries` are the
-    libraries of the extra `formats` that the reader imports."""
+    libraries of the extra that the reader imports."""
 
     module: str
     name: str
     libraries: tuple[str, ...] = ()
+    extra: str = FORMATS_EXTRA
 
 
 READERS = {
@@ -395,6 +397,12 @@ READERS = {
     "video": Entry("video", "VideoReader", ("av",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
     "manifest": Entry("url_list", "ManifestReader"),
+    "documents": Entry(
+        "documents",
+        "DocumentReader",
+        ("pypdfium2", "docx", "pptx", "lxml"),
+        DOCUMENTS_EXTRA,
+    ),
 }
 """Maps formats in the specification to readers. A module is imported when it is needed."""
 
@@ -403,7 +411,7 @@ def reader_class(file_format: str) -> type[Reader]:
     """Return the reader of a format. Raises BadInput if a library is missing."""
     entry = READERS[file_format]
     for library in entry.libraries:
-        require_package(f"the format '{file_format}'", library, FORMATS_EXTRA, BadInput)
+        require_package(f"the format '{file_format}'", library, entry.extra, BadInput)
     module = importlib.import_module(f"{__name__}.{entry.module}")
     return cast(type[Reader], getattr(module, entry.name))
 

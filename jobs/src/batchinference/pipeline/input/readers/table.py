@@ -29,7 +29,7 @@ from batchinference.pipeline.input.readers import (
     size_of,
 )
 from batchinference.pipeline.input.readers.parquet import ParquetReader
-from batchinference.pipeline.input.statistics import bounds_of_group, matching
+from batchinference.pipeline.input.statistics import FileBounds, bounds_of_group, matching
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.schema import exact_cast
 from batchinference.pipeline.storage.location import Location
@@ -166,8 +166,10 @@ class VersionedReader(ParquetReader):
         """Return whether the statistics of a row group show that the filter removes its rows."""
         if self.condition is None:
             return False
-        bounds = bounds_of_group(footer, group, self._schema)
-        return not matching(self.condition, self._schema, [bounds])
+        return not matching(self.condition, self._schema, [self._bounds(footer, group)])
+
+    def _bounds(self, footer: pq.FileMetaData, group: int) -> FileBounds:
+        return bounds_of_group(footer, group, self._schema.names)
 
 
 def _check_known(version: TableVersion, name: str, option: str) -> None:

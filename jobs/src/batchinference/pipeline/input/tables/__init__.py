@@ -82,7 +82,8 @@ class VersionedTable(Protocol):
 
 
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-"""The library of each format of tables. Its module has the name of the format."""
+"""The library of each format of tables. Its module has the name of the format, and names the class
+of the reader of data files (READER)."""
 
 
 def open_table(read: ReadVersioned) -> VersionedTable:
@@ -105,7 +106,9 @@ def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
     if CHANGE_TYPE in names and options.changes == "inserts":
         inserts = f"{CHANGE_TYPE} == '{INSERT}'"
         where = f"{inserts} and (\n{where}\n)" if where else inserts
-    return VersionedReader(version, [*(options.columns or own), *options.added_columns], where)
+    wanted = [*(options.columns or own), *options.added_columns]
+    module = importlib.import_module(f"{__name__}.{read.format}")
+    return cast(VersionedReader, module.READER(version, wanted, where))
 
 
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:

@@ -23,7 +23,9 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
+from batchinference.pipeline.runtimes.vllm.engine_checks import check_parameters
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
+from batchinference.pipeline.runtimes.vllm.results import NO_ANSWER
 from batchinference.pipeline.runtimes.vllm.server import server_of
 from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.models import VllmModel
@@ -93,6 +95,8 @@ class Engine:
         self._numbers = itertools.count()
         self._loop = _event_loop()
         self._llm = self._run(_started(model, share))
+        if model.task == "generate":
+            check_parameters(model, self._llm, self.parameters)
         if model.request is not None:
             self._server = self._run(server_of(self._llm, model))
         # as many rows wait in the engine as it computes: it takes the next one without delay
@@ -107,6 +111,25 @@ class Engine:
         limits = self._llm.renderer.default_cmpl_tok_params
         self._limits = limits.with_kwargs(**self._tokenization)
         weakref.finalize(self, self._llm.shutdown)
+        if model.task == "generate":
+            self._check_constraint(model)
+
+    def _check_constraint(self, model: VllmModel) -> None:
+        """Raise ModelLoad if the engine cannot compile what constrains the answers of all rows."""
+        parameters = self.parameters.clone()
+        parameters.max_tokens, parameters.min_tokens = 1, 0
+        if parameters.structured_outputs is None:
+            return
+        (answer,) = self.submit([(self.tokens("a"), parameters, None)]).result()
+        if isinstance(answer, Exception) and (fault := self.log.device_fault()):
+            raise fault from answer
+        reasons = {one.finish_reason for one in getattr(answer, "outputs", ())}
+        if isinstance(answer, Exception) or reasons & set(NO_ANSWER):
+            where = "sampling" if model.answer_schema is None else "schema"
+            raise ModelLoad(
+                f"{where}: the engine cannot compile it, and its log says why. Choose another "
+                "structured_outputs_config.backend in engine"
+            )
 
     def tokens(self, prompt: str) -> Prompt:
         """Return the tokens of a prompt. Raises an error of vLLM if they are too many."""

@@ -149,6 +149,13 @@ def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
     assert tokens_of(Job(cache=place).of("paid")) == []
 
 
+def test_tokens_of_the_step_are_reported() -> None:
+    job = Job()
+    found = job.of("paid", "paid", "paid too"), job.of("paid", "paid bad", first=3)
+    times = collect_notes(with_sums(note for batch in found for note in batch.notes)).steps["ask"]
+    assert (times.input_tokens, times.output_tokens, times.reused) == (9, None, 2)
+
+
 def test_tokens_of_failed_rows_are_counted() -> None:
     for dedupe in (True, False):
         job = Job(dedupe=dedupe)

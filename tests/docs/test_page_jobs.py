@@ -182,6 +182,21 @@ def check_customers(rows: list[Row]) -> None:
     assert [tuple(row.values()) for row in rows] == [expected]
 
 
+def check_papers(rows: list[Row]) -> None:
+    rows.sort(key=lambda row: (row["path"], row["page"] or 0))
+    first, empty, last, letter, slide, page, mail = rows
+    assert (first["page"], first["text"]) == (1, "the first page of a paper")
+    assert (empty["text"], empty["embedding"], last["page"]) == ("", None, 3)
+    assert [row["page"] for row in (letter, slide, page, mail)] == [None, 1, None, None]
+    assert (page["title"], mail["attachments"]) == ("Page", ["a.pdf"])
+    assert shape(mail["embedding"]) == shape(first["embedding"])
+
+
+def check_scanned(rows: list[Row]) -> None:
+    ((page, shown),) = [(row["page"], shape(row["image"])) for row in rows]
+    assert (page, shown) == (2, (1170, 827, 3))
+
+
 def check_open_tickets(rows: list[Row]) -> None:
     assert rows == [{"id": 1, "body": "one"}, {"id": 2, "body": "two"}]
 
@@ -312,6 +327,8 @@ EXPECTED = {
         "vectors": check_vectors,
         "labels": check_labels,
         "samples": check_samples,
+        "papers": check_papers,
+        "scanned": check_scanned,
         "listed": check_listed,
         "open-tickets": check_open_tickets,
         "reviews": check_reviews,
@@ -320,7 +337,7 @@ EXPECTED = {
     },
 }
 """A check of the rows that each job of a page writes, in the order of the page."""
-FAILED_ROWS = {"bad-rows": 1, "listed": 1, "remarks": 1}
+FAILED_ROWS = {"bad-rows": 1, "listed": 1, "remarks": 1, "papers": 1, "scanned": 1}
 JOBS = [pytest.param(page, job, id=name_of(job)) for page in EXPECTED for job in jobs(page)]
 
 

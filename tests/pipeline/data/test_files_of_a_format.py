@@ -24,6 +24,7 @@ from batchinference.pipeline.input.readers import reader_class
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.file_extensions import extension_of
 from batchinference.spec.read import FILE_FORMATS, ReadCsv, ReadParquet
+from support.inputs.document_files import docx_with, mail_of, pdf_of, pptx_with
 from support.inputs.read_files import read_files
 
 
@@ -106,6 +107,14 @@ CONTENTS: dict[str, dict[str, Callable[[], bytes]]] = {
         "FLV": lambda: film("flv", "flv1"),
         "ASF": lambda: film("asf", "mpeg4"),
     },
+    "documents": {
+        "PDF": lambda: pdf_of("text"),
+        "DOCX": lambda: docx_with(lambda file: file.add_paragraph("text")),
+        "PPTX": lambda: pptx_with(lambda file: file.slides.add_slide(file.slide_layouts[6])),
+        "HTML": lambda: b"\n<!-- a --><!DOCTYPE HTML><p>text",
+        "XHTML": lambda: b'<?xml version="1.0"?>\n<html><p>text</html>',
+        "EML": lambda: mail_of("text"),
+    },
     "numpy": {"npy": lambda: numbers(np.save), "npz": lambda: numbers(np.savez)},
     "webdataset": {"tar": archive, "tar.gz": lambda: gzip.compress(archive())},
 }
@@ -136,7 +145,15 @@ def test_other_content_is_of_no_format(file_format: str) -> None:
     random = np.random.default_rng(0)
     texts = [b"", b"a", b"a,b\n1,2\n", b'{"a": 1}\n', b"P1 is a name\n", b"BM is not a bitmap" * 9]
     binary = [random.bytes(length) for length in (1, 3, 12, 100, 4096)]
-    for head in (*texts, *binary, b"%PDF-1.7\n", b"PK\3\4" + bytes(99), b"\x1f\x8bno gzip"):
+    for head in (
+        *texts,
+        *binary,
+        b"%!PS-Adobe\n",
+        b"From: a\n",
+        b"<p>html</p>",
+        b"PK\3\4" + bytes(99),
+        b"\x1f\x8bno gzip",
+    ):
         assert not SIGNED[file_format](head), head
 
 
@@ -180,7 +197,7 @@ def test_files_without_known_extension_are_read_if_their_content_fits(
     (tmp_path / "in").mkdir()
     content = next(iter(CONTENTS[file_format].values()))()
     good = dict.fromkeys(("000000_0", "a.unknown", "b.1", "c.bin", "part-0"), content)
-    bad = {"README": b"text", "d.dat": b"text", "empty": b"", "e.html": content, "f.zip": content}
+    bad = {"README": b"text", "d.dat": b"text", "empty": b"", "e.svg": content, "f.zip": content}
     put(tmp_path / "in", **good, **bad)
     assert read_names(tmp_path / "in", file_format) == sorted(good)
 

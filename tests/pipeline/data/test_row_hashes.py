@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.steps.row_hashes import HASH_BYTES, row_hashes
+from batchinference.pipeline.row_hashes import HASH_BYTES, row_hashes
 from support.tiers import examples
 
 SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -129,7 +129,7 @@ def test_image_has_the_same_hash_among_images_of_other_shapes() -> None:
 
 def test_hash_is_the_same_in_other_processes() -> None:
     code = (
-        "import pyarrow as pa; from batchinference.pipeline.steps.row_hashes import row_hashes;"
+        "import pyarrow as pa; from batchinference.pipeline.row_hashes import row_hashes;"
         "print(row_hashes(pa.table({'0': ['a']}))[0].hex())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
 from PIL import Image
 
+from support.inputs.document_files import docx_with, mail_of, pdf_of, pptx_with
 from support.inputs.media_files import exif, quarters, saved, turn_film, write_film
 from support.inputs.photographs import photograph
 
@@ -17,7 +19,16 @@ RATE = 8000
 
 def write_media(folder: Path) -> None:
     """Write the files below a folder."""
-    for name in ("phone", "logos", "x-rays", "scans", "camera-trap", "calls", "phone-films"):
+    for name in (
+        "phone",
+        "logos",
+        "x-rays",
+        "scans",
+        "camera-trap",
+        "calls",
+        "phone-films",
+        "papers",
+    ):
         (folder / name).mkdir()
     picture = Image.fromarray(quarters())
     (folder / "phone/a.jpg").write_bytes(saved(picture, "JPEG", exif=exif(6), quality=95))
@@ -34,3 +45,18 @@ def write_media(folder: Path) -> None:
     (folder / "calls/a.wav").write_bytes(buffer.getvalue()[:-2000])
     film = write_film(folder / "phone-films/a.mp4", [quarters()] * 3, "libx264", "yuv420p")
     turn_film(film, 0, 1, -1, 0)
+    write_papers(folder / "papers")
+
+
+def write_papers(folder: Path) -> None:
+    """Write a document of each kind, a page without text and an encrypted file."""
+
+    def slide(file: Any) -> None:
+        file.slides.add_slide(file.slide_layouts[5]).shapes.title.text = "A slide"
+
+    (folder / "a.pdf").write_bytes(pdf_of("the first page of a paper", " ", "the last page"))
+    (folder / "b.docx").write_bytes(docx_with(lambda file: file.add_paragraph("a letter")))
+    (folder / "c.pptx").write_bytes(pptx_with(slide))
+    (folder / "d.html").write_text("<!doctype html><title>Page</title><p>a web page")
+    (folder / "e.eml").write_bytes(mail_of("a mail\n", None, "a.pdf"))
+    (folder / "f.pdf").write_bytes(pdf_of("unknown", encrypt="secret"))

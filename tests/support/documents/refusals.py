@@ -98,6 +98,11 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "allow": ["https://intranet.example/photos/", "s3://photos/", "/data/"],
         "maxBytes": 1024,
     },
+    "documents": {
+        "maxRowBytes": 1 << 20,
+        "rows": "page",
+        "render": {"dpi": 100, "maxPixels": 1000},
+    },
 }
 """The options of each format, without those that all formats have."""
 
@@ -135,6 +140,17 @@ SOURCES: dict[str, Document] = {
         "path": "s3://in/data.lance",
         "storage": {"region": "eu-west-1"},
         "options": {"columns": ["id"], "filter": "id > 3", "version": 2},
+    },
+    "delta": {
+        "path": "s3://in/table",
+        "storage": {"region": "eu-west-1"},
+        "options": {
+            "columns": ["id"],
+            "filter": "id > 3",
+            "limit": 5,
+            "version": 0,
+            "changes": "include",
+        },
     },
     "items": {"items": [{"text": "a", "n": 1}, {"text": "b"}], "options": {"limit": 1}},
 }

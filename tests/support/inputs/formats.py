@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import soundfile
 from PIL import Image
 
+from support.inputs.document_files import pdf_of
 from support.outputs.rows import Row
 
 
@@ -200,6 +201,14 @@ def write_manifest(directory: Path) -> list[Row]:
     return [{**row, "image": pixels.tolist()} for row, pixels in filled]
 
 
+def write_documents(directory: Path) -> list[Row]:
+    directory.joinpath("a.pdf").write_bytes(pdf_of("first page", "second page"))
+    directory.joinpath("b.html").write_text("<!doctype html><title>Näme</title><p>one<p>two")
+    rows = [(1, "first page", None), (2, "second page", None), (None, "one\n\ntwo", "Näme")]
+    names = ("page", "text", "title")
+    return [{**dict(zip(names, row, strict=True)), "attachments": []} for row in rows]
+
+
 @dataclass(frozen=True)
 class Case:
     """An input. `write` writes it to a directory and returns its rows."""
@@ -225,5 +234,6 @@ CASES = {
     "video": Case(write_video, "video", {"includeTimestamps": True}),
     "webdataset": Case(write_webdataset, "webdataset"),
     "manifest": Case(write_manifest, "manifest", {"decode": "image"}),
+    "documents": Case(write_documents, "documents"),
 }
 """Every file format, with its main variants."""

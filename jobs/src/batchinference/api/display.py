@@ -142,6 +142,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         shown += f", {counts.failed} failed" if counts.failed else ""
         shown += f", {counts.filtered} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
+    lines += [("files", str(report.replaced_files))] if report.replaced_files else []
     lines += [("tokens", report.tokens_text)] if report.tokens_text else []
     if report.output_bytes is not None:
         lines.append(("size", byte_size(report.output_bytes)))

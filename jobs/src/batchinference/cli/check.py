@@ -26,7 +26,13 @@ from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.columns import replaced_columns
-from batchinference.rendering import Names, attempt_objects, token_secret, with_platform_defaults
+from batchinference.rendering import (
+    Names,
+    attempt_objects,
+    choices_of,
+    token_secret,
+    with_platform_defaults,
+)
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadows import shadowing
 from batchinference.spec import (
@@ -231,7 +237,9 @@ def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
         attempt_objects(job, _names(job), None, platform=platform)
     except SpecError as error:
         problems = error.problems
-    show_view(view_of(job.spec, plan_for_cluster(job.spec), problems))
+    plan, choices = plan_for_cluster(job.spec), choices_of(job)
+    several = len(choices) > 1 or any(choice.device_hour for choice in choices)
+    show_view(view_of(job.spec, plan, problems, choices if several else ()))
 
 
 def _print_objects(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:

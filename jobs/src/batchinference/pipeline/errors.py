@@ -20,9 +20,11 @@ MAX_CACHED = 1 << 14
 """Maximum characters of a text whose shown form is cached."""
 PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"
+DATABASES_EXTRA = "./jobs[databases]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
 VISION_EXTRA = "./jobs[vision]"
 HEIC_EXTRA = "./jobs[heic]"
+DOCUMENTS_EXTRA = "./jobs[documents]"
 VLLM_PACKAGE = "vllm>=0.29,<0.30"
 
 

@@ -33,12 +33,13 @@ from batchinference.pipeline.execution.crash_notes import (
     deaths_of,
     take_deaths,
 )
+from batchinference.pipeline.execution.device_sharing import DeviceSharing
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.files import FileInput
+from batchinference.pipeline.input.files import FileInput, has_changes
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
@@ -106,7 +107,8 @@ class JobRun:
         self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
             self._publish_first()
-            reports = [self._run_output(target) for target in plan_outputs(self.job.spec, layout)]
+            targets = plan_outputs(self.job.spec, layout, has_changes(self.job.spec))
+            reports = [self._run_output(target) for target in targets]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
             return self._fail(self._with_crash_location(root_cause(error)))
@@ -132,19 +134,22 @@ class JobRun:
             with keep_heartbeat(run.attempt.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
-        self._reports.begin_rows(run.count, run.start.counts)
+        self._reports.begin_rows(run.count, run.start.counts, run.start.replaced_files)
         self._finished.append(self._run_passes(run, self._plan))
         return self._finished[-1]
 
     def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
         Incomplete if rows are missing after the last pass."""
-        passes = Passes()
+        passes, sharing = Passes(), DeviceSharing.of(plan, repeatable=run.input.repeatable)
         while True:
-            plan = with_thresholds(plan, run.start.thresholds)
-            executor = Executor(self.job.spec, plan, run_of_first(self.job.spec, run))
+            plan = sharing.applied(with_thresholds(plan, run.start.thresholds))
+            first = run_of_first(self.job.spec, run)
+            measured = None if first.is_sample else sharing.step
+            executor = Executor(self.job.spec, plan, first, measured)
             with keep_heartbeat(run.attempt.heartbeat):
-                end = with_findings(self.job.spec, run, self._run_attempt(run, executor))
+                done = self._run_attempt(run, executor, sharing)
+                end = with_findings(self.job.spec, run, done)
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
@@ -155,19 +160,28 @@ class JobRun:
             run = passes.after(run, end, deaths, losses, excluded=others != plan)
             plan = others
 
-    def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
+    def _run_attempt(
+        self, run: AttemptRun, executor: Executor, sharing: DeviceSharing
+    ) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
         self._attempt, self._has_ended = run, False
         self._entries = ()
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
+        failed = False
         if executor.has_rows:
-            run_monitored(executor, observe, self.stop)
+            try:
+                run_monitored(executor, observe, self.stop)
+            except JobFailure as failure:
+                if not (failed := sharing.accepts(failure)):
+                    raise
         end = run.close()
+        if executor.measures and not failed:
+            sharing.record(end.notes)
         self._entries = end.snapshot.entries
         lost = json.dumps({"retries": len(executor.losses), "task": run.attempt.number})
-        self._add_notes([*end.notes, (WRITE_STEP, lost)])
+        self._add_notes([*end.notes, (WRITE_STEP, lost), *sharing.take_notes()])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:

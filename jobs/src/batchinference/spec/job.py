@@ -40,7 +40,10 @@ MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl"
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
-MUTABLE_OF_STEP = ("batchSize", "replicas", "resources", "dedupe", "cache")
+MUTABLE_OF_STEP = (
+    *("batchSize", "replicas", "replicasPerPod", "replicasPerDevice", "resources"),
+    *("dedupe", "cache"),
+)
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
@@ -162,6 +165,17 @@ class BatchInferenceSpec(SpecModel):
             raise PydanticCustomError("first_rows", message, context)
         return self
 
+    @model_validator(mode="after")
+    def _check_added_columns(self) -> BatchInferenceSpec:
+        if self.write.mode == "addColumn" and getattr(self.read, "path", "") != self.write.path:
+            raise PydanticCustomError(
+                "added_columns",
+                "write.mode: addColumn writes to the Lance dataset that the job reads. Set "
+                "read.format to lance, and read.path to write.path",
+                {},
+            )
+        return self
+
     @property
     def first_rows_columns(self) -> dict[str, set[str]]:
         """Return the columns of the output that a gate and cascades read in the rows that the job
@@ -194,6 +208,26 @@ class BatchInferenceSpec(SpecModel):
             "commit, so the failed rows cannot be retried alone. Remove errors.retryFailedRows, or "
             "process all rows again with write.mode: overwrite"
         )
+
+    @model_validator(mode="after")
+    def _check_replaced_rows(self) -> BatchInferenceSpec:
+        field = self.read.replaces_rows if isinstance(self.read, ReadFiles) else None
+        if field and (why := self.why_not_replaced):
+            context = {"field": field, "why": why}
+            raise PydanticCustomError("replaced_rows", "read.{field}: {why}. Remove it", context)
+        return self
+
+    @property
+    def why_not_replaced(self) -> str | None:
+        """Return why the rows of changed files cannot be replaced; None if they can."""
+        if isinstance(self.write, WriteTable):
+            return (
+                f"rows that were committed to a table (write.format '{self.write.format}') cannot "
+                "be found again by their file"
+            )
+        if isinstance(self.read, ReadFiles) and self.read.options.limit is not None:
+            return "with read.options.limit, a changed file could change which rows are the first"
+        return None
 
 
 DEFAULT_NAME = "job"

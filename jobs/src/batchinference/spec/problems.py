@@ -41,6 +41,7 @@ from batchinference.spec.fixes import (
 from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN, PREFIX, URL_PREFIX
+from batchinference.spec.write.stores import COLLECTION, INDEX
 
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
@@ -83,6 +84,8 @@ PATTERNS = {
     COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
+    COLLECTION: "the name of a collection",
+    INDEX: "the name of an index: small letters, digits, '-', '_' and '.'",
     base.HTTP_URL: "an address that begins with http:// or https://",
     base.VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
     PREFIX: "the beginning of an address such as s3://bucket/, or of an absolute path",

@@ -192,6 +192,25 @@ class Counts(SpecModel):
         return cls(**{name: min(number, MAX_ROWS) for name, number in sums.items()})
 
 
+class ReplacedFiles(SpecModel):
+    """Input files that have changed or are gone since the output was last complete, or began."""
+
+    recomputed: Rows = 0
+    """Changed files whose rows were computed again."""
+    removed: Rows = 0
+    """Files that are gone and whose rows were removed."""
+
+    @classmethod
+    def sum(cls, parts: Iterable[ReplacedFiles | None]) -> ReplacedFiles | None:
+        """Return the sum; None if there are no parts."""
+        known = [part for part in parts if part is not None]
+        recomputed, removed = (sum(p.recomputed for p in known), sum(p.removed for p in known))
+        return cls(recomputed=recomputed, removed=removed) if known else None
+
+    def __str__(self) -> str:
+        return f"{self.recomputed} recomputed, {self.removed} removed"
+
+
 class RowsOverTime(SpecModel):
     """The number of finished rows over time. Both lists have the same length."""
 

@@ -48,7 +48,11 @@ class WarningName(StrEnum):
     def about_file(self) -> bool:
         """Return whether the warning of a row is about lines or members around it, so that it also
         counts if the row fails."""
-        return self in (WarningName.LINES_SKIPPED, WarningName.MEMBERS_IGNORED)
+        return self in (
+            WarningName.LINES_SKIPPED,
+            WarningName.MEMBERS_IGNORED,
+            WarningName.PARTS_IGNORED,
+        )
 
     @property
     def message(self) -> str:
@@ -81,6 +85,23 @@ class WarningName(StrEnum):
         "Nothing, if read.options.skipLines and comment are as intended",
         "row",
         "lines",
+    )
+    PARTS_IGNORED = (
+        "PartsIgnored",
+        "parts of a document were not read: attachments, comments, headers and footers of pages",
+        "Nothing, or save the attachments as files of their own",
+        "row",
+        "parts",
+    )
+    NO_TEXT = (
+        "NoText",
+        "pages or documents have no text, as pages that were scanned",
+        "Add the images of PDF pages with read.options.render, for a model that reads images",
+    )
+    NOT_RENDERED = (
+        "NotRendered",
+        "only pages of PDF files become images, so the image of other documents is null",
+        "Nothing, or save the documents as PDF",
     )
     ROTATED = (
         "Rotated",

@@ -18,6 +18,7 @@ import numpy as np
 
 from batchinference.pipeline.errors import EngineDied
 from batchinference.pipeline.execution.isolation import CrashNote, Death
+from batchinference.pipeline.input import AFTER_CRASH
 from batchinference.pipeline.ray_compat import (
     lost_nodes,
     node_of_this_process,
@@ -97,8 +98,12 @@ class ReadNotes:
         if not replaces_dead_process():
             yield
             return
-        with noted(self.run), noted_rows(READ_STEP, np.array([row])):
-            yield
+        token = AFTER_CRASH.set(True)
+        try:
+            with noted(self.run), noted_rows(READ_STEP, np.array([row])):
+                yield
+        finally:
+            AFTER_CRASH.reset(token)
 
 
 def _remove(name: str) -> None:

@@ -57,13 +57,17 @@ from batchinference.pipeline.output.file_rewrites import (
     MERGED_BYTES,
     fit_in_driver,
     rewrites,
+    size_of,
 )
+from batchinference.pipeline.output.removed_rows import without_removed
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
+from batchinference.pipeline.output.tables.keys import store_keys
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
 
@@ -73,13 +77,21 @@ Result = TypeVar("Result")
 class Executor:
     """Runs an attempt: processes the missing rows of the input."""
 
-    def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: AttemptRun) -> None:
+    def __init__(
+        self,
+        spec: BatchInferenceSpec,
+        plan: Plan,
+        prepared: AttemptRun,
+        measured: str | None = None,
+    ) -> None:
+        """`measured` is the step whose replicas are measured on one device, if any."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self._control = ExecutionControl(
             recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.attempt.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
+            measured=measured,
         )
 
     @property
@@ -142,7 +154,7 @@ class Executor:
         table defines how rows are divided into files."""
         table, layout = self._prepared.table, self._layout
         mergeable = table is not None or self._spec.write.MERGES_FILES
-        partitions = table.partition_by if table else layout.partition_by
+        partitions = table.file_partitions if table else layout.partition_by
         return mergeable and not (layout.rows_per_file or partitions)
 
     @cached_property
@@ -185,7 +197,10 @@ class Executor:
     def _committer(self) -> Committer:
         write, prepared = self._spec.write, self._prepared
         writer = prepared.table or writer_for(write)
-        return committer_for(write, prepared.attempt, writer, self._errors, prepared.first_file)
+        read, first_file = self._spec.read, prepared.first_file
+        replaces = isinstance(read, ReadFiles) and read.replaces_rows is not None
+        attempt, errors = prepared.attempt, self._errors
+        return committer_for(write, attempt, writer, errors, first_file, replaces_rows=replaces)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""
@@ -241,6 +256,7 @@ class Executor:
         the files, and merges the small files that this run has written, unless the spec defines how
         rows are divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
+        end = self._without_removed(end)
         if not end.has_rows:
             return self._with_columns(end)
         end = without_empty_files(end)
@@ -254,6 +270,18 @@ class Executor:
         work, entries = rewrites(attempt, end.entries, writer, mergeable)
         rewritten = self._results(work, in_tasks=not fit_in_driver(work))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
+
+    def _without_removed(self, end: Snapshot) -> Snapshot:
+        """Return the snapshot after the rows of changed and deleted files have left its files."""
+        stale = [entry for entry in end.entries if entry.removed]
+        writer = rewriting_writer_for(self._spec.write) if stale else None
+        if writer is None:
+            return end
+        attempt = self._prepared.attempt
+        work = [partial(without_removed, attempt, entry, writer) for entry in stale]
+        in_tasks = sum(map(size_of, stale)) > MERGED_BYTES
+        kept = [entry for entry in end.entries if not entry.removed]
+        return replace(end, entries=[*kept, *self._results(work, in_tasks=in_tasks)])
 
     def _with_columns(self, end: Snapshot) -> Snapshot:
         """Return the snapshot of an output without rows, with its columns."""
@@ -272,9 +300,11 @@ class Executor:
         with table_errors_as_bad_output():
             table.find_place()
         files = [file for entry in entries for file in entry.data]
+        keys = store_keys(table, self._prepared.attempt.layout, files)
         work = [partial(table.place, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
-        return TableFiles(schema, self._results(work, in_tasks=in_tasks))
+        origin = getattr(self._prepared.input, "origin", None)
+        return TableFiles(schema, self._results(work, in_tasks=in_tasks), keys, origin)
 
     def _results(self, work: Sequence[Callable[[], Result]], *, in_tasks: bool) -> list[Result]:
         """Call functions and return their results, in order."""
@@ -309,6 +339,11 @@ class Executor:
         """Return the plan without the nodes on which a device failed. Raises DeviceFailed if the
         others cannot run it."""
         return without_faulty_nodes(self._plan, self.losses)
+
+    @property
+    def measures(self) -> bool:
+        """Return whether the replicas of a step are measured on one device."""
+        return self._control.measured is not None
 
     @property
     def stage(self) -> str | None:

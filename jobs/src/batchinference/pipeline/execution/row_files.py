@@ -18,7 +18,13 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import NullingWriter, TypedWriter, ValueWriter, Writer
+from batchinference.pipeline.output.writers import (
+    NullingWriter,
+    RewritingWriter,
+    TypedWriter,
+    ValueWriter,
+    Writer,
+)
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, numbers_of
 from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
@@ -29,11 +35,19 @@ if TYPE_CHECKING:
 
 
 def committer_for(
-    write: Write, attempt: Attempt, writer: Writer, errors: ErrorHandling, first_file: int = 0
+    write: Write,
+    attempt: Attempt,
+    writer: Writer,
+    errors: ErrorHandling,
+    first_file: int = 0,
+    *,
+    replaces_rows: bool = False,
 ) -> Committer:
-    """Return the committer of an attempt that uses this writer. `first_file` is the
-    number of the first input file, for the row numbers."""
-    return Committer(attempt, OutputFiles(writer, FileLayout.of(write), errors, first_file))
+    """Return the committer of an attempt that uses this writer. `first_file` is the number of the
+    first input file, for the row numbers. With `replaces_rows`, later runs may remove the rows of
+    single input files."""
+    files = OutputFiles(writer, FileLayout.of(write), errors, first_file)
+    return Committer(attempt, files, replaces_rows and isinstance(writer, RewritingWriter))
 
 
 @dataclass(frozen=True)
@@ -72,6 +86,10 @@ class OutputFiles:
         for directory, rows in self.layout.split(table):
             for ending, content in self.writer.files(rows):
                 yield directory, ending, content
+
+    def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
+        """Yield int64."""
+        yield from self.layout.indexes(table) if table.num_rows else ()
 
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:
         names = self.layout.written(table.column_names)

@@ -138,7 +138,7 @@ class Pool:
         return self.busy + self.waiting + self.blocked
 
     @property
-    def gpus(self) -> int:
+    def gpus(self) -> float:
         """The GPUs of one replica."""
         return self.step.resources.gpu if self.step.resources else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
@@ -25,6 +26,10 @@ part is known (`JobInput.rows_each`)."""
 
 ReadNote: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """Returns a context in which rows are read. Its argument is the id of the first row."""
+
+
+AFTER_CRASH: ContextVar[bool] = ContextVar("after_crash", default=False)
+"""Whether a process died that read the same rows, so that native code may crash again."""
 
 
 def no_note(_: int) -> AbstractContextManager[None]:

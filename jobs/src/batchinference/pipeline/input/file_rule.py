@@ -27,14 +27,14 @@ TEMPORARY = frozenset(_TEMPORARY.split())
 """Extensions of unfinished files, backups and checksums. A file with one is not read, because it
 may be a copy of another."""
 _OTHERS = """
-html htm xml css js mjs py ipynb java c h cc cpp hpp cs rs go rb php pl r jl sh bat ps1 sql yaml yml
-toml ini cfg conf properties tex bib rtf pdf doc docx xls xlsx xlsm ppt pptx odt ods odp epub eml
+xml css js mjs py ipynb java c h cc cpp hpp cs rs go rb php pl r jl sh bat ps1 sql yaml yml
+toml ini cfg conf properties tex bib rtf doc xls xlsx xlsm ppt odt ods odp epub
 msg vcf ics avro orc arrow feather ipc lance h5 hdf5 hdf nc mat sav dta rds rda pkl pickle pt pth
 ckpt safetensors onnx gguf joblib sqlite sqlite3 db mdb proto pb geojson kml kmz gpx shp shx dbf prj
 cpg las laz ply obj stl glb gltf fbx usdz zip 7z rar gz bz2 zst lz4 xz lzo br jar war whl deb rpm
 iso dmg exe dll so dylib pyc class svg eps ps ai psd xcf ico icns cur wmf emf tga jxl exr hdr pfm
 dng cr2 cr3 nef nrw arw orf rw2 raf pef srw raw dcm nii fits svs ndpi scn mrxs lsm vtt srt ass m3u
-m3u8 pls cue mid midi mod sf2 amr ape wv ra rm ac3 dts aae xmp woff woff2 ttf otf lnk url
+m3u8 pls cue mid midi mod sf2 ape wv ra rm dts aae xmp woff woff2 ttf otf lnk url
 """
 """Extensions of files that no format reads. Raw pictures of cameras and scans begin like TIFF, but
 Pillow would read only the thumbnail in them."""

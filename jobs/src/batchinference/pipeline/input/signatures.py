@@ -127,3 +127,22 @@ def _unpacked(head: bytes) -> bytes:
         return zlib.decompressobj(31).decompress(head, HEAD_BYTES)
     except zlib.error:
         return b""
+
+
+def is_document(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a document of the format `documents`."""
+    if PDF.match(head) or HTML.match(head) or MAIL.match(head):
+        return True
+    return head.startswith(b"PK\3\4") and (b"word/" in head or b"ppt/" in head)
+
+
+PDF = re.compile(rb"(?s).{0,1019}%PDF-")
+HTML = re.compile(
+    rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--((?!-->).)*-->\s*)*<(!doctype\s+html|html\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+MAIL = re.compile(
+    rb"((received|return-path|delivered-to|from|to|date|subject|message-id|mime-version|x-[\w-]+)"
+    rb":[^\n]*\n([ \t][^\n]*\n)*){2}",
+    re.IGNORECASE,
+)

@@ -10,11 +10,14 @@ import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadInput, BadOutput
@@ -22,6 +25,7 @@ from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.similar_names import similar_names
+from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table, schema_of
 from batchinference.pipeline.storage.json import damaged_state
@@ -32,14 +36,22 @@ STATS = pa.schema(
     {"file_rows": pa.int64(), "row_groups": pa.list_(pa.int64()), "schema": pa.binary()}
 )
 """The columns of an input snapshot with the statistics of files. They do not identify the input."""
+TABLE_COLUMNS = {"constants", "deleted"}
+"""The columns of an input snapshot of a table that are fields of `InputFile`."""
 MIN_STARTS, MAX_STARTS = 64, 1 << 20
 """Limits for the stored starts of row groups: the minimum limit per file, and the approximate limit
 for all files."""
 _IGNORED = b"ignored"
 """The key of the ignored files in the metadata of a stored snapshot."""
+_VERSION = b"version"
+"""The key of the version of a table in the metadata of a stored snapshot."""
 PARTS_AT_ONCE = 10_000
 """Parts of an input that are Python objects at the same time."""
 START_OVER_HINT = "start over with resume: false"
+Version = tuple[int, int | None]
+"""The size of a file in bytes and its modification time in nanoseconds, if it is known."""
+REMOVED: Version = (0, -1)
+"""The version of a file that is gone and whose rows were removed. It keeps its number."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,9 @@ class InputFile:
     `number` is its position in the list, `path` its path in the file system, `size` the number of
     bytes to read, and `rows` the number of rows to read (None for all). A part has the rows `start`
     up to, not including, `stop` (None for the end of the file). If `gaps` is not empty, only the
-    rows in these ranges are read."""
+    rows in these ranges are read. Of a table, `constants` are columns with the same value in all
+    rows, and `deleted` is the bitmap of the positions that hold no rows (see `readers.table`). A
+    row is numbered without these."""
 
     number: int
     path: str
@@ -58,6 +72,8 @@ class InputFile:
     start: int = 0
     stop: int | None = None
     gaps: tuple[RowRange, ...] = ()
+    constants: Mapping[str, Any] | None = None
+    deleted: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +82,14 @@ class InputSnapshot:
 
     `table` has the columns path, size (bytes) and modified (nanoseconds, or null). If the input is
     limited, it also has the columns rows and bytes: how much of each file is read. The columns of
-    STATS hold the statistics of files, or null. `ignored` are the files that are not read."""
+    STATS hold the statistics of files, or null. `ignored` are the files that are not read. If the
+    files are those of a `version` of a table, there are the columns constants (a struct, unless no
+    file has any) and deleted of `InputFile`."""
 
     root: Location
     table: pa.Table
     ignored: IgnoredFiles = NONE_IGNORED
+    version: TableVersion | None = None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -83,8 +102,14 @@ class InputSnapshot:
     def files(self) -> list[InputFile]:
         paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
         rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
+        rows = [0 if file in self.removed else known for file, known in enumerate(rows)]
         read = zip(paths, self._read_bytes(), rows, strict=True)
-        return [InputFile(number, *values) for number, values in enumerate(read)]
+        files = [InputFile(number, *values) for number, values in enumerate(read)]
+        for name in TABLE_COLUMNS.intersection(self.table.column_names):
+            values = self.table.column(name).to_pylist()
+            pairs = zip(files, values, strict=True)
+            files = [replace(file, **{name: value}) for file, value in pairs]
+        return files
 
     def _read_bytes(self) -> list[int]:
         column = "bytes" if "bytes" in self.table.column_names else "size"
@@ -96,10 +121,28 @@ class InputSnapshot:
         return list(self.table.column("size").to_pylist())
 
     @property
-    def versions(self) -> list[tuple[int, int | None]]:
+    def versions(self) -> list[Version]:
         """The size and the modification time of each file."""
         columns = (self.table.column(name).to_pylist() for name in ("size", "modified"))
         return list(zip(*columns, strict=True))
+
+    @cached_property
+    def removed(self) -> frozenset[int]:
+        """The numbers of the files whose rows were removed."""
+        removed = pc.equal(self.table.column("modified"), REMOVED[1])
+        return frozenset(pc.indices_nonzero(removed).to_pylist())
+
+    def with_versions(self, versions: Mapping[int, Version]) -> InputSnapshot:
+        """Return the snapshot with other versions of files, by number, and without their
+        statistics."""
+        table = self.table
+        sizes, times = zip(*(versions.get(n, v) for n, v in enumerate(self.versions)), strict=True)
+        for name, values in (("size", sizes), ("modified", times)):
+            index = table.column_names.index(name)
+            table = table.set_column(index, name, pa.array(values, pa.int64()))
+        changed = replace(self, table=table)
+        stats = {number: one for number, one in self.stats.items() if number not in versions}
+        return changed.with_stats(stats) if stats else changed
 
     @cached_property
     def stats(self) -> dict[int, FileStats]:
@@ -154,9 +197,12 @@ class InputSnapshot:
     def serialized(self) -> bytes:
         """Return the list as a Parquet file, with each path in the form that users write."""
         table = self.table.set_column(0, "path", pa.array(self.uris, pa.string()))
+        metadata = {}
         if self.ignored != NONE_IGNORED:
-            table = table.replace_schema_metadata({_IGNORED: self.ignored.serialized()})
-        return as_parquet(table)
+            metadata[_IGNORED] = self.ignored.serialized()
+        if self.version is not None:
+            metadata[_VERSION] = self.version.serialized()
+        return as_parquet(table.replace_schema_metadata(metadata) if metadata else table)
 
     @classmethod
     def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
@@ -168,11 +214,13 @@ class InputSnapshot:
             raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
         places = [Location(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([place.path for place in places], pa.string())
-        ignored = (table.schema.metadata or {}).get(_IGNORED)
+        metadata = table.schema.metadata or {}
+        ignored, version = metadata.get(_IGNORED), metadata.get(_VERSION)
         return cls(
             places[0] if places else Location("/", storage),
             table.set_column(0, "path", paths).replace_schema_metadata(),
             IgnoredFiles.parse(ignored) if ignored else NONE_IGNORED,
+            TableVersion.parse(version) if version else None,
         )
 
 
@@ -201,35 +249,94 @@ def paths_of(frozen: Location) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True)
+class ReplacementRule:
+    """What happens to the rows of files that have changed or are gone. `possible` is whether they
+    could be replaced."""
+
+    recomputes: bool = False
+    removes: bool = False
+    possible: bool = False
+
+    def fix(self, setting: str, other: str) -> str:
+        """Return the end of a message: the setting of `read` with which the rows are replaced, if
+        that is possible, or else another fix."""
+        return f"set read.{setting}, or {other}" if self.possible else other
+
+
+@dataclass(frozen=True)
+class FileChanges:
+    """The files of a snapshot that differ from the current ones: those that have `changed`, with
+    their versions, and those that are `gone`, of which the rows of `kept` stay."""
+
+    changed: Mapping[int, Version]
+    gone: frozenset[int]
+    kept: frozenset[int] = frozenset()
+    relisted: bool = False
+    """Whether the current snapshot differs from the one that the output has stored."""
+
+    @classmethod
+    def between(cls, frozen: InputSnapshot, now: InputSnapshot) -> FileChanges:
+        found = dict(zip(now.uris, now.versions, strict=True))
+        changed, gone = {}, set()
+        for number, (uri, known) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
+            if known == REMOVED:
+                continue  # a file that comes back is a new file
+            if uri not in found:
+                gone.add(number)
+            elif found[uri] != known:
+                changed[number] = found[uri]
+        return cls(changed, frozenset(gone))
+
+    @property
+    def removed(self) -> frozenset[int]:
+        """The files whose rows are removed."""
+        return self.gone - self.kept
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.removed)
+
+    def applied(self, frozen: InputSnapshot) -> InputSnapshot:
+        """Return the snapshot with the current versions."""
+        versions = {**self.changed, **dict.fromkeys(self.removed, REMOVED)}
+        return frozen.with_versions(versions) if versions else frozen
+
+
+NO_CHANGES = FileChanges({}, frozenset())
+
+
+@dataclass(frozen=True)
 class ResumedInput:
     """The input snapshot of a job that resumes.
 
     `unfinished` returns the numbers of the files with rows missing in the output. Its argument is
-    the number of rows of each file, if that is known before reading."""
+    the number of rows of each file, if that is known before reading. `rule` says what happens to
+    the rows of files that have changed or are gone. `relisted` is whether the stored list is that
+    of an attempt that died before it had replaced the list of the output."""
 
     frozen: InputSnapshot
     unfinished: Callable[[int | None], Collection[int]]
+    rule: ReplacementRule = ReplacementRule()
+    relisted: bool = False
 
-    def check(self, now: InputSnapshot, rows_each: int | None) -> set[int]:
-        """Return the numbers of the files that were deleted after all their rows were read.
+    def check(self, now: InputSnapshot, rows_each: int | None) -> FileChanges:
+        """Return the files that differ from the current files `now`.
 
-        `now` are the current files. `rows_each` is the number of rows of every file, if it is known
-        before reading. Files that were added since the job started are ignored. Raises BadInput
-        with the path if a file has changed, or was deleted before all its rows were read."""
-        gone = set()
+        `rows_each` is the number of rows of every file, if it is known before reading. Files that
+        were added since the job started are ignored. Raises BadInput with the path if a file has
+        changed whose rows are not replaced, or was deleted before all its rows were read."""
+        changes = FileChanges.between(self.frozen, now)
         unfinished = self.unfinished(rows_each)
-        found = dict(zip(now.uris, now.versions, strict=True))
-        versions = self.frozen.versions
-        for number, (uri, version) in enumerate(zip(self.frozen.uris, versions, strict=True)):
-            if uri not in found:
-                if number in unfinished:
-                    raise BadInput(
-                        f"'{uri}' is gone, and the output lacks rows of it: {START_OVER_HINT}"
-                    )
-                gone.add(number)
-            elif found[uri] != version:
-                raise _changed_file_error(uri, version, found[uri], START_OVER_HINT)
-        return gone
+        uris, versions = self.frozen.uris, self.frozen.versions
+        for number, version in changes.changed.items():
+            if not self.rule.recomputes:
+                fix = self.rule.fix("onChange: recompute", START_OVER_HINT)
+                raise _changed_file_error(uris[number], versions[number], version, fix)
+        for number in () if self.rule.removes else sorted(changes.gone.intersection(unfinished)):
+            fix = self.rule.fix("onDelete: removeRows", START_OVER_HINT)
+            raise BadInput(f"'{uris[number]}' is gone, and the output lacks rows of it: {fix}")
+        kept = frozenset() if self.rule.removes else changes.gone
+        changes = replace(changes, kept=kept)
+        return replace(changes, relisted=self.relisted or bool(changes))
 
 
 class NoNewFiles(Exception):
@@ -243,22 +350,26 @@ class NoNewFiles(Exception):
 
 @dataclass(frozen=True)
 class ProcessedFiles:
-    """Files whose rows are already in the output."""
+    """Files whose rows are already in the output. `rule` says what happens to them if they have
+    changed since."""
 
     lists: list[InputSnapshot]
+    rule: ReplacementRule = ReplacementRule()
 
     def without(self, now: InputSnapshot) -> InputSnapshot:
         """Return the files that are new.
 
-        Raises BadInput with the path if a processed file has changed, and NoNewFiles if no file is
-        new."""
-        known: dict[str, tuple[int, int | None]] = {}
+        Raises BadInput with the path if a processed file has changed whose rows are not replaced,
+        and NoNewFiles if no file is new."""
+        known: dict[str, Version] = {}
         for frozen in self.lists:
-            known.update(zip(frozen.uris, frozen.versions, strict=True))
+            pairs = zip(frozen.uris, frozen.versions, strict=True)
+            known.update((uri, version) for uri, version in pairs if version != REMOVED)
         uris = now.uris
         for uri, version in zip(uris, now.versions, strict=True):
-            if uri in known and known[uri] != version:
-                raise _changed_file_error(uri, known[uri], version, "set write.mode to overwrite")
+            if known.get(uri, version) != version and not self.rule.recomputes:
+                fix = self.rule.fix("onChange: recompute", "set write.mode to overwrite")
+                raise _changed_file_error(uri, known[uri], version, fix)
         new = [uri for uri in uris if uri not in known]
         if not new:
             raise NoNewFiles(now.ignored)
@@ -267,9 +378,7 @@ class ProcessedFiles:
         return replace(now, table=table, ignored=ignored)
 
 
-def _changed_file_error(
-    uri: str, before: tuple[int, int | None], now: tuple[int, int | None], fix: str
-) -> BadInput:
+def _changed_file_error(uri: str, before: Version, now: Version, fix: str) -> BadInput:
     return BadInput(
         f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now), and the "
         f"output has rows of its earlier content: {fix}"
@@ -288,6 +397,21 @@ def read_snapshot(place: Location, storage: Storage, wanted: str | None = None) 
     except (FileNotFoundError, KeyError, ValueError):  # ArrowInvalid is a ValueError
         pass
     raise damaged_state(place)
+
+
+def read_own_snapshot(
+    attempt: Attempt, storage: Storage, wanted: str
+) -> tuple[InputSnapshot, bool]:
+    """Return the input snapshot with the digest `wanted` of an output, and whether only its last
+    attempt has it: this attempt has changed it, and died before it replaced that of the output.
+
+    Raises BadOutput if it is missing or damaged."""
+    try:
+        return read_snapshot(attempt.layout.input, storage, wanted), False
+    except BadOutput:
+        if not attempt.input.exists():
+            raise
+    return read_snapshot(attempt.input, storage, wanted), True
 
 
 def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
@@ -324,9 +448,13 @@ def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> Non
 
 
 def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
-    """Yield the identity of each part of an input: its values, without statistics."""
+    """Yield the identity of each part of an input: its values, without statistics. Removed files
+    are no parts."""
     table = read_table(pa.BufferReader(content))
-    table = table.drop_columns([name for name in STATS.names if name in table.column_names])
+    other = (*STATS.names, "constants")
+    table = table.drop_columns([name for name in other if name in table.column_names])
+    if "modified" in table.column_names:
+        table = table.filter(pc.fill_null(pc.not_equal(table.column("modified"), REMOVED[1]), True))
     for batch in table.to_batches(max_chunksize=PARTS_AT_ONCE):
         yield from zip(*batch.to_pydict().values(), strict=True)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import concat, decoded, require_columns, with_column
+from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Transform, TransformResult, as_result
@@ -29,7 +30,6 @@ from batchinference.pipeline.steps.result_cache import (
     RecentResults,
     ResultCache,
 )
-from batchinference.pipeline.steps.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.models import Model
 from batchinference.spec.progress import TokenKind

@@ -31,6 +31,7 @@ from batchinference.pipeline.verify.findings import (
     VerificationReport,
 )
 from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
+from batchinference.pipeline.verify.key_check import key_defects
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
@@ -38,7 +39,7 @@ from batchinference.pipeline.verify.row_check import (
     wrong_errors,
 )
 from batchinference.spec.progress import Counts
-from batchinference.spec.read import ReadFiles
+from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteTable
 from batchinference.text import counted
@@ -171,8 +172,9 @@ class Commits:
         found = [defect for _, defect in checked if defect]
         yield from found
         counts = [rows for rows, _ in checked if rows is not None]
-        if not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
-            yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
+        stored = sum(counts) - sum(rows for one in entry.removed for _, rows in one.rows)
+        if not found and len(counts) == len(checked) and stored != entry.counts.written:
+            yield self._miscounted(entry, counted(stored, "row"), entry.counts.written)
 
     def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
         failed = entry.counts.failed
@@ -184,7 +186,9 @@ class Commits:
         )
         if defect:
             return [defect]
-        found = []
+        found: list[Defect] = []
+        if entry.removed:  # its error records are removed when the output is completed
+            return found
         if rows != failed:
             found.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
         try:
@@ -250,7 +254,9 @@ class JobCheck:
             findings=findings.listed(),
             unproven=list(self._unproven()),
             layout=self.work.layout,
-            names=self.input.names if isinstance(self.work.spec.read, ReadFiles) else (),
+            names=self.input.names
+            if isinstance(self.work.spec.read, ReadFiles | ReadVersioned)
+            else (),
             warnings=[
                 *self.input.ignored.warnings(),
                 *with_paths(warnings_of(self.end.entries), self.input.name),
@@ -315,11 +321,17 @@ class JobCheck:
             detail = f"delayed attempts made them, {made} commits in all"
             rows = (made - 1) * self._committed.counts.written
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows
+        elif self._merges:
+            yield from key_defects(table, self.work.layout.keys, self._committed.counts.written)
+
+    @property
+    def _merges(self) -> bool:
+        return bool(self.work.spec.write.column_fields.get("key"))
 
     def _unproven(self) -> Iterator[str]:
         """Yield what could not be verified, as text."""
         read, write = self.work.spec.read, self.work.spec.write
-        if not isinstance(read, ReadFiles):
+        if not isinstance(read, ReadFiles | ReadVersioned):
             yield f"the rows of a source of {read.format}, which are not read a second time"
         elif self.input.counted < self.input.sizes.files:
             yield "the rows of files of the input that were not read again"
@@ -330,6 +342,8 @@ class JobCheck:
                 "the commit in the table, whose catalog or database only the output names: "
                 "--trust-output checks it"
             )
+        elif self._merges:
+            yield "the values of the rows in the table, because only their keys were checked"
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"
         if self.quick:

@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from batchinference.spec.read.base import FileOptions, ReadFiles, ReadModel
+from batchinference.spec.read.documents import DocumentOptions, ReadDocuments, Render
 from batchinference.spec.read.files import (
     AudioOptions,
     BinaryOptions,
@@ -43,6 +44,14 @@ from batchinference.spec.read.sources import (
     ReadSql,
     SqlOptions,
 )
+from batchinference.spec.read.tables import (
+    DeltaOptions,
+    IcebergOptions,
+    ReadDelta,
+    ReadIceberg,
+    ReadVersioned,
+    VersionedOptions,
+)
 
 Read = Annotated[
     ReadImages
@@ -57,9 +66,12 @@ Read = Annotated[
     | ReadVideo
     | ReadWebdataset
     | ReadManifest
+    | ReadDocuments
     | ReadSql
     | ReadHuggingface
     | ReadLance
+    | ReadDelta
+    | ReadIceberg
     | ReadItems,
     Field(discriminator="format"),
 ]

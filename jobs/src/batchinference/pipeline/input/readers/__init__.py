@@ -20,10 +20,12 @@ from typing import (
     runtime_checkable,
 )
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
 from batchinference.pipeline.errors import (
+    DOCUMENTS_EXTRA,
     FORMATS_EXTRA,
     BadInput,
     Incomplete,
@@ -34,6 +36,7 @@ from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:
     from batchinference.pipeline.input import ReadNote
@@ -62,6 +65,10 @@ class BadRow:
 
 Chunk: TypeAlias = pa.Table | BadRow
 _NOT_NEEDED = ValueError("the row is committed")
+FILTERED = ValueError("the filter of the input removed the row")
+"""The error of a BadRow of rows that were not read, because a filter removes them."""
+KEPT = f"{OWN_PREFIX}kept"
+"""A hidden column of the rows that a reader yields: whether the filter of the input keeps a row."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,14 @@ class Reader(Protocol):
         """Return what a file with these first bytes is instead, and what to do; None if it may be
         of this format."""
         return None
+
+    def for_file(
+        self,
+        constants: Mapping[str, Any] | None,
+        deleted: bytes | None,
+    ) -> Reader:
+        """Return the reader of a file with these properties of `InputFile`."""
+        return self
 
     lacking: str = ""
     """Which inspected files lack columns of others, as text. Known after `prepare`."""
@@ -256,6 +271,13 @@ def size_of(chunk: Chunk) -> int:
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 
 
+def split_kept(table: pa.Table) -> tuple[pa.Table, np.ndarray | None]:
+    """Return a table without its hidden column KEPT, and this column (bool); None without it."""
+    if KEPT not in table.column_names:
+        return table, None
+    return table.drop_columns([KEPT]), table.column(KEPT).to_numpy()
+
+
 def noted(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:
     """Yield the chunks, and read each in the context of `note`. `first` is the id of the first
     row."""
@@ -354,11 +376,12 @@ def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 @dataclass(frozen=True)
 class Entry:
     """The location of a reader: a module of this package, and a class in it. `libraries` are the
-    libraries of the extra `formats` that the reader imports."""
+    libraries of the extra that the reader imports."""
 
     module: str
     name: str
     libraries: tuple[str, ...] = ()
+    extra: str = FORMATS_EXTRA
 
 
 READERS = {
@@ -374,6 +397,12 @@ READERS = {
     "video": Entry("video", "VideoReader", ("av",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
     "manifest": Entry("url_list", "ManifestReader"),
+    "documents": Entry(
+        "documents",
+        "DocumentReader",
+        ("pypdfium2", "docx", "pptx", "lxml"),
+        DOCUMENTS_EXTRA,
+    ),
 }
 """Maps formats in the specification to readers. A module is imported when it is needed."""
 
@@ -382,7 +411,7 @@ def reader_class(file_format: str) -> type[Reader]:
     """Return the reader of a format. Raises BadInput if a library is missing."""
     entry = READERS[file_format]
     for library in entry.libraries:
-        require_package(f"the format '{file_format}'", library, FORMATS_EXTRA, BadInput)
+        require_package(f"the format '{file_format}'", library, entry.extra, BadInput)
     module = importlib.import_module(f"{__name__}.{entry.module}")
     return cast(type[Reader], getattr(module, entry.name))
 

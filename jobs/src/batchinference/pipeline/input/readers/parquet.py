@@ -170,18 +170,21 @@ class ParquetReader(StatsReader, DivisibleReader):
     ) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
-                opened = OpenParquet(source, _metadata(source), self._options)
+                opened = self._opened(source)
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return
             if not opened.footer.num_rows:
                 with suppress(TypeError, ValueError):  # the types of no rows do not matter
                     yield self._casts(opened.empty())
-            for group, (first, after) in enumerate(pairwise(_edges(opened.footer))):
+            for group, (first, after) in enumerate(pairwise(self._edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:
                     chunks = self._group(opened, group)
                     yield from first_rows(end - begin, after_rows(begin - first, chunks, file.uri))
+
+    def _opened(self, source: pa.NativeFile) -> OpenParquet:
+        return OpenParquet(source, metadata_of(source), self._options)
 
     def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
         """Yield the rows of a row group. If it is damaged, or its types do not match the types of
@@ -197,11 +200,17 @@ class ParquetReader(StatsReader, DivisibleReader):
             for start in range(0, rows, CHUNK_ROWS):
                 yield BadRow(cause, min(CHUNK_ROWS, rows - start))
 
+    def _edges(self, footer: pq.FileMetaData) -> list[int]:
+        """Return the first row of each row group, followed by the total number of rows."""
+        sizes = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+        return list(accumulate(sizes, initial=0))
+
     def stats(self, file: Location, size: int) -> FileStats:
         footer = parquet_footer(file, size)
         check_footer(footer)
         schema = schema_of_rows(footer, self._options)
-        return FileStats(footer.num_rows, _edges(footer)[:-1] or [0], schema)
+        edges = self._edges(footer)
+        return FileStats(edges[-1], edges[:-1] or [0], schema)
 
     def rows_in(self, file: Location, size: int) -> int | None:
         return self.stats(file, size).rows
@@ -213,13 +222,7 @@ class ParquetReader(StatsReader, DivisibleReader):
         return self._casts.shared
 
 
-def _edges(footer: pq.FileMetaData) -> list[int]:
-    """Return the first row of each row group, followed by the total number of rows."""
-    sizes = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    return list(accumulate(sizes, initial=0))
-
-
-def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
+def metadata_of(source: pa.NativeFile) -> pq.FileMetaData:
     """Return the footer of a file. Reads TAIL_BYTES first, because Arrow would read 64 KiB, which
     may be more than the wanted rows. Raises ArrowInvalid if the file is not a Parquet file."""
     size = source.size()

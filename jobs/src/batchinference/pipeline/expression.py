@@ -141,10 +141,14 @@ class ColumnExpression:
         lists = tensors_to_lists(batch.select(self._as_lists))
         for name in self._as_lists:
             narrow = with_column(narrow, name, lists.column(name))
-        schema = narrow.schema.remove_metadata()
+        return compute(self.arrow(narrow.schema), narrow)
+
+    def arrow(self, schema: pa.Schema) -> pc.Expression:
+        """Return the expression of Arrow for these columns. Raises UnsuitableTypes."""
+        schema = schema.remove_metadata()
         if schema not in self._known:
             self._known[schema] = self._translate(schema)
-        return compute(self._known[schema].expression, narrow)
+        return self._known[schema].expression
 
     def _translate(self, schema: pa.Schema) -> Operand:
         null_row = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)

@@ -1,0 +1,65 @@
+"""Reads e-mails (EML)."""
+
+from __future__ import annotations
+
+import email
+import re
+from collections.abc import Iterator
+from email.message import EmailMessage
+from email.policy import default
+from typing import cast
+
+from batchinference.pipeline.input.documents import Document, Element, Page
+from batchinference.pipeline.input.documents.markup import decoded, html_document
+from batchinference.spec.read import DocumentOptions
+
+_EMPTY_LINES = re.compile(r"\n[ \t]*\n\s*")
+
+
+def open_eml(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
+    """Return an e-mail as one page: its plain text, or else its HTML. Raises an error if it cannot
+    be read."""
+    message = email.message_from_bytes(content, policy=default)
+    body = cast(EmailMessage | None, message.get_body(preferencelist=("plain", "html")))
+    if defects := [*message.defects, *([] if body is None else body.defects)]:
+        problem = ", ".join(type(defect).__name__.removesuffix("Defect") for defect in defects)
+        raise ValueError(f"the e-mail is damaged ({problem})")
+    names = [
+        part.get_filename() or part.get_content_type()
+        for part, is_alternative in _leaves(message)
+        if part is not body and not (is_alternative and _is_text(part))
+    ]
+    subject = str(message["subject"] or "") or None
+    document = Document(iter([Page("")]), subject) if body is None else _body_of(body, subject)
+    document.attachments, document.left_out = names, len(names)
+    return document
+
+
+def _leaves(message: EmailMessage) -> Iterator[tuple[EmailMessage, bool]]:
+    """Yield the parts of an e-mail that are not divided further, in order, and whether each is an
+    alternative of another. An attached e-mail is one part."""
+    stack = [(message, False)]
+    while stack:
+        part, is_alternative = stack.pop()
+        if part.get_content_maintype() != "multipart" or not part.is_multipart():
+            yield part, is_alternative
+            continue
+        is_alternative |= part.get_content_subtype() == "alternative"
+        stack += [(inner, is_alternative) for inner in reversed(list(part.iter_parts()))]
+
+
+def _is_text(part: EmailMessage) -> bool:
+    is_text = part.get_content_type() in ("text/plain", "text/html")
+    return is_text and not part.is_attachment()
+
+
+def _body_of(body: EmailMessage, subject: str | None) -> Document:
+    content = cast(bytes, body.get_payload(decode=True))
+    if body.defects:  # of the encoding, which is decoded only now
+        raise ValueError("the text of the e-mail is damaged")
+    text = decoded(content, body.get_content_charset()).replace("\r\n", "\n")
+    if body.get_content_subtype() == "html":
+        return Document(html_document(text).pages, subject)
+    parts = (part.strip("\n") for part in _EMPTY_LINES.split(text))
+    elements = [Element("paragraph", part) for part in parts if part.strip()]
+    return Document(iter([Page(text, elements)]), subject)

@@ -1,0 +1,177 @@
+"""Divides markup such as HTML into elements. No style is applied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from lxml import etree
+
+from batchinference.pipeline.input.documents import Document, Element, Page
+from batchinference.spec.read import DocumentOptions
+
+
+class Markup:
+    """A kind of markup. A subclass says which nodes begin an element, and which text a node has."""
+
+    SKIPPED: ClassVar[frozenset[str]] = frozenset()
+    TABLE: ClassVar[str]
+    ROW: ClassVar[str]
+    CELLS: ClassVar[tuple[str, ...]]
+
+    def kind(self, node: etree._Element) -> str | None:
+        """Return the kind of the element that a node begins; None if it begins none."""
+        raise NotImplementedError
+
+    def text(self, node: etree._Element, kind: str) -> str:
+        """Return the text at the beginning of a node, in an element of this kind."""
+        raise NotImplementedError
+
+    def tail(self, node: etree._Element, kind: str) -> str:
+        """Return the text after a node, in an element of this kind."""
+        return ""
+
+    def clean(self, text: str, kind: str) -> str:
+        """Return the text of an element of this kind."""
+        return text
+
+    def elements(self, root: etree._Element) -> Iterator[Element]:
+        """Yield the elements below a node that have a text, in the order of the document."""
+        kinds, parts = ["paragraph"], list[str]()
+        walk = etree.iterwalk(root, events=("start", "end"))
+        for event, node in walk:
+            skipped = node.tag in self.SKIPPED
+            kind = None if skipped or node is root else self.kind(node)
+            if kind == "paragraph":
+                kind = kinds[-1]  # such as a list item
+            if kind:
+                yield from self._element(kinds[-1], parts)
+                parts = []
+            if event == "start":
+                kinds += [kind] if kind else []
+                if skipped or kind == "table":
+                    walk.skip_subtree()
+                if not skipped:
+                    parts.append(
+                        self._table(node) if kind == "table" else self.text(node, kinds[-1])
+                    )
+            else:
+                kinds = kinds[:-1] if kind else kinds
+                parts.append("" if node is root else self.tail(node, kinds[-1]))
+        yield from self._element(kinds[-1], parts)
+
+    def _element(self, kind: str, parts: list[str]) -> Iterator[Element]:
+        text = "".join(parts) if kind == "table" else self.clean("".join(parts), kind)
+        if text.strip():
+            yield Element(kind, text)
+
+    def _table(self, table: etree._Element) -> str:
+        """Return a line for each row of a table, with tabs between its cells."""
+        rows = (
+            "\t".join(
+                self._cell(cell) for cell in row.iter(*self.CELLS) if self._table_of(cell) is table
+            )
+            for row in table.iter(self.ROW)
+            if self._table_of(row) is table
+        )
+        return "\n".join(rows)
+
+    def _table_of(self, node: etree._Element) -> etree._Element | None:
+        return next(node.iterancestors(self.TABLE), None)
+
+    def _cell(self, cell: etree._Element) -> str:
+        """Return the text of a cell on one line."""
+        return " ".join(" ".join(element.text.split()) for element in self.elements(cell))
+
+
+_HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+_PARAGRAPHS = frozenset(
+    (*("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details"),
+     *("dialog", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header"),
+     *("hgroup", "hr", "legend", "main", "nav", "ol", "option", "p", "section", "summary", "td"),
+     *("th", "tr", "ul"))
+)  # fmt: skip
+_SPACES, _AROUND_LINE_END = re.compile("[ \t\r\n\f]+"), re.compile(" *\n *")
+_META_CHARSET = re.compile(
+    rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.IGNORECASE
+)
+_XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,512}?encoding\s*=\s*[\"']([\w:.-]{1,40})")
+_META_BYTES = 4096
+_WESTERN = ("iso-8859-1", "latin-1", "latin1")
+_BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+
+
+class Html(Markup):
+    SKIPPED = frozenset(("head", "script", "style", "noscript", "template", "iframe", "svg"))
+    TABLE, ROW, CELLS = "table", "tr", ("td", "th")
+
+    def kind(self, node: etree._Element) -> str | None:
+        if node.tag in _HEADINGS:
+            return "heading"
+        if node.tag in _PARAGRAPHS:
+            return "paragraph"
+        return {"li": "list_item", "table": "table", "pre": "code"}.get(node.tag)
+
+    def text(self, node: etree._Element, kind: str) -> str:
+        return "\n" if node.tag == "br" else _spaced(node.text, kind)
+
+    def tail(self, node: etree._Element, kind: str) -> str:
+        return _spaced(node.tail, kind)
+
+    def clean(self, text: str, kind: str) -> str:
+        if kind == "code":
+            return text.strip("\r\n")
+        return _AROUND_LINE_END.sub("\n", re.sub(" +", " ", text)).strip(" \n")
+
+
+def _spaced(text: str | None, kind: str) -> str:
+    """Return a text with its white space as a browser shows it."""
+    return (text or "") if kind == "code" else _SPACES.sub(" ", text or "")
+
+
+def open_html(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
+    """Return an HTML file. Raises ValueError if it cannot be read."""
+    return html_document(decoded(content, _stated_encoding(content)))
+
+
+def html_document(text: str) -> Document:
+    """Return a text of HTML as a document of one page. Raises ValueError if it cannot be read."""
+    parser = etree.HTMLParser(
+        encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True
+    )
+    root = etree.fromstring(text.encode(), parser)
+    fatal = parser.error_log.filter_from_fatals()
+    if root is None or fatal:  # otherwise the rest of the file would be missing
+        problem = fatal[0].message.partition(",")[0] if fatal else "it is empty"
+        raise ValueError(f"the HTML cannot be read: {problem}")
+    for table in list(root.iter("table")):  # of tables that only arrange others, cells are blocks
+        for outer in table.iterancestors("table"):
+            outer.tag = "div"
+    title = " ".join(root.findtext("head/title", "").split())
+    return Document(iter([Page.of(list(Html().elements(root)))]), title or None)
+
+
+def _stated_encoding(content: bytes) -> str | None:
+    head = content[:_META_BYTES]
+    stated = _META_CHARSET.search(head) or _XML_ENCODING.match(head)
+    return stated[1].decode() if stated else None
+
+
+def decoded(content: bytes, stated: str | None) -> str:
+    """Return a text in the encoding of its byte order mark, or else in the stated one, or else in
+    UTF-8 or Windows-1252. Raises ValueError if its bytes are invalid in this encoding."""
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if content.startswith(mark):
+            return content.removeprefix(mark).decode(encoding)
+    stated = stated and stated.lower()
+    try:
+        if stated in _WESTERN:  # as browsers read them
+            return content.decode("cp1252")
+        return content.decode(stated or "utf-8")
+    except LookupError:
+        raise ValueError(f"the document states an unknown encoding ({stated})") from None
+    except UnicodeDecodeError:
+        if stated:
+            raise
+        return content.decode("cp1252")

@@ -112,8 +112,8 @@ class StepTimes(SpecModel):
     @property
     def tokens_text(self) -> str:
         """The tokens as text; empty if there are none."""
-        names = ("input_tokens", "cached_tokens", "output_tokens")
-        return Counts(**{name: getattr(self, name) for name in names}).tokens_text
+        read, cached, made = self.input_tokens, self.cached_tokens, self.output_tokens
+        return Counts(inputTokens=read, cachedTokens=cached, outputTokens=made).tokens_text
 
     @property
     def occupancy(self) -> dict[str, float]:

@@ -145,7 +145,7 @@ def test_row_that_takes_too_long_is_ended(
     folder: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.setattr(engine, "seconds_of", lambda _: 0.2)
-    spec = model(source=folder, chat=False, timeout="1m")
+    spec = model(source=folder, chat=False, rowTimeout="1m")
     done = Asked(spec, text=["ab", "hold", "cd"])
     assert done.answers[::2] == ["ba", "dc"]
     messages.check(done.answers[1])

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-import pytest
 import yaml
 
 from support.documents.http_models import chat
@@ -34,11 +33,14 @@ class Endpoint:
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
         self.released = threading.Event()
-        self.url = ""
+        self.refused, self.url = -1, ""
 
     def answer(self, text: str) -> Document:
+        """Return the response for a text; empty if it is refused."""
         self.asked[text] += 1
         number = int(text.split()[1])
+        if number == self.refused:
+            return {}
         if number >= HELD:
             self.released.wait(120)
         usage = {"prompt_tokens": 2, "completion_tokens": 3}
@@ -51,8 +53,9 @@ def served(endpoint: Endpoint) -> Iterator[Endpoint]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            content = json.dumps(endpoint.answer(body["messages"][0]["content"])).encode()
-            self.send_response(200)
+            answer = endpoint.answer(body["messages"][0]["content"])
+            content = json.dumps(answer).encode()
+            self.send_response(200 if answer else 400)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -104,16 +107,23 @@ def test_sigterm_keeps_what_is_committed_and_what_is_cached(ray: None, tmp_path:
         assert (counts.input_tokens or 0) <= 2 * sum(endpoint.asked.values())
 
 
-@pytest.mark.parametrize("limit", [150, 5])
-def test_limit_of_tokens_with_a_cache(tmp_path: Path, limit: int) -> None:
+def test_limit_of_tokens_with_a_cache(tmp_path: Path) -> None:
     with served(Endpoint()) as endpoint:
         endpoint.released.set()
-        limited = job(tmp_path, endpoint, cluster={"limits": {"tokens": limit}})
-        first = run_without_ray(limited)
-        assert first.reason == "LimitExceeded"
-        report = run_without_ray(job(tmp_path, endpoint, cluster={"limits": {"tokens": 5 * ROWS}}))
+        endpoint.refused = HELD + 5
+        first = run_without_ray(job(tmp_path, endpoint))
+        assert first.reason == "TooManyErrors"
+        assert first.counts is not None
+        endpoint.refused = -1
+        limits = {"tokens": first.counts.tokens - 1}
+        stopped = run_without_ray(job(tmp_path, endpoint, cluster={"limits": limits}))
+        assert (stopped.reason, stopped.counts) == ("LimitExceeded", first.counts)
+        limits = {"tokens": 5 * ROWS}
+        report = run_without_ray(job(tmp_path, endpoint, cluster={"limits": limits}))
         assert report.reason is None
         assert_complete(tmp_path)
+        refused = endpoint.asked.pop(TEXTS[HELD + 5])
+        assert refused == 2
         assert set(endpoint.asked.values()) == {1}, "what was computed is in the cache"
         assert report.counts is not None
-        assert report.counts.tokens <= 5 * ROWS
+        assert first.counts.tokens < report.counts.tokens <= 5 * ROWS

@@ -194,7 +194,7 @@ class TestTexts:
 
     def test_rows_that_take_too_long_are_ended(self, engine: EngineProcess, models: Path) -> None:
         sampling = {"max_tokens": 200, "ignore_eos": True, "temperature": 1}
-        spec = model(models, sampling=sampling, timeout="1s")
+        spec = model(models, sampling=sampling, rowTimeout="1s")
         found = engine.rows(spec, text=["a"] * 4000)
         late = [row["error"] for row in found if "error" in row]
         assert late

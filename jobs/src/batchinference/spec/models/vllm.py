@@ -125,7 +125,7 @@ class VllmModel(RequestModel):
     value of the row, such as `max_tokens: "{limit}"` with an input `limit`; if it is null, the
     default applies.
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
-    timeout: Duration | None = None
+    row_timeout: Duration | None = None
     """Time limit of a row in the engine, which includes its wait for rows that the engine got
     before. The computation of a row is ended then, and it is a failed row. Unlimited by default."""
     engine: Arguments = {}

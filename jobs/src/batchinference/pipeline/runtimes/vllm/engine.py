@@ -95,7 +95,7 @@ class Engine:
         threads, and more of them would take Python's own lock from the event loop."""
         self._adapters = Adapters(model)
         self._numbers = itertools.count()
-        self._timeout, self._late = model.timeout, set[int]()
+        self._timeout, self._late = model.row_timeout, set[int]()
         self._loop = _event_loop()
         self._llm = self._run(_started(model, share))
         if model.task == "generate":

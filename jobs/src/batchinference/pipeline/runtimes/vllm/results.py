@@ -19,7 +19,7 @@ class TimedOut(RuntimeError):
 
     def __init__(self, limit: str | None, output: Any) -> None:
         super().__init__(
-            f"no answer within {limit} (timeout). Set sampling.max_tokens, or increase it"
+            f"no answer within {limit} (rowTimeout). Set sampling.max_tokens, or increase it"
         )
         texts = output.outputs if isinstance(output.outputs, list) else []
         self.read, self.made = len(output.prompt_token_ids), sum(len(t.token_ids) for t in texts)

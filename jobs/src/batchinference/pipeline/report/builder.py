@@ -21,7 +21,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import COUNTS
-from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles
+from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles, TokenKind
 from batchinference.spec.report import (
     MAX_WARNINGS,
     Capacity,
@@ -300,6 +300,9 @@ def _times(notes: list[dict[str, float]], counts: Counter[str]) -> StepTimes:
         rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
         reused=counts["reused"] or None,
         cached=counts["cached"] or None,
+        inputTokens=counts[TokenKind.INPUT] or None,
+        cachedTokens=counts[TokenKind.CACHED] or None,
+        outputTokens=counts[TokenKind.OUTPUT] or None,
     )
 
 

@@ -99,11 +99,11 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
     assert json.loads(invoke("status", "daily", "-o", "json").stdout)["phase"] == "Running"
     set_status(namespace, "daily", "Failed", progress=progress, stage=None)
     assert "speed" not in invoke("status", "daily").stdout, "the job has ended"
-    watched = invoke("watch", "daily")
+    watched = invoke("status", "daily", "--watch")
     assert watched.exit_code == 1
     assert watched.stdout == "Failed, 30 rows, 50 %, 2 failed, it is Failed\n"
     set_status(namespace, "daily", "Succeeded")
-    assert invoke("watch", "daily").exit_code == 0
+    assert invoke("status", "daily", "--watch").exit_code == 0
 
 
 def add_worker(namespace: Namespace, name: str, group: str, *, attempt: int, ready: bool) -> None:
@@ -179,8 +179,32 @@ def test_jobs_are_suspended_resumed_and_cancelled(invoke: Invoke, namespace: Nam
         namespace.server.get(path)
 
 
+def test_resume_starts_a_failed_job_again(invoke: Invoke, namespace: Namespace) -> None:
+    submit(invoke, document("daily"))
+    path = namespace.path("BatchInference", "daily")
+    namespace.server.patch(path, {"metadata": {"labels": {"team": "a"}}})
+    first = namespace.server.get(path)
+    set_status(namespace, "daily", "Failed")
+    assert invoke("resume", "daily").exit_code == 0
+    again = namespace.server.get(path)
+    assert again["metadata"]["uid"] != first["metadata"]["uid"]
+    assert "status" not in again
+    assert again["metadata"]["labels"] == {"team": "a"}
+    assert again["spec"] == {**first["spec"], "suspend": False}
+
+
+def test_jobs_of_a_namespace_are_listed(invoke: Invoke, namespace: Namespace) -> None:
+    submit(invoke, document("daily"))
+    set_status(namespace, "daily", "Running", progress={"rows": 3, "total": 6, "percent": 50})
+    shown = invoke("list", "-n", namespace.name).stdout.splitlines()
+    assert shown[0].split()[:3] == ["job", "state", "rows"]
+    assert shown[1].split()[:2] == [f"{namespace.name}/daily", "Running"]
+    (data,) = json.loads(invoke("list", "-n", namespace.name, "-o", "json").stdout)
+    assert (data["state"], data["rows"], data["total"]) == ("Running", 3, 6)
+
+
 def test_missing_job_is_reported_by_name(invoke: Invoke) -> None:
-    for command in ("status", "watch", "suspend", "resume", "cancel", "errors"):
+    for command in ("status", "suspend", "resume", "cancel", "errors"):
         done = invoke(command, "nowhere")
         assert (done.exit_code, done.stdout) == (2, "")
         assert done.stderr.startswith(f"{command}: ")

@@ -51,7 +51,7 @@ def cases(directory: Path) -> list[Case]:
     files = [job_file(directory, number) for number in range(FILES)]
     return [
         Case("--help", ("--help",), 0.15),
-        Case(f"validate, {FILES} files", ("validate", *files), 2),
+        Case(f"validate, {FILES} files", ("validate", "--fields-only", *files), 2),
     ]
 
 

@@ -118,7 +118,7 @@ def measure(case: str, work: Path) -> None:
             start = seconds(command_of(who, case, few, work / f"few-{who}-{number}", model))
             taken.append(whole - start)
             print(f"{case} {number + 1}: {who} {whole:.1f} s, of which {start:.1f} s start")
-    report = printed([*BATCHINFERENCE, "report", str(work / "ours-0")])
+    report = printed([*BATCHINFERENCE, "status", str(work / "ours-0")])
     print(next(line for line in report.splitlines() if line.startswith("steps")))
     rates = {who: rows / statistics.median(taken) for who, taken in times.items()}
     alone = float(printed(program("resident", case, str(model), str(source))).splitlines()[-1])

@@ -37,7 +37,7 @@ def test_jobs_of_the_page_are_valid(page: str, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     for block in blocks(page, "yaml"):
         file.write_text(block)
-        checked = run_program("validate", str(file))
+        checked = run_program("validate", "--fields-only", str(file))
         assert checked.exit_code == 0, checked.output
 
 

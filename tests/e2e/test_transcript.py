@@ -9,7 +9,6 @@ second one has images of the page.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections import Counter
@@ -23,7 +22,7 @@ import pytest
 
 from e2e.job_pages import fetched_page, write_images
 from e2e.jobs import Example
-from e2e.transcripts import CommandLine, anonymous, check_page, in_team
+from e2e.transcripts import CommandLine, anonymous, check_page, in_team, is_watched
 from support.cluster.kubectl import Kubectl, Object, condition
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import Statuses, WatchingKubectl
@@ -73,8 +72,8 @@ COMMANDS_HEAD = """# Jobs as the command line shows them
 
 Recorded by `make transcript` on a cluster with KubeRay 1.6, with the jobs of
 [kubectl output](transcript.md). A test compares fields, states and messages with those on this
-page. Of `watch`, only the first line of each state and the last line are kept. Of logs, only the
-lines of the driver are kept, without the output of Ray.
+page. Of `status --watch`, only the first line of each state and the last line are kept. Of logs,
+only the lines of the driver are kept, without the output of Ray.
 [cli.md](cli.md#progress-and-failed-rows) describes the commands. The message of the failed job has
 the number of failed rows when the limit was [exceeded](jobs.md#bad-rows). The images show the page
 of the job in [`batchinference ui`](cli.md#jobs-in-the-browser) in the same states.
@@ -110,7 +109,16 @@ class Recording:
         return {IMAGES[title]: state.page for title, state in self.states.items()}
 
     def shown(self, state: str, verb: str) -> Shown:
-        (found,) = (one for one in self.states[state].commands if one.command.split()[1] == verb)
+        (found,) = (
+            one
+            for one in self.states[state].commands
+            if one.command.split()[1] == verb and not is_watched(one)
+        )
+        return found
+
+    def watched(self, state: str) -> Shown:
+        """Return what `status --watch` has printed."""
+        (found,) = filter(is_watched, self.states[state].commands)
         return found
 
 
@@ -259,7 +267,7 @@ def _open_gate(command_line: CommandLine, name: str) -> None:
 
 
 def _after_the_end(command_line: CommandLine, name: str) -> State:
-    shown = [command_line(verb, name) for verb in ("status", "watch")]
+    shown = [command_line("status", name), command_line("status", name, "--watch")]
     page = fetched_page(command_line, name)
     return State([*shown, *command_line.of_output(name)], page)
 
@@ -312,11 +320,10 @@ def test_page_has_the_fields_and_messages_that_the_command_line_shows(
 def test_command_line_shows_a_running_job_and_its_workers(recording: Recording) -> None:
     assert re.search(r"^state +Running$", recording.shown(RUNNING, "status").text, re.MULTILINE)
     assert re.search(rf"^workers +{WORKERS}", recording.shown(RUNNING, "status").text, re.MULTILINE)
-    watched_lines = recording.shown(RUNNING, "watch")
+    watched_lines = recording.watched(RUNNING)
     assert re.search(rf"^Running, .* rows.* workers {WORKERS}", watched_lines.text, re.MULTILINE)
     assert (watched_lines.exit_code, watched_lines.lines[-1].split(",")[0]) == (0, "Succeeded")
-    codes = [recording.shown(RUNNING, verb).exit_code for verb in ("errors", "logs", "report")]
-    assert codes == [0, 0, 2], "the report is stored at the end of a run"
+    assert [recording.shown(RUNNING, verb).exit_code for verb in ("errors", "logs")] == [0, 0]
     assert "text-embeddings: running" in recording.shown(RUNNING, "logs").text
 
 
@@ -324,22 +331,22 @@ def test_command_line_shows_the_last_attempt_of_a_retried_job(recording: Recordi
     assert re.search(r"^attempt +2$", recording.shown(RETRIED, "status").text, re.MULTILINE)
     assert recording.shown(RETRIED, "errors").text == "no failed rows\n"
     assert "division: running" in recording.shown(RETRIED, "logs").text
-    assert re.search(r"^result +failed$", recording.shown(RETRIED, "report").text, re.MULTILINE)
-    assert recording.shown(RETRIED, "watch").exit_code == 1
+    assert recording.watched(RETRIED).exit_code == 1
 
 
 def test_command_line_shows_why_a_job_has_failed(recording: Recording) -> None:
-    for verb in ("status", "watch", "logs", "report"):
-        text = recording.shown(FAILED, verb).text
-        assert "TooManyErrors" in text or "row(s) failed, limit: errors.maxRows (100)" in text, verb
-    assert recording.shown(FAILED, "watch").exit_code == 1
+    shown = [recording.shown(FAILED, verb) for verb in ("status", "logs")]
+    for one in (*shown, recording.watched(FAILED)):
+        limit = "TooManyErrors" in one.text or "limit: errors.maxRows (100)" in one.text
+        assert limit, one.command
+    assert recording.watched(FAILED).exit_code == 1
     errors = recording.shown(FAILED, "errors").text
     for word in ("1 cause(s)", "step 'divide': ZeroDivisionError", "topics-0.txt", "values: "):
         assert word in errors
 
 
 def test_command_line_shows_a_finished_job(recording: Recording) -> None:
-    assert [one.exit_code for one in recording.commands[FINISHED]] == [0] * 5
+    assert [one.exit_code for one in recording.commands[FINISHED]] == [0] * 4
     assert recording.shown(FINISHED, "errors").text == "no failed rows\n"
     assert "text-embeddings: succeeded" in recording.shown(FINISHED, "logs").text
 
@@ -368,10 +375,8 @@ def test_cost_in_the_report_is_about_that_of_the_status(
     command_line: CommandLine, recording: Recording
 ) -> None:
     """The driver does not count the start of the pods and the end of the attempt."""
-    found, again = (
-        json.loads(command_line("report", name, "-o", "json").text)["cost"]
-        for name in (NAME, FAILS)
-    )
+    outputs = (recording.complete["output"], recording.failed["output"])
+    found, again = (command_line.report_of(output)["cost"] for output in outputs)
     total = float(recording.complete["cost"]["amount"])
     assert float(found["before"]) == 0
     assert 0.25 * total < float(found["amount"]) < 1.1 * total

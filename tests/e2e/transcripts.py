@@ -6,6 +6,7 @@ messages may not.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from support.cluster.deployment import ROOT
 from support.cluster.kubectl import Kubectl
@@ -21,7 +23,7 @@ from support.documents.recordings import Shown, compare_with_page, masked, page_
 from support.timeouts import scaled
 
 COMMAND_SECONDS = 120
-OUTPUT_COMMANDS = ("errors", "logs", "report")
+OUTPUT_COMMANDS = ("errors", "logs")
 """Commands that read the output of a job."""
 _FIELD = re.compile(r"^ {0,2}([A-Z][A-Za-z ]+):")
 """A field of `kubectl describe`. Fields that are indented further depend on the progress."""
@@ -31,7 +33,7 @@ _LOG_LINE = re.compile(
 """A line of a log that the driver itself has added. The others are the output of Ray."""
 _STATES = ("preparing", "running", "succeeded", "failed")
 _VARYING = {"", "failed rows", "retries", "speed", "stage", "steps", "workers"}
-"""Fields of `status` and `report` that depend on timing."""
+"""Fields of `status` that depend on timing."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +54,20 @@ class CommandLine:
                 timeout=scaled(COMMAND_SECONDS),
                 check=False,
             )
-        return self._shown(verb, name, done.stdout or done.stderr, done.returncode)
+        return self._shown(verb, name, done.stdout or done.stderr, done.returncode, *options)
 
     @contextmanager
     def watching(self, name: str, shown: list[Shown]) -> Iterator[None]:
-        """Run `watch` from the start of the block to the end of the job. Add it to `shown`."""
-        command = self._command("watch", name)
+        """Run `status --watch` from the start of the block to the end of the job. Add it to
+        `shown`."""
+        command = self._command("status", name, "--watch")
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield
                 printed, _ = process.communicate(timeout=scaled(COMMAND_SECONDS))
             finally:
                 process.kill()  # if the block has failed
-        shown.append(self._shown("watch", name, printed, process.returncode))
+        shown.append(self._shown("status", name, printed, process.returncode, "--watch"))
 
     @contextmanager
     def serving(self, name: str) -> Iterator[str]:
@@ -89,6 +92,17 @@ class CommandLine:
         """Return what the commands that read the output of a job show."""
         return [self(verb, name) for verb in OUTPUT_COMMANDS]
 
+    def report_of(self, output: str) -> dict[str, Any]:
+        """Return the stored report of the last run of an output."""
+        command = [sys.executable, "-m", "batchinference", "status", output, "--format", "json"]
+        with self._environment() as environment:
+            printed = subprocess.check_output(
+                command, env=environment, text=True, timeout=scaled(COMMAND_SECONDS)
+            )
+        (status,) = json.loads(printed)
+        found: dict[str, Any] = status["report"]
+        return found
+
     @contextmanager
     def _environment(self) -> Iterator[dict[str, str]]:
         """Yield the environment of a command that can read the object store during the block."""
@@ -99,14 +113,19 @@ class CommandLine:
         within = ("--namespace", self.kubectl.namespace)
         return [sys.executable, "-m", "batchinference", verb, name, *within, *options]
 
-    def _shown(self, verb: str, name: str, text: str, exit_code: int) -> Shown:
-        command = f"batchinference {verb} {name} -n {self.kubectl.namespace}"
-        return _shortened(verb, Shown(command, text, exit_code))
+    def _shown(self, verb: str, name: str, text: str, exit_code: int, *options: str) -> Shown:
+        command = ["batchinference", verb, name, *options, "-n", self.kubectl.namespace]
+        return _shortened(verb, Shown(" ".join(command), text, exit_code))
+
+
+def is_watched(shown: Shown) -> bool:
+    """Return whether this is the output of `status --watch`."""
+    return "--watch" in shown.command and shown.command.startswith("batchinference")
 
 
 def _shortened(verb: str, shown: Shown) -> Shown:
-    """Keep the first line of each state of `watch`, and the lines of the driver in a log."""
-    if verb == "watch":
+    """Keep the first line of each watched state, and the lines of the driver in a log."""
+    if is_watched(shown):
         return replace(shown, text=thinned(shown.lines, [_state(line) for line in shown.lines]))
     if verb == "logs" and not shown.exit_code:
         return replace(shown, text="\n".join(filter(_LOG_LINE.match, shown.lines)) + "\n")
@@ -124,7 +143,7 @@ def shape(shown: Shown) -> list[str]:
     if program == "kubectl":
         fields = [found.group(1) for line in lines if (found := _FIELD.match(line))]
         return fields or lines[0].split()
-    if verb == "watch":
+    if is_watched(shown):
         return [_state(lines[-1])]
     if shown.text.startswith(f"{verb}: "):
         return masked(lines)

@@ -89,7 +89,7 @@ def messages(
             rf"{re.escape(str(tmp_path_factory.getbasetemp()))}/[^/\s:'\"]+": "TMP",
             re.escape(str(node.config.rootpath)): "ROOT",
             r"0x[0-9a-f]{8,}": "0xADDRESS",
-            r"\b(127\.0\.0\.1|localhost)(:|', )\d+": r"HOST\2PORT",
+            r"\b(127\.0\.0\.1|localhost|192\.0\.2\.2)(:|', )\d+": r"HOST\2PORT",
             r"\b[0-9a-f]{64}\b": "SHA256",
             r"\bvllm\.py:\d+": "vllm.py:LINE",
         },

@@ -33,7 +33,7 @@ class Outcome:
     said: str = ""
     """What the tool warned about in its log."""
     problems: str = ""
-    """What `batchinference validate --deep` says."""
+    """What `batchinference validate` says."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Refused:
     says: str
     """What the message has to name, as a regular expression."""
     check_only: bool = False
-    """Whether it is enough that `validate --deep` reports it."""
+    """Whether it is enough that `validate` reports it."""
 
 
 Expected = Right | Refused

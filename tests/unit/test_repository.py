@@ -42,7 +42,7 @@ LIGHT = {
     "batchinference": HEAVY + NETWORK,
     "batchinference.cli.main": HEAVY + NETWORK,
     "batchinference.cli.cluster": HEAVY + NETWORK,
-    "batchinference.cli.show_output": HEAVY + NETWORK,
+    "batchinference.cli.show_errors": HEAVY + NETWORK,
     "batchinference_operator.status.job_status": HEAVY + NETWORK,
     "batchinference_operator.reconcile.reconcile": HEAVY + NETWORK,
     "batchinference_operator.main": HEAVY,

@@ -230,7 +230,7 @@ the last attempt, and always on your machine, correct the cause and
 _MISTAKES_TITLE = """## Mistakes in a job
 
 `batchinference validate` finds mistakes in the job file. On a cluster, such a job fails as
-`InvalidSpec`. `validate --deep` and `run` also find mistakes in the input, the code, the models and
+`InvalidSpec`. `validate` and `run` also find mistakes in the input, the code, the models and
 the output. Such a job fails as `BadInput`, `ModelLoad` or `BadOutput`.
 [Typical mistakes](mistakes.md) has the whole message of each mistake.
 

@@ -18,6 +18,7 @@ GRANTED: dict[str, tuple[dict[str, Any], dict[str, str], Device]] = {
     "CPUs": ({}, {}, Device("cpu", 1, 3)),
     "a GPU": ({"gpus": 1}, {}, Device("cuda", 1, 3)),
     "GPUs": ({"gpus": 4}, {}, Device("cuda", 4, 3)),
+    "a part of a GPU": ({"gpus": 0.25}, {}, Device("cuda", 1, 3, 0.25)),
     "GPUs of another kind": ({"gpus": 1}, {"GPU": "xpu"}, Device("xpu", 1, 3)),
     "an NPU": ({"custom": {"NPU": 1}}, NPU, Device("npu", 1, 3)),
     "NPUs": ({"custom": {"NPU": 8}}, NPU, Device("npu", 8, 3)),
@@ -36,6 +37,15 @@ def test_granted_resources_decide_the_device() -> None:
 def test_threads_are_whole_cpus_and_at_least_one() -> None:
     threads = {0.5: 1, 1: 1, 1.9: 1, 2: 2, 7.5: 7}
     assert {cpus: device_of(cpus=cpus).threads for cpus in threads} == threads
+
+
+def test_pytorch_gets_the_part_of_the_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    fractions: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", fractions.append)
+    for gpus in (1, 2, 0.25):
+        torch_device(device_of(cpus=1, gpus=gpus))
+    assert fractions == [0.25]
 
 
 def test_unusable_device_is_rejected() -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.expression import ColumnExpression
 from batchinference.pipeline.steps import TransformResult
-from batchinference.pipeline.steps.expression import ColumnExpression
 from batchinference.pipeline.steps.relational import Filter
 from plugins.messages import Messages
 from support.tiers import examples
@@ -66,7 +66,8 @@ COMPARISONS = """
 """
 
 ARITHMETIC = """
-    T..T  n % 2 == 1 ; n % -2 == -1
+    T..T  n % 2 == 1 ; n % -2 == -1 ; round(f, 0) in [0, -2] ; round(f, 1) == f
+    T..T  round(n / 3, 2) in [0.33, -1] ; round(n) == n and round(n % 2 - 0.25) == 1
     T...  n + 1 == 2 ; n - f == 0.5 ; n / 2 == 0.5
     .T.T  abs(n) > 1
     .T..  n * 2 == 4 ; (n + 1) * 2 - 1 > 4

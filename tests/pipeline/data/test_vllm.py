@@ -483,9 +483,9 @@ def test_runtimes_of_a_process_share_one_engine(
     monkeypatch.setattr(engine, "Engine", Loaded)
     document = model(source=folder).model_dump_json(by_alias=True)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(engine_of, document, has_devices=True)
+        first = threads.submit(engine_of, document, Device("cuda"))
         assert begun.wait(60)
-        second = threads.submit(engine_of, document, has_devices=True)
+        second = threads.submit(engine_of, document, Device("cuda"))
         assert first.result() is second.result()
 
 
@@ -493,7 +493,7 @@ def test_prompts_of_one_batch_at_a_time_are_prepared(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = model(source=folder, chat=False)
-    loaded = engine_of(spec.model_dump_json(by_alias=True), has_devices=False)
+    loaded = engine_of(spec.model_dump_json(by_alias=True), Device())
     tokens = loaded.tokens
 
     def prepared(prompt: str) -> Any:
@@ -509,7 +509,7 @@ def test_engine_gets_the_rows_of_a_batch_in_one_call(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = model(source=folder, chat=False)
-    loaded = engine_of(spec.model_dump_json(by_alias=True), has_devices=False)
+    loaded = engine_of(spec.model_dump_json(by_alias=True), Device())
     calls: list[int] = []
     submit = loaded.submit
     monkeypatch.setattr(loaded, "submit", lambda rows: calls.append(len(rows)) or submit(rows))
@@ -534,6 +534,12 @@ def test_engine_gets_the_arguments_of_the_model(folder: str) -> None:
     inputs = {"question": "text", "style": "style"}
     adapted = model(source=folder, inputs=inputs, adapter="style", loraPath="s3://adapters")
     assert arguments_of(adapted)["enable_lora"] is True
+
+
+def test_engine_on_a_part_of_a_gpu_uses_this_part_of_its_memory(folder: str) -> None:
+    assert arguments_of(model(source=folder), 0.25)["gpu_memory_utilization"] == 0.225
+    given = model(source=folder, engine={"gpu_memory_utilization": 0.3})
+    assert arguments_of(given, 0.25)["gpu_memory_utilization"] == 0.3
 
 
 def test_constraint_of_the_text_is_an_object(folder: str) -> None:
@@ -651,7 +657,7 @@ class TestAdapters:
     def test_adapters_have_different_numbers(self, spec: VllmModel, tmp_path: Path) -> None:
         (tmp_path / "ode").mkdir()
         (tmp_path / "ode" / ADAPTER_FILE).write_text("{}")
-        engine = engine_of(spec.model_dump_json(by_alias=True), has_devices=True)
+        engine = engine_of(spec.model_dump_json(by_alias=True), Device("cuda"))
         numbers = [engine.adapter(name).lora_int_id for name in ("poem", "ode", "poem")]
         assert numbers == [1, 2, 1]
 

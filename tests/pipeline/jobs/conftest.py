@@ -38,7 +38,7 @@ def own_code() -> Path:
 
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
-    """Start Ray with three logical CPUs and two NPUs, so that plans are the same on any machine."""
+    """Start Ray with three logical CPUs, a GPU and two NPUs: plans are the same on any machine."""
     import ray
     from ray._private.node import Node
 
@@ -50,6 +50,7 @@ def one_ray() -> Iterator[None]:
     with patch.object(Node, "start_log_monitor"):  # it polls the logs, which nobody reads
         ray.init(
             num_cpus=3,
+            num_gpus=1,
             resources={"NPU": 2},
             include_dashboard=False,
             object_store_memory=300 << 20,

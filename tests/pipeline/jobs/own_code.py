@@ -108,6 +108,27 @@ class ReportResources:
         return {**batch, "found": np.array([json.dumps(self._found)] * len(batch["text"]))}
 
 
+class Replica:
+    """Notes the part of a device that this replica has. Texts say what it does."""
+
+    def __init__(self, directory: str) -> None:
+        import ray
+
+        part = ray.get_runtime_context().get_assigned_resources()["GPU"]
+        self._crashed = Path(directory).with_name("crashed")
+        note = f"{part:g} of {os.environ['CUDA_VISIBLE_DEVICES']}"
+        Path(directory, f"{os.getpid()}").write_text(note)
+
+    def __call__(self, batch: Batch) -> Batch:
+        for text in batch["text"]:
+            if text == "crash once" and not self._crashed.exists():
+                self._crashed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if text.startswith("wait"):
+                time.sleep(0.01)
+        return batch
+
+
 def exit_process(batch: Batch) -> Batch:
     sys.exit("enough")
 

@@ -16,7 +16,7 @@ from batchinference.pipeline.arrow import to_column
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
 
-COMMANDS = ["--help", "status", "errors", "report", "logs", "verify", "ui"]
+COMMANDS = ["--help", "status", "list", "errors", "logs", "verify", "ui"]
 PROGRAM = """
 import http.server, json, sys
 from batchinference.cli.main import app

@@ -277,7 +277,7 @@ def test_an_unnamed_job_may_be_the_one_that_has_changed() -> None:
 
 
 def test_changed_code_of_failed_rows_can_be_retried() -> None:
-    check("Run `batchinference retry-errors FILE`", changed(COMPLETE_WITH_FAILED), "error")
+    check("Run `batchinference run FILE --retry-errors`", changed(COMPLETE_WITH_FAILED), "error")
     check(r"a\.py changed\. Run with --restart", changed(COMPLETE), "error")
 
 

@@ -1,10 +1,11 @@
-"""`status`, `watch`, `errors`, `logs` and `report` of an output on this machine."""
+"""`status`, `list`, `errors` and `logs` of an output on this machine."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+import webbrowser
 from pathlib import Path
 
 import pytest
@@ -74,14 +75,18 @@ def test_number_of_causes_and_length_of_values_are_limited(
 def test_status_of_a_complete_output(output: str) -> None:
     shown = invoke_without_ray("status", output)
     assert (shown.exit_code, shown.stderr) == (0, "")
-    lines = dict(re.split(" {2,}", line, maxsplit=1) for line in shown.stdout.splitlines())
+    state, last_run = shown.stdout.split("\nlast run\n")
+    lines = dict(re.split(" {2,}", line, maxsplit=1) for line in state.splitlines())
     assert lines["state"] == "complete"
     assert lines["rows"] == "4 of 4 (100 %)"
     assert (lines["failed rows"], lines["written"]) == ("2", "2")
-    assert "_batchinference/logs/" in shown.stdout
+    assert "_batchinference/logs/" in state
+    assert "rows    4 read, 2 written, 2 failed" in last_run
     (data,) = json.loads(invoke_without_ray("status", output, "-o", "json").stdout)
     assert (data["state"], data["rows"], data["percent"]) == ("complete", 4, 100)
-    watched = invoke_without_ray("watch", output)
+    counts = {"read": 4, "written": 2, "failed": 2, "filtered": 0, "warned": 0}
+    assert data["report"]["counts"] == counts
+    watched = invoke_without_ray("status", output, "--watch")
     assert (watched.exit_code, watched.stdout) == (0, "complete, 4 rows, 100 %, 2 failed\n")
 
 
@@ -92,7 +97,7 @@ def test_status_of_a_failed_job_has_its_error(output: str, tmp_path: Path) -> No
     assert invoke_without_ray("run", "failed.yaml").exit_code == 1
     shown = invoke_without_ray("status", "./new")
     assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in shown.stdout
-    watched = invoke_without_ray("watch", "./new")
+    watched = invoke_without_ray("status", "./new", "--watch")
     assert (watched.exit_code, "unfinished" in watched.stdout) == (1, True)
 
 
@@ -105,12 +110,10 @@ def test_status_of_a_running_job_shows_its_heartbeat(tmp_path: Path) -> None:
     assert "heartbeat" in shown.stdout
 
 
-def test_report_and_log_of_the_last_run(output: str) -> None:
-    shown = invoke_without_ray("report", output)
-    assert "rows    4 read, 2 written, 2 failed" in shown.stdout
-    data = json.loads(invoke_without_ray("report", output, "-o", "json").stdout)
-    assert data["counts"] == {"read": 4, "written": 2, "failed": 2, "filtered": 0, "warned": 0}
-    assert "demo: succeeded" in invoke_without_ray("logs", output).stdout
+def test_log_of_the_last_run(output: str) -> None:
+    log = invoke_without_ray("logs", output).stdout
+    assert "demo: succeeded" in log
+    assert invoke_without_ray("logs", output, "--follow").stdout == log
     (log,) = invoke_without_ray("logs", output, "--list").stdout.split()
     assert Path(log).is_file()
 
@@ -128,12 +131,39 @@ def test_report_of_a_run_with_prices_has_its_cost(
     Path("priced.yaml").write_text(yaml.safe_dump(job))
     assert invoke_without_ray("run", "priced.yaml").exit_code == code
     shown = "3.50 EUR (2.00 in this run, 1.50 in earlier attempts)"
-    assert f"cost    {shown}\n" in invoke_without_ray("report", "./new").stdout
+    assert f"cost    {shown}\n" in invoke_without_ray("status", "./new").stdout
     page = Path("new/_batchinference/report.html").read_text()
     assert f"<dd>{shown}</dd>" in page
     assert "<dt>Estimated cost</dt><dd>3.50 EUR</dd>" in page
     without = Path(output, "_batchinference/report.html").read_text()
     assert "Estimated cost" not in without
+
+
+def test_report_of_an_output_is_opened(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    shown = invoke_without_ray("status", output, "--open")
+    page = Path("out/_batchinference/report.html").absolute()
+    assert opened == [page.as_uri()]
+    assert shown.stdout.splitlines()[-1].endswith("out/_batchinference/report.html")
+    page.unlink()
+    assert invoke_without_ray("status", output, "--open").exit_code == 2
+
+
+def test_outputs_below_a_directory_are_listed(output: str, messages: Messages) -> None:
+    Path("deep/er").mkdir(parents=True)
+    Path("out").rename("deep/er/out")
+    shown = invoke_without_ray("list")
+    header, line = shown.stdout.splitlines()
+    assert header.split()[:3] == ["output", "state", "rows"]
+    assert re.split(" {2,}", line)[1:3] == ["complete", "4 rows, 100 %"]
+    (data,) = json.loads(invoke_without_ray("list", "deep", "-o", "json").stdout)
+    assert (data["state"], data["rows"], data["failed"]) == ("complete", 4, 2)
+    assert Path(data["output"]) == Path("deep/er/out").absolute()
+    messages.check(invoke_without_ray("list", "in").stdout)
+    missing = invoke_without_ray("list", "nowhere/")
+    assert missing.exit_code == 2
+    messages.check(missing.stderr)
 
 
 def test_run_prints_its_report_as_data(output: str) -> None:
@@ -144,7 +174,7 @@ def test_run_prints_its_report_as_data(output: str) -> None:
     assert (failed.exit_code, failed.stdout) == (2, "")
 
 
-@pytest.mark.parametrize("command", ["status", "watch", "errors", "logs", "report"])
+@pytest.mark.parametrize("command", ["status", "errors", "logs"])
 def test_a_path_without_an_output_is_refused(
     tmp_path: Path, command: str, messages: Messages
 ) -> None:

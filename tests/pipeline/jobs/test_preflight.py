@@ -1,4 +1,4 @@
-"""`validate --deep` and the start of `run` report what a job names and what does not exist."""
+"""`validate` and the start of `run` report what a job names and what does not exist."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_missing_requirements_are_reported_before_ray_starts(
     before = sorted(tmp_path.rglob("*"))
     (module,) = (path.stem for path in tmp_path.glob("own_*.py"))
     message = message.replace("TMP", str(tmp_path)).replace("MODULE", module)
-    checked = invoke_without_ray("validate", "--deep", file)
+    checked = invoke_without_ray("validate", file)
     assert (checked.exit_code, checked.stdout) == (2, "")
     assert message in checked.stderr
     assert sorted(tmp_path.rglob("*")) == before
@@ -192,32 +192,30 @@ def test_files_of_another_format_are_reported(
     file = job_file([], read={"format": file_format, "paths": ["in/*.x"]})
     for name in ("b", "c"):
         (tmp_path / f"in/{name}.x").write_bytes(content)
-    done = invoke_without_ray("validate", "--deep", file)
+    done = invoke_without_ray("validate", file)
     shown = f"read.paths: {tmp_path}/in/b.x {problem}"
     assert (done.exit_code, shown in done.stderr) == ((2, True) if problem else (0, False))
     (tmp_path / "in/c.x").write_bytes(b"")
-    assert invoke_without_ray("validate", "--deep", file).exit_code == 0
+    assert invoke_without_ray("validate", file).exit_code == 0
 
 
 def test_a_missing_package_is_reported(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RUNTIMES, "onnx", replace(RUNTIMES["onnx"], library="not_there"))
-    done = invoke_without_ray(
-        "validate", "--deep", job_file([model(runtime="onnx", source="a.onnx")])
-    )
+    done = invoke_without_ray("validate", job_file([model(runtime="onnx", source="a.onnx")]))
     assert done.exit_code == 2
     assert "the runtime 'onnx' needs the package not-there: pip install" in done.stderr
 
 
 def test_all_problems_are_reported_at_once(job_file: JobFile) -> None:
     steps = [python("nowhere:f"), model(runtime="onnx", source="./a.onnx")]
-    done = invoke_without_ray("validate", "--deep", job_file(steps, write={"path": "job.yaml/out"}))
+    done = invoke_without_ray("validate", job_file(steps, write={"path": "job.yaml/out"}))
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 3
 
 
 def test_an_output_that_is_the_input_is_one_problem(job_file: JobFile) -> None:
     """The advice to append, which fits other files in an output, would be wrong."""
-    done = invoke_without_ray("validate", "--deep", job_file([], write={"path": "in"}))
+    done = invoke_without_ray("validate", job_file([], write={"path": "in"}))
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 1
 
@@ -229,13 +227,13 @@ def test_an_error_of_storage_is_a_problem(
         raise PermissionError(13, "Permission denied", "/data")
 
     monkeypatch.setattr(preflight, "open_input", refuse)
-    done = invoke_without_ray("validate", "--deep", job_file([]))
+    done = invoke_without_ray("validate", job_file([]))
     assert (done.exit_code, "PermissionError" in done.stderr) == (2, True)
 
 
 def test_a_job_without_problems_is_valid(job_file: JobFile) -> None:
     steps = [python("MODULE:length"), {"name": "good", "filter": "stars > 3"}]
-    done = invoke_without_ray("validate", "--deep", job_file(steps))
+    done = invoke_without_ray("validate", job_file(steps))
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.endswith("job.yaml: pets is valid\n")
 

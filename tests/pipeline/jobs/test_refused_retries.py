@@ -102,6 +102,6 @@ def test_retry_command_refuses_tables(tmp_path: Path, messages: Messages) -> Non
     given = job(tmp_path, "sql")
     given["spec"]["write"]["format"] = "delta"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(given))
-    done = run_program("retry-errors", str(tmp_path / "job.yaml"))
+    done = run_program("run", str(tmp_path / "job.yaml"), "--retry-errors")
     assert done.exit_code == 2
     messages.check(done.stderr)

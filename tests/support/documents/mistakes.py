@@ -64,7 +64,7 @@ class Mistake:
 
     @property
     def command(self) -> list[str]:
-        return ["validate", "--deep"] if self.files else ["validate"]
+        return ["validate"]
 
     def message(self) -> str:
         """Return what the command prints about the job."""

@@ -141,6 +141,17 @@ SOURCES: dict[str, Document] = {
         "storage": {"region": "eu-west-1"},
         "options": {"columns": ["id"], "filter": "id > 3", "version": 2},
     },
+    "delta": {
+        "path": "s3://in/table",
+        "storage": {"region": "eu-west-1"},
+        "options": {
+            "columns": ["id"],
+            "filter": "id > 3",
+            "limit": 5,
+            "version": 0,
+            "changes": "include",
+        },
+    },
     "items": {"items": [{"text": "a", "n": 1}, {"text": "b"}], "options": {"limit": 1}},
 }
 """Sources other than files, with every field."""

@@ -13,21 +13,19 @@ import yaml
 from click.testing import Result
 
 from batchinference.cli.printing import Format, as_data, print_data, print_record
-from plugins.messages import Messages
-from support.documents.minimal import document, model_step, schedule_document
+from support.documents.minimal import document, schedule_document
 from support.documents.parsed import filter_step
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
-COMMANDS = ["run", "retry-errors", "preview", "validate", "plan", "render", "verify"]
-COMMANDS += ["status", "watch", "errors", "report", "doctor"]
+COMMANDS = ["run", "preview", "validate", "plan", "verify", "status", "list", "errors", "doctor"]
 DATA = {"name": "\x1b[2Ja", "share": math.nan, "bytes": b"\xff", "day": date(2026, 1, 31)}
 PLAIN = {"name": "\x1b[2Ja", "share": None, "bytes": "/w==", "day": "2026-01-31"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_that_print_data_have_the_option(invoke: Invoke, command: str) -> None:
-    assert "--output" in invoke(command, "--help").stdout
+    assert "--format" in invoke(command, "--help").stdout
 
 
 def test_data_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,34 +65,10 @@ def test_names_of_fields_are_in_camel_case() -> None:
     assert as_data(whole) == {"allParts": [{"ofRows": 1}], "given": {"user_column": 2}}
 
 
-def test_plan_as_data(invoke: Invoke, write_job: WriteJob, messages: Messages) -> None:
-    steps = [model_step(replicas={"min": 1, "max": 4}, resources={"gpu": 1})]
-    file = write_job(document(steps=steps, write={"format": "json", "path": "./out"}))
-    done = invoke("plan", file, "-o", "json")
-    assert (done.exit_code, done.stderr) == (0, "")
-    plan = json.loads(done.stdout)
-    assert [stage["name"] for stage in plan["stages"]] == ["read", "embed", "write"]
-    embed = plan["stages"][1]
-    assert embed == {
-        "name": "embed",
-        "steps": ["embed"],
-        "runsAs": "1-4 actors",
-        "batch": "32",
-        "cpu": 1,
-        "devices": "1 GPU",
-        "group": "embed",
-    }
-    assert [group["name"] for group in plan["groups"]] == ["head", "cpu", "embed"]
-    assert plan["groups"][2]["max"] == 4
-    (problem,) = plan["problems"]
-    messages.check(problem)
-    assert yaml.safe_load(invoke("plan", file, "-o", "yaml").stdout) == plan
-
-
 def test_validate_as_data(invoke: Invoke, write_job: WriteJob) -> None:
     wrong = document("b", steps=[filter_step(expression="txt == 'a'")])
     file = write_job(document("a"), wrong, schedule_document())
-    done = invoke("validate", file, "nowhere.yaml", "-o", "json")
+    done = invoke("validate", "--fields-only", file, "nowhere.yaml", "-o", "json")
     assert (done.exit_code, done.stderr) == (2, "")
     first, second, third, missing = json.loads(done.stdout)
     assert first == {
@@ -108,13 +82,13 @@ def test_validate_as_data(invoke: Invoke, write_job: WriteJob) -> None:
     assert third["message"].startswith("nightly is valid; next run: ")
     assert (missing["file"], missing["valid"]) == ("nowhere.yaml", False)
     assert missing["problems"][0]["message"].startswith("cannot be read: ")
-    assert invoke("validate", write_job(document()), "-o", "yaml").exit_code == 0
+    assert invoke("validate", "--fields-only", write_job(document()), "-o", "yaml").exit_code == 0
 
 
 def test_rendered_objects_are_yaml_documents_or_a_list(invoke: Invoke, write_job: WriteJob) -> None:
     file = write_job(document())
-    objects = list(yaml.safe_load_all(invoke("render", file).stdout))
-    found = json.loads(invoke("render", file, "-o", "json").stdout)
+    objects = list(yaml.safe_load_all(invoke("plan", file, "-o", "yaml").stdout))
+    found = json.loads(invoke("plan", file, "-o", "json").stdout)
     assert (found["apiVersion"], found["kind"]) == ("v1", "List")
     kinds = [each["kind"] for each in objects]
     assert [each["kind"] for each in found["items"]] == kinds == ["ConfigMap", "Secret", "RayJob"]

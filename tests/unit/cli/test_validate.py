@@ -25,14 +25,14 @@ INVALID_MESSAGE = (
 
 def test_validate_accepts_local_paths(invoke: Invoke, write_job: WriteJob) -> None:
     for write in ({"format": "parquet", "path": "./out"}, {"format": "json", "path": "s3://out/"}):
-        result = invoke("validate", write_job(document("mine", write=write)))
+        result = invoke("validate", "--fields-only", write_job(document("mine", write=write)))
         assert result.exit_code == 0
         assert (result.stdout, result.stderr) == ("job.yaml: mine is valid\n", "")
 
 
 def test_validate_notes_a_replaced_column(invoke: Invoke, write_job: WriteJob) -> None:
     steps = [model_step("one"), model_step("two")]
-    result = invoke("validate", write_job(document("mine", steps=steps)))
+    result = invoke("validate", "--fields-only", write_job(document("mine", steps=steps)))
     (valid, note) = result.stdout.splitlines()
     assert (result.exit_code, valid) == (0, "job.yaml: mine is valid")
     assert note.startswith("job.yaml: note: step 'two' replaces column 'embedding' of step 'one'")
@@ -44,7 +44,7 @@ def test_validate_reads_all_files(invoke: Invoke, write_job: WriteJob, messages:
         write_job(document("b", steps=[INVALID]), file="b.yaml"),
         write_job(document("c"), file="c.yaml"),
     ]
-    result = invoke("validate", *files)
+    result = invoke("validate", "--fields-only", *files)
     assert result.exit_code == 2
     assert result.stdout.splitlines() == ["a.yaml: a is valid", "c.yaml: c is valid"]
     messages.check(result.stderr.splitlines())
@@ -59,7 +59,7 @@ def test_validate_continues_after_an_invalid_job(
         document("c"),
         document("d", steps=[INVALID]),
     ]
-    result = invoke("validate", write_job(*jobs))
+    result = invoke("validate", "--fields-only", write_job(*jobs))
     assert result.exit_code == 2
     assert result.stdout == "job.yaml (BatchInference 3): c is valid\n"
     messages.check(result.stderr.splitlines())
@@ -67,14 +67,16 @@ def test_validate_continues_after_an_invalid_job(
 
 def test_validate_ignores_other_objects(invoke: Invoke, write_job: WriteJob) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}}
-    result = invoke("validate", write_job(secret, document("mine")))
+    result = invoke("validate", "--fields-only", write_job(secret, document("mine")))
     assert (result.exit_code, result.stdout) == (0, "job.yaml: mine is valid\n")
 
 
 def test_validate_reads_stdin(invoke: Invoke) -> None:
-    result = invoke("validate", "-", stdin=yaml.safe_dump(document("piped")))
+    result = invoke("validate", "--fields-only", "-", stdin=yaml.safe_dump(document("piped")))
     assert (result.exit_code, result.stdout) == (0, "-: piped is valid\n")
-    result = invoke("validate", "-", stdin=yaml.safe_dump(document(steps=[INVALID])))
+    result = invoke(
+        "validate", "--fields-only", "-", stdin=yaml.safe_dump(document(steps=[INVALID]))
+    )
     assert (result.exit_code, result.stderr) == (2, f"-: {INVALID_MESSAGE}\n")
 
 
@@ -94,7 +96,7 @@ def test_validate_refuses_a_file_without_a_job(
     invoke: Invoke, directory: Path, content: str, message: str
 ) -> None:
     (directory / "f.yaml").write_text(content)
-    result = invoke("validate", "f.yaml")
+    result = invoke("validate", "--fields-only", "f.yaml")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("f.yaml: ")
     assert message in result.stderr
@@ -106,14 +108,14 @@ def test_validate_continues_after_an_unreadable_file(
 ) -> None:
     (directory / "folder").mkdir()
     (directory / "binary").write_bytes(b"\x7fELF\xff\xfe\x00")
-    result = invoke("validate", file, write_job(document("mine")))
+    result = invoke("validate", "--fields-only", file, write_job(document("mine")))
     assert (result.exit_code, result.stdout) == (2, "job.yaml: mine is valid\n")
     assert result.stderr.startswith(f"{file}: cannot be read: ")
     assert len(result.stderr.splitlines()) == 1
 
 
 def test_validate_requires_a_file(invoke: Invoke) -> None:
-    result = invoke("validate")
+    result = invoke("validate", "--fields-only")
     assert result.exit_code == 2
     assert "FILE" in result.stderr
 
@@ -121,28 +123,30 @@ def test_validate_requires_a_file(invoke: Invoke) -> None:
 def test_validate_sets_parameters(invoke: Invoke, write_job: WriteJob) -> None:
     write = {"format": "parquet", "path": "s3://out/{{ params.date }}"}
     file = write_job(document("daily", parameters=[{"name": "date"}], write=write))
-    assert invoke("validate", file, "--set", "date=2026-01-31").exit_code == 0
+    assert invoke("validate", "--fields-only", file, "--set", "date=2026-01-31").exit_code == 0
     assert "'{{" not in invoke("plan", file, "--set", "date=2026-01-31").output
-    assert "path: s3://out/a=b" in invoke("render", file, "--set", "date=a=b").stdout
+    assert "path: s3://out/a=b" in invoke("plan", file, "-o", "yaml", "--set", "date=a=b").stdout
     for settings, message in (
         ([], "spec.write.path: the parameter 'date' has no value"),
         (["--set", "day=1"], "spec.parameters: 'day' is not declared"),
         (["--set", "date"], "--set: 'date' is not written as NAME=VALUE"),
         (["--set", "date=1", "--set", "date=2"], "--set: 'date' is set twice"),
     ):
-        result = invoke("validate", file, *settings)
+        result = invoke("validate", "--fields-only", file, *settings)
         assert result.exit_code == 2
         assert message in result.stderr
 
 
 def test_validate_checks_schedules_and_their_templates(invoke: Invoke, write_job: WriteJob) -> None:
-    result = invoke("validate", str(ROOT / "examples/append-schedule/schedule.yaml"))
+    result = invoke(
+        "validate", "--fields-only", str(ROOT / "examples/append-schedule/schedule.yaml")
+    )
     assert (result.exit_code, result.stderr) == (0, "")
     assert "new-documents is valid; next run: " in result.stdout
     wrong = write_job(schedule_document(schedule="61 * * * *"))
-    result = invoke("validate", wrong)
+    result = invoke("validate", "--fields-only", wrong)
     assert result.exit_code == 2
     assert result.stderr == ("job.yaml: spec: the schedule '61 * * * *' is invalid: Bad minute\n")
     template = {"spec": {**document()["spec"], "steps": [INVALID]}}
-    result = invoke("validate", write_job(schedule_document(template=template)))
+    result = invoke("validate", "--fields-only", write_job(schedule_document(template=template)))
     assert result.stderr == f"job.yaml: spec.template.{INVALID_MESSAGE}\n"

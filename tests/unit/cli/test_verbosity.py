@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from batchinference.cli import verbosity
-from batchinference.cli.main import app
+from batchinference.cli.main import GROUPS
 from batchinference.cli.verbosity import LOGGER, is_quiet, is_verbose, note, with_verbosity
 from plugins.messages import Messages
 from support.documents.minimal import document
@@ -17,7 +17,7 @@ from support.program import run_program
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
-COMMANDS = [command.callback.__name__.replace("_", "-") for command in app.registered_commands]
+COMMANDS = [name for names in GROUPS.values() for name in names]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -30,19 +30,19 @@ def test_every_command_has_both_options(invoke: Invoke, command: str) -> None:
 def test_both_options_together_are_refused(
     invoke: Invoke, write_job: WriteJob, messages: Messages
 ) -> None:
-    done = invoke("validate", write_job(document()), "-q", "-v")
+    done = invoke("validate", "--fields-only", write_job(document()), "-q", "-v")
     assert (done.exit_code, done.stdout) == (2, "")
     messages.check(done.stderr)
 
 
 def test_quiet_command_prints_only_problems(invoke: Invoke, write_job: WriteJob) -> None:
     valid, wrong = write_job(document()), write_job(document(write={}), file="wrong.yaml")
-    done = invoke("validate", "--quiet", valid, wrong)
+    done = invoke("validate", "--fields-only", "--quiet", valid, wrong)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == "wrong.yaml: spec.write.format: required, but missing\n"
     assert invoke("init", "-q", "text", "--file", "new.yaml").output == ""
-    assert invoke("validate", "-q", "new.yaml").output == ""
-    assert invoke("validate", "new.yaml").stdout == "new.yaml: new is valid\n"
+    assert invoke("validate", "--fields-only", "-q", "new.yaml").output == ""
+    assert invoke("validate", "--fields-only", "new.yaml").stdout == "new.yaml: new is valid\n"
 
 
 def test_results_are_printed_although_a_command_is_quiet(

@@ -305,7 +305,7 @@ def test_invalid_spec_creates_nothing_and_fails(spec: dict[str, Any]) -> None:
     body = job_body()
     seen = JobView.of({**body, "spec": {**body["spec"], **spec} if spec else {}})
     with pytest.raises(SpecError) as refusal:
-        rendering.attempt_objects(parse_with_defaults(seen, CONFIG), names_of(seen, 1), None)
+        rendering.attempt_objects(parse_with_defaults(seen, CONFIG)[0], names_of(seen, 1), None)
     actions = act(Observed(seen))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")

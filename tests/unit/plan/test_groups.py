@@ -37,7 +37,7 @@ def own_groups(*steps: Document) -> list[WorkerGroup]:
     return list(plan(*steps).groups[1:])
 
 
-def on_gpu(name: str, gpu: int = 1, most: int = 1, **resources: Any) -> Document:
+def on_gpu(name: str, gpu: float = 1, most: int = 1, **resources: Any) -> Document:
     return model_step(name, replicas={"max": most}, resources={"gpu": gpu, **resources})
 
 
@@ -69,6 +69,43 @@ def test_group_of_a_pool_has_its_shape_and_starts_empty(
     step: Document, expected: WorkerGroup
 ) -> None:
     assert own_groups(step) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"resources": {"gpu": 0.25}, "replicas": {"max": 6}}, (4, 1, 4, 2)),
+        ({"resources": {"gpu": 0.25}}, (1, 1, 1, 1)),
+        ({"resources": {"gpu": 0.3, "cpu": 0.5}, "replicas": {"max": 8}, "replicasPerPod": 4},
+         (2, 2, 4, 2)),
+        ({"resources": {"gpu": 2}, "replicas": {"max": 9}, "replicasPerPod": 4}, (4, 8, 4, 3)),
+        ({"resources": {"gpu": 1}, "replicas": {"max": 8}, "replicasPerDevice": "auto"},
+         (4, 1, 4, 2)),
+        ({"resources": {"memory": "1Gi"}, "replicas": {"max": 5}, "replicasPerPod": 3},
+         (3, 0, 3, 2)),
+    ],
+    ids=["quarters", "one replica", "on two GPUs", "whole GPUs", "auto", "memory"],
+)  # fmt: skip
+def test_pod_has_the_resources_of_its_replicas(
+    fields: Document, expected: tuple[float, int, int, int]
+) -> None:
+    (group,) = own_groups(model_step("a", **fields))
+    assert (group.cpus, group.gpus, group.per_pod, group.max) == expected
+    memory = {"1Gi": 1, None: 4}[fields["resources"].get("memory")]
+    assert group.memory == f"{memory * group.per_pod}Gi"
+
+
+def test_gang_starts_the_pods_of_the_minimum_of_replicas() -> None:
+    step = model_step("a", resources={"gpu": 0.5}, replicas={"min": 3, "max": 8})
+    made = plan_for_cluster(spec_of(steps=[step], cluster=QUEUE))
+    assert [(group.min, group.max) for group in made.groups[1:]] == [(2, 4)]
+
+
+def test_group_is_not_shared_by_pools_with_other_parts_of_a_gpu() -> None:
+    auto = model_step("b", resources={"gpu": 1}, replicas={"max": 4}, replicasPerDevice="auto")
+    half = model_step("c", resources={"gpu": 0.2}, replicas={"max": 4}, replicasPerPod=4)
+    made = plan(on_gpu("a", gpu=0.25, most=4), auto, half)
+    assert [group.name for group in made.groups[1:]] == ["a", "b", "c"]
 
 
 QUEUE, GANG = {"queueName": "gpu"}, {"gangScheduling": True}

@@ -65,6 +65,15 @@ def test_steps_run_on_available_devices() -> None:
     assert made.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("parts", "fits"), [([0.5, 0.5], True), ([0.6, 0.6], False), ([0.3], True)]
+)
+def test_parts_of_one_device_are_not_on_several(parts: list[float], fits: bool) -> None:
+    steps = [model_step(f"s{n}", resources={"gpu": part}) for n, part in enumerate(parts)]
+    made = plan(*steps, gpus=1)
+    assert [stage.gpus for stage in made.stages] == (parts if fits else [0] * len(parts))
+
+
 def test_steps_run_on_cpu_without_their_devices(messages: Messages) -> None:
     made = plan(on_npu("one"), on_npu("two", 2), on_gpu("three"), gpus=1, NPU=2.0)
     assert [stage.resources for stage in made.stages] == [{}, {}, {"GPU": 1}]

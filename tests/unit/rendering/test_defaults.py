@@ -68,6 +68,7 @@ BY_KEY: dict[str, dict[str, Pair]] = {
         "cpu": ({"memory": "1"}, {"memory": "2"}),
     },
     "workers": {"cpu": (2.0, 4.0), "memory": ("3Gi", "6Gi"), "min": (0, 1), "max": (5, 9)},
+    "fallback": {"after": ("1m", "1h"), "capacityTypes": (["spot"], ["on-demand"])},
     "limits": {"devices": (2, 4), "cpu": (8.0, 9.0), "deviceHours": (1.5, 24.0)},
     "nodeSelector": {"pool": ("own", "default"), "zone": ("a", "b"), "disk": ("", "fast")},
     "labels": {"team": ("own", "default"), "zone": ("a", "b")},

@@ -238,7 +238,7 @@ def test_schema_accepts_all_that_the_parser_accepts(
 
 INVALID_VALUES = [
     (("spec", "read", "paths"), []),
-    (("spec", "read", "format"), "delta"),
+    (("spec", "read", "format"), "avro"),
     (("spec", "read", "options", "size"), [1]),
     (("spec", "steps", 1, "name"), "Upper"),
     (("spec", "steps", 1, "resources", "cpu"), 0),

@@ -199,6 +199,23 @@ TRANSLATIONS = {
     "my col > 1": "col('my col') > 1",
     "first name == 'x' AND last name = 'y'": "col('first name') == 'x' and col('last name') == 'y'",
     "a.class == 'x'": "a['class'] == 'x'",
+    "length(trim(a)) > 3": "len(strip(a)) > 3",
+    "coalesce(a, 0) > 1": "(a if a is not None else 0) > 1",
+    "a.fillna('x') == 'x'": "(a if a is not None else 'x') == 'x'",
+    "isnull(a) or pd.notna(b)": "a is None or b is not None",
+    "CAST(a AS varchar(10)) = '1'": "str(a) == '1'",
+    "a.astype('int64') > 1": "int(a) > 1",
+    "a.cast(pl.Float64) > 1": "float(a) > 1",
+    "CASE WHEN a > 1 THEN 'x' ELSE b END": "'x' if a > 1 else b",
+    "IF(a > 1, 'x', 'y')": "'x' if a > 1 else 'y'",
+    "np.where(a > 1, b, c)": "b if a > 1 else c",
+    "a RLIKE 'x+'": "matches(a, 'x+')",
+    "re.search('x', a)": "matches(a, 'x')",
+    "pl.col('a') > F.col('b c')": "a > col('b c')",
+    "a || ' ' || b": "a + ' ' + b",
+    "concat(a, 'x', b)": "a + 'x' + b",
+    "mod(a, 2) == 0": "a % 2 == 0",
+    "a.round(2) > 1": "round(a, 2) > 1",
 }
 """Other languages, and what a message says to write instead."""
 
@@ -215,7 +232,15 @@ def test_other_languages_are_translated(text: str, written: str) -> None:
     "text",
     [
         *("flags & 4", "(flags & 4) == 4", "flags & mask == mask | 1", "~1 == a", "a | 'x'"),
-        *("round(n, 2)", "text LIKE 'a_b'", "f'{n:.2f}'", "SELECT a FROM b", "a.split('x')"),
+        *(
+            "round(n, m)",
+            "text LIKE 'a_b'",
+            "f'{n:.2f}'",
+            "a || b",
+            "a.astype(kind)",
+            "SELECT a FROM b",
+            "a.split('x')",
+        ),
         *("text.contains('x', case=False)", "a ** 2", "len(a", "a " + "or b AND " * 30 + "c"),
     ],
 )

@@ -107,8 +107,6 @@ def test_long_list_of_names_is_left_out_next_to_a_suggestion() -> None:
         ("spec.steps.1.replicas", 4),
         ("spec.steps.1.replicas", -1),
         ("spec.steps.1.replicas", True),
-        ("spec.steps.1.resources.gpu", 0.5),
-        ("spec.steps.1.resources.gpu", "2"),
         ("spec.read.options.shuffle", "rows"),
         ("spec.read.options.shuffle", "Files"),
     ],

@@ -121,7 +121,7 @@ def test_encodings_that_are_not_for_text_are_refused(
     ids=short,
 )
 def test_unknown_format_is_refused(value: Any, message: str) -> None:
-    formats = [*READ_OPTIONS, "sql", "huggingface", "lance", "items"]
+    formats = [*READ_OPTIONS, "sql", "huggingface", "lance", "delta", "items"]
     expected = message.format(formats=", ".join(formats))
     assert refused_at("spec.read.format", value) == f"spec.read.format: {expected}"
 

@@ -46,6 +46,43 @@ def test_accelerator_type_is_accepted(name: str, devices: Document) -> None:
     assert resources_of(acceleratorType=name, **devices).accelerator_type == name
 
 
+def test_accelerator_type_may_be_a_list() -> None:
+    found = resources_of(gpu=1, acceleratorType=["H100", "A100"])
+    assert found.accelerator_types == ["H100", "A100"]
+    assert resources_of(gpu=1, acceleratorType="T4").accelerator_types == ["T4"]
+
+
+@pytest.mark.parametrize("types", [[], ["T4", "T4"], ["T4", 4], 4, ["T4", "t4"]], ids=str)
+def test_wrong_list_of_types_is_refused(types: Any, messages: Messages) -> None:
+    messages.check(refused(with_resources(gpu=1, acceleratorType=types)))
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [(1, 1), ("500m", 0.5), (0.25, 0.25), ("2", 2)])
+def test_gpus_are_a_whole_number_or_a_part(gpu: Any, expected: float) -> None:
+    assert resources_of(gpu=gpu).gpu == expected
+
+
+@pytest.mark.parametrize("gpu", [1.5, "1500m", -1, 65, 0.12345, "a"])
+def test_other_numbers_of_gpus_are_refused(gpu: Any, messages: Messages) -> None:
+    messages.check(refused(with_resources(gpu=gpu)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"replicasPerPod": 2, "replicas": {"max": 2}},
+        {"replicasPerPod": 3, "replicas": {"max": 2}, "resources": {"gpu": 1}},
+        {"replicasPerDevice": "auto", "replicas": {"max": 2}},
+        {"replicasPerDevice": "auto", "replicas": {"max": 2}, "resources": {"gpu": 0.5}},
+        {"replicasPerDevice": "auto", "resources": {"gpu": 1}},
+        {"replicasPerDevice": 2, "replicas": {"max": 2}, "resources": {"gpu": 1}},
+    ],
+    ids=short,
+)
+def test_replicas_that_cannot_share_are_refused(fields: Document, messages: Messages) -> None:
+    messages.check(refused(document(steps=[model_step(**fields)])))
+
+
 @pytest.mark.parametrize(("written", "known"), [("t4", "T4"), ("ASCEND910b", "Ascend910B")])
 def test_accelerator_type_in_wrong_case_is_refused(
     written: str, known: str, messages: Messages
@@ -61,7 +98,7 @@ def test_accelerator_type_requires_devices(messages: Messages) -> None:
 @pytest.mark.parametrize("name", ["", "-T4", "T4 ", "T4:1", "é", "T" * 64])
 def test_accelerator_type_is_refused(name: str) -> None:
     assert refused(with_resources(gpu=1, acceleratorType=name)).startswith(
-        f"{FIELD}.acceleratorType: "
+        f"{FIELD}.acceleratorType[0]: "
     )
 
 

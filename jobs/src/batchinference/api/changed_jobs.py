@@ -16,7 +16,7 @@ def retried(job: BatchInference) -> BatchInference:
     from batchinference.pipeline.errors import BadInput
 
     if why := job.spec.why_not_retried:
-        raise BadInput(f"retry-errors: {why}")
+        raise BadInput(f"--retry-errors: {why}")
     layout = Layout.of(job.spec)
     lease = read_lease(layout)
     if lease is None or lease.key != layout.key:

@@ -105,7 +105,7 @@ class Job:
         return text
 
     def check(self) -> list[Problem]:
-        """Return the problems that `batchinference validate --deep` finds."""
+        """Return the problems that `batchinference validate` finds."""
         from batchinference.pipeline.commit.lease import identity_of
         from batchinference.pipeline.preflight import preflight
         from batchinference.pipeline.steps.user_modules import add_import_path

@@ -99,8 +99,15 @@ class JobHandle:
         self.cluster.patch(self.name, {"suspend": True})
 
     def resume(self) -> None:
-        """Continue a suspended job."""
-        self.cluster.patch(self.name, {"suspend": False})
+        """Continue a suspended job, or start a failed job again.
+
+        A job that has ended never runs again. So a failed job is deleted and created again with its
+        spec, labels and annotations. Raises ClusterError."""
+        job = self.cluster.get(self.name)
+        if JobStatus.of(job).phase == "Failed":
+            self.cluster.replace({**job, "spec": {**job["spec"], "suspend": False}})
+        else:
+            self.cluster.patch(self.name, {"suspend": False})
 
     def cancel(self) -> None:
         """Stop the job and delete it.

@@ -24,6 +24,9 @@ APPLY, MERGE_PATCH, JSON = (
 TIMEOUT_SECONDS = 30
 PAGE = 100
 """Maximum number of objects per page of a list."""
+_KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences")
+"""The metadata of a job that is created again."""
+MAX_TRIAL_NAME = 30
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
 CLUSTER_EXTRA = "./jobs[cluster]"
 Object = dict[str, Any]
@@ -104,6 +107,17 @@ class Kubernetes:
     def delete(self, name: str) -> None:
         """Delete a job, which the operator then stops. Its output is kept."""
         self.request("DELETE", self._path(KIND, self.namespace, name))
+
+    def replace(self, job: Object) -> None:
+        """Delete a job, and create it again without its status. The job is kept if the API server
+        would not create it. Raises ClusterError."""
+        metadata = {key: value for key, value in job["metadata"].items() if key in _KEPT}
+        new = {key: job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
+        trial = {**metadata, "name": f"{metadata['name'][:MAX_TRIAL_NAME]}-replaced"}
+        path = self._path(KIND, self.namespace)
+        self.request("POST", f"{path}?dryRun=All", {**new, "metadata": trial})
+        self.delete(metadata["name"])
+        self.request("POST", path, new)
 
     def execute(self, pod: str, container: str, command: Sequence[str]) -> str:
         """Run a command in a container of a pod, and return what it prints to stdout.

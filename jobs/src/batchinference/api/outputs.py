@@ -24,6 +24,8 @@ MAX_VALUE = 50_000
 """Maximum characters of a value of an error record. Others may have written it."""
 HEARTBEAT_SECONDS = 30.0
 """Age of the last heartbeat after which a run counts as dead."""
+LEVELS = 4
+"""How many directories below a directory are searched for outputs."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,13 @@ class OutputStatus:
     """Seconds since the last heartbeat of a run that is not complete."""
     last_error: str | None = None
     logs: list[str] = field(default_factory=list)
-    warnings: list[WarningCount] = field(default_factory=list)
-    """Differences between the input and the output, according to the last report."""
+    report: Report | None = field(default=None, repr=False)
+    """The report of the last run that has ended; None if it is missing or damaged."""
+
+    @property
+    def warnings(self) -> list[WarningCount]:
+        """Differences between the input and the output, according to the report."""
+        return self.report.warnings if self.report else []
 
 
 def stored_jobs(output: str) -> list[StoredJob]:
@@ -79,7 +86,7 @@ def _status(output: str, work: StoredJob) -> OutputStatus:
         age,
         f"{failed.reason}: {failed.message}" if failed else None,
         [log.uri for log in logs_of(work)],
-        report.warnings if report else [],
+        report,
     )
 
 
@@ -141,20 +148,38 @@ def _heartbeat_age(work: StoredJob) -> float | None:
     return None if written is None else max(0.0, time.time() - written.timestamp())
 
 
-def report_of(output: str) -> Report:
-    """Return the latest report of the jobs that have written to an output.
+def report_page(output: str) -> Location | None:
+    """Return the HTML report of the job that has written to an output last; None if there is none.
 
-    Raises JobFailure if there is no output or no report.
-    """
+    Raises JobFailure."""
+    pages = [work.layout.report_page for work in stored_jobs(output)]
+    return next((page for page in reversed(pages) if page.exists()), None)
+
+
+def outputs_below(directory: str) -> list[str]:
+    """Return the outputs in a directory and at most LEVELS below it, sorted. An output has no
+    outputs in it.
+
+    Raises JobFailure if the directory does not exist, and OSError if it cannot be read."""
     from batchinference.pipeline.errors import BadInput
+    from batchinference.pipeline.storage.location import Location
 
-    reports = [report for work in stored_jobs(output) if (report := _report_of(work))]
-    if not reports:
-        raise BadInput(
-            f"'{output}' has no readable report: the job has not ended, or its report is damaged. "
-            "See batchinference status"
-        )
-    return max(reports, key=lambda report: report.updated_at)
+    root = Location(directory)
+    if root.local and not root.exists():
+        raise BadInput(f"'{directory}' does not exist")
+    return sorted(place.uri for place in _outputs_in(root, LEVELS))
+
+
+def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
+    from batchinference.pipeline.commit.layout import STATE_DIRECTORY
+
+    inside = {each.path.rstrip("/").rsplit("/", 1)[-1]: each for each in directory.directories()}
+    if STATE_DIRECTORY in inside:
+        yield directory
+    elif levels:
+        for name in sorted(inside):
+            if not name.startswith("."):
+                yield from _outputs_in(inside[name], levels - 1)
 
 
 def logs_of(work: StoredJob) -> list[Location]:

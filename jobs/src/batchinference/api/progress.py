@@ -11,6 +11,7 @@ from batchinference.api.outputs import OutputStatus
 from batchinference.api.workers import Workers
 from batchinference.spec.durations import duration_text
 from batchinference.spec.progress import Counts, History, Progress
+from batchinference.spec.status import Choice
 from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import named_lines
@@ -67,7 +68,9 @@ class Observation:
 
 def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation:
     """Return what is known of a job on a cluster."""
-    named = (("attempt", job.attempt), ("GPUs", job.gpus), ("cost", job.cost))
+    found = [one["choice"] for one in job.raw.get("attempts", ())[-1:] if "choice" in one]
+    choice = Choice.model_validate(found[0], extra="ignore") if found else None
+    named = (("attempt", job.attempt), ("devices", choice), ("GPUs", job.gpus), ("cost", job.cost))
     facts = [(name, str(value)) for name, value in named if value]
     return Observation(
         ("job", f"{job.namespace}/{job.name}"), job.phase, job.progress, job.counts, job.ended,

@@ -1,4 +1,4 @@
-"""The commands that check a job without running it: `validate`, `plan` and `render`."""
+"""The commands that check a job without running it: `validate` and `plan`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.columns import replaced_columns
-from batchinference.rendering import Names, attempt_objects, token_secret, with_platform_defaults
+from batchinference.rendering import (
+    Names,
+    attempt_objects,
+    choices_of,
+    token_secret,
+    with_platform_defaults,
+)
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadows import shadowing
 from batchinference.spec import (
@@ -140,7 +146,8 @@ def _check_document(
 def _check_deep(job: BatchInference, directory: Path) -> None:
     """Raise SpecError with all problems of the job's input, columns, models, code and output."""
     if not pipeline_is_installed():
-        raise SpecError([])  # pipeline_is_installed has printed the problem
+        fix = "Install what is missing, or check the fields alone with --fields-only"
+        raise SpecError([Problem("", f"the files that it names cannot be checked. {fix}")])
     from batchinference.pipeline.commit.lease import identity_of
     from batchinference.pipeline.preflight import preflight
     from batchinference.pipeline.steps.user_modules import add_import_path
@@ -179,15 +186,10 @@ class Platform:
 def show_plan(
     file: str, platform: Platform, settings: Sequence[str] = (), form: Format = Format.TEXT
 ) -> int:
-    """Print the plan of each job of a file. Return the exit code."""
-    return _load_and_show(file, platform, settings, partial(_print_plan, form=form))
-
-
-def render_file(
-    file: str, platform: Platform, settings: Sequence[str] = (), form: Format = Format.YAML
-) -> int:
-    """Print the objects that the operator would create for a file. Return the exit code."""
-    return _load_and_show(file, platform, settings, partial(_print_objects, form=form))
+    """Print the plan of a job, or as data the objects that the operator would create for it. Return
+    the exit code."""
+    show = _print_plan if form is Format.TEXT else partial(_print_objects, form=form)
+    return _load_and_show(file, platform, settings, show)
 
 
 def _load_and_show(
@@ -229,13 +231,15 @@ def _load_defaults(file: Path | None) -> PlatformDefaults:
     return with_defaults(defaults, PlatformDefaults(image=image, profiles={GPU: gpu}))
 
 
-def _print_plan(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:
+def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
     problems: list[Problem] = []
     try:
         attempt_objects(job, _names(job), None, platform=platform)
     except SpecError as error:
         problems = error.problems
-    show_view(view_of(job.spec, plan_for_cluster(job.spec), problems), form)
+    plan, choices = plan_for_cluster(job.spec), choices_of(job)
+    several = len(choices) > 1 or any(choice.device_hour for choice in choices)
+    show_view(view_of(job.spec, plan, problems, choices if several else ()))
 
 
 def _print_objects(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:

@@ -24,7 +24,9 @@ def submit(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until each job has ended.")] = False,
 ) -> None:
-    """Create or change the jobs and schedules of a file on a cluster, by server-side apply.
+    """Create or change the jobs and schedules of a file.
+
+    By server-side apply.
 
     Exit codes: 0 applied, 1 with --wait: a job failed, 2 the file is wrong or the cluster refused.
     """
@@ -36,7 +38,7 @@ def submit(
 
 @app.command()
 def suspend(name: Name, namespace: Namespace = None, context: Context = None) -> None:
-    """Stop a job on a cluster until `resume`. Its written rows are kept."""
+    """Stop a job until `resume`. Its written rows are kept."""
     from batchinference.cli.cluster import control
 
     control("suspend", name, namespace, context)
@@ -44,7 +46,11 @@ def suspend(name: Name, namespace: Namespace = None, context: Context = None) ->
 
 @app.command()
 def resume(name: Name, namespace: Namespace = None, context: Context = None) -> None:
-    """Continue a suspended job on a cluster."""
+    """Continue a suspended job, or start a failed job again.
+
+    A failed job is deleted and created again with the same spec. It computes only the rows that its
+    output lacks.
+    """
     from batchinference.cli.cluster import control
 
     control("resume", name, namespace, context)
@@ -52,7 +58,7 @@ def resume(name: Name, namespace: Namespace = None, context: Context = None) -> 
 
 @app.command()
 def cancel(name: Name, namespace: Namespace = None, context: Context = None) -> None:
-    """Stop a job on a cluster and delete it. Its output keeps the rows that were written."""
+    """Stop a job and delete it. Its written rows are kept."""
     from batchinference.cli.cluster import control
 
     control("cancel", name, namespace, context)

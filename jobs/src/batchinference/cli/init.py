@@ -94,7 +94,7 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
         problem = f"{error.filename} cannot be written ({error.strerror})"
         echo(f"init: --file: {problem}. Choose another file", err=True)
         return exits.BAD_INPUT
-    note(f"Next: batchinference validate --deep {file} && batchinference preview {file}")
+    note(f"Next: batchinference validate {file} && batchinference preview {file}")
     return exits.SUCCESS
 
 

@@ -6,17 +6,44 @@ Each command imports its dependencies itself, so that commands such as `validate
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from batchinference.cli import cluster_commands, exits, output_commands, setup_commands
-from batchinference.cli.options import File, Output, ReportOutput, Settings, TrustOutput
+from batchinference.cli.options import File, Form, ReportForm, Settings, TrustOutput
 from batchinference.cli.printing import Format
 from batchinference.cli.verbosity import is_quiet, is_verbose, with_verbosity
 from batchinference.version import __version__
 
+GROUPS = {
+    "Jobs on this machine": ("init", "preview", "run"),
+    "Job files": ("validate", "plan"),
+    "Outputs and jobs": ("status", "list", "errors", "logs", "verify", "ui"),
+    "Jobs on a cluster": ("submit", "suspend", "resume", "cancel"),
+    "This machine and the cluster": ("doctor",),
+}
+"""The commands in the order of the help text."""
+MAX_SUMMARY = 60
+"""Maximum characters of the first line of the help text of a command."""
+
+
+class Commands(TyperGroup):
+    """The commands, grouped in the help text."""
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self._summary(ctx, name)) for name in names])
+
+    def _summary(self, ctx: typer.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        return command.get_short_help_str(MAX_SUMMARY + 1) if command else ""
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich would take most of the startup time
@@ -75,12 +102,16 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
             "--restart", help="Start over, and replace the output of earlier runs of this job."
         ),
     ] = False,
-    output: ReportOutput = Format.TEXT,
+    retry_errors: Annotated[
+        bool, typer.Option("--retry-errors", help="Run only the failed rows of the job again.")
+    ] = False,
+    form: ReportForm = Format.TEXT,
     settings: Settings = None,
 ) -> None:
-    """Run a job on this machine, on a Ray instance that is started for it.
+    """Run a job on this machine.
 
-    With --quiet, only the summary of a job that failed is printed.
+    Ray is started for it, unless --address names a cluster. With --quiet, only the
+    summary of a job that failed is printed.
 
     Exit codes: 0 the output is complete, 1 the job failed, 2 it was refused before Ray started,
     130 interrupted.
@@ -93,8 +124,9 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         sample,
         is_verbose(),
         restart=restart,
+        retry_errors=retry_errors,
         quiet=is_quiet(),
-        form=output,
+        form=form,
         settings=settings or (),
         limit=limit,
     )
@@ -105,62 +137,40 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 def preview(
     file: File,
     rows: Annotated[int, typer.Option("-n", min=1, max=1000, help="Number of rows.")] = 5,
-    output: Output = Format.TEXT,
+    form: Form = Format.TEXT,
     settings: Settings = None,
 ) -> None:
-    """Run the steps of a job over its first rows in this process, and print the results.
+    """Show what the steps do with the first rows of a job.
 
-    Ray is not started, and nothing is written.
+    The steps run in this process: Ray is not started, and nothing is written.
 
     Exit codes: 0 done, 1 a row or a step failed, 2 it was refused before the first step,
     130 interrupted.
     """
     from batchinference.cli.preview import preview_file
 
-    raise typer.Exit(preview_file(file, rows, settings or (), output))
-
-
-@app.command()
-def retry_errors(
-    file: File,
-    address: Address = None,
-    output: ReportOutput = Format.TEXT,
-    settings: Settings = None,
-) -> None:
-    """Run only the failed rows of a job again.
-
-    Exit codes: as for run, and 2 if the job has no output yet.
-    """
-    from batchinference.cli.run import RunOptions, run_file
-
-    options = RunOptions(
-        address,
-        verbose=is_verbose(),
-        retry_errors=True,
-        quiet=is_quiet(),
-        form=output,
-        settings=settings or (),
-    )
-    raise typer.Exit(run_file(file, options))
+    raise typer.Exit(preview_file(file, rows, settings or (), form))
 
 
 @app.command()
 def validate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files; - is stdin.")],
-    deep: Annotated[
+    fields_only: Annotated[
         bool,
-        typer.Option("--deep", help="Also check the input, its columns, models, code, output."),
+        typer.Option("--fields-only", help="Check only the fields, not the files they name."),
     ] = False,
-    output: Output = Format.TEXT,
+    form: Form = Format.TEXT,
     settings: Settings = None,
 ) -> None:
-    """Check job files and print all problems. Nothing is run or written.
+    """Check job files, and print all problems.
+
+    The input, its columns, models, code and the output are checked too. Nothing is run or written.
 
     Exit codes: 0 all are valid, 2 at least one is not.
     """
     from batchinference.cli.check import validate_files
 
-    raise typer.Exit(validate_files(files, settings or (), deep=deep, form=output))
+    raise typer.Exit(validate_files(files, settings or (), deep=not fields_only, form=form))
 
 
 @app.command()
@@ -184,30 +194,19 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
             help="Prices for --estimate: of a device hour, and of a million tokens.",
         ),
     ] = (0, 0, 0),
-    output: Output = Format.TEXT,
+    form: Form = Format.TEXT,
     settings: Settings = None,
 ) -> None:
-    """Show the stages and pods with which a cluster would run a job."""
+    """Show the pods or the objects of a job on a cluster.
+
+    With --format yaml or json, print the objects that the operator would create, for kubectl apply.
+    """
     from batchinference.cli.check import Platform, show_plan
     from batchinference.cli.preview import preview_file
 
     if estimate:
-        raise typer.Exit(preview_file(file, sample, settings or (), output, prices))
-    raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or (), output))
-
-
-@app.command()
-def render(
-    file: File,
-    defaults: Defaults = None,
-    policy: Policy = None,
-    output: Output = Format.YAML,
-    settings: Settings = None,
-) -> None:
-    """Print the objects that the operator would create for a job, for kubectl apply."""
-    from batchinference.cli.check import Platform, render_file
-
-    raise typer.Exit(render_file(file, Platform(defaults, policy), settings or (), output))
+        raise typer.Exit(preview_file(file, sample, settings or (), form, prices))
+    raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or (), form))
 
 
 @app.command()
@@ -220,10 +219,11 @@ def verify(
         ),
     ] = False,
     trust_output: TrustOutput = False,
-    form: Output = Format.TEXT,
+    form: Form = Format.TEXT,
 ) -> None:
-    """Verify that each input row is in the output or among the errors, exactly once.
+    """Prove that an output holds each input row once.
 
+    Each row must be in the output or among the errors.
     Input and output are read again and compared with what the job has committed.
 
     Exit codes: 0 proven, 1 rows or files are missing, duplicated, unexpected, damaged or
@@ -235,8 +235,8 @@ def verify(
     raise typer.Exit(verify_output(output, quick=quick, trusted=trust_output, form=form))
 
 
-for group in (output_commands, cluster_commands, setup_commands):
-    app.registered_commands.extend(group.app.registered_commands)
+for module in (output_commands, cluster_commands, setup_commands):
+    app.registered_commands.extend(module.app.registered_commands)
 for command in app.registered_commands:
     if command.callback:
         command.callback = with_verbosity(command.callback)

@@ -15,9 +15,9 @@ Namespace = Annotated[
 Context = Annotated[
     str | None, typer.Option("--context", help="The context of the kubeconfig to use.")
 ]
-Output = Annotated[Format, typer.Option("--output", "-o", help="The format of the result.")]
-ReportOutput = Annotated[
-    Format, typer.Option("--output", "-o", help="Also print the report to stdout.")
+Form = Annotated[Format, typer.Option("--format", "-o", help="The format of the result.")]
+ReportForm = Annotated[
+    Format, typer.Option("--format", "-o", help="Also print the report to stdout.")
 ]
 Settings = Annotated[
     list[str] | None,

@@ -1,4 +1,4 @@
-"""The commands `status`, `watch`, `errors`, `logs`, `report` and `ui`."""
+"""The commands `status`, `list`, `errors`, `logs` and `ui`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from batchinference.cli.options import Context, Namespace, Output
+from batchinference.cli.options import Context, Form, Namespace
 from batchinference.cli.printing import Format
 
 app = typer.Typer()
@@ -14,7 +14,6 @@ TargetArgument = Annotated[
     str,
     typer.Argument(metavar="OUTPUT|JOB", help="An output path, or the name of a cluster's job."),
 ]
-
 Port = Annotated[
     int | None,
     typer.Option(
@@ -23,42 +22,59 @@ Port = Annotated[
         help="The port of the page; 0 takes any. Default: the first free one from 8484.",
     ),
 ]
+Interval = Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")]
 
 
 @app.command()
-def status(
+def status(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     target: TargetArgument,
     namespace: Namespace = None,
     context: Context = None,
-    output: Output = Format.TEXT,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Update until the job ends.")
+    ] = False,
+    interval: Interval = 2.0,
+    browser: Annotated[
+        bool, typer.Option("--open", help="Open the report of the last run in the browser.")
+    ] = False,
+    form: Form = Format.TEXT,
 ) -> None:
-    """Show the state, the rows and the last error of an output or of a job on a cluster.
+    """Show the state, rows and last run of an output or a job.
 
-    Exit codes: 0 shown, 2 there is no such output or job.
+    Exit codes: 0 shown, 1 with --watch: the job failed or its run has died, 2 there is no such
+    output or job.
     """
     from batchinference.api.targets import Target
-    from batchinference.cli.show_status import show_status
-
-    show_status(Target(target, namespace, context), output)
-
-
-@app.command()
-def watch(
-    target: TargetArgument,
-    namespace: Namespace = None,
-    context: Context = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 2.0,
-    output: Output = Format.TEXT,
-) -> None:
-    """Show the progress of an output or of a job on a cluster until it ends.
-
-    Exit codes: 0 complete, 1 the job failed or its run has died, 2 there is no such output or job.
-    """
-    from batchinference.api.targets import Target
+    from batchinference.cli.show_status import open_report, show_status
     from batchinference.cli.watch import watch_status
 
-    watched = Target(target, namespace, context)
-    raise typer.Exit(watch_status(watched, interval, form=output))
+    named = Target(target, namespace, context)
+    if watch:
+        raise typer.Exit(watch_status(named, interval, form=form))
+    show_status(named, form)
+    if browser:
+        open_report(named)
+
+
+@app.command("list")
+def list_(
+    directory: Annotated[
+        str, typer.Argument(help="List the outputs in this directory and below it.")
+    ] = ".",
+    namespace: Namespace = None,
+    context: Context = None,
+    form: Form = Format.TEXT,
+) -> None:
+    """List the outputs below a directory, or a cluster's jobs.
+
+    With --namespace or --context, the jobs of the namespace are listed.
+
+    Exit codes: 0 listed, 2 the directory or the cluster cannot be read.
+    """
+    from batchinference.api.targets import Target
+    from batchinference.cli.show_list import show_list
+
+    show_list(Target(directory, namespace, context), form)
 
 
 @app.command()
@@ -66,16 +82,16 @@ def errors(
     target: TargetArgument,
     namespace: Namespace = None,
     context: Context = None,
-    output: Output = Format.TEXT,
+    form: Form = Format.TEXT,
 ) -> None:
-    """Group the failed rows of an output by step and cause, with an example of each.
+    """Group failed rows by step and cause, with examples.
 
     Exit codes: 0 shown, 2 there is no such output or job.
     """
     from batchinference.api.targets import Target
-    from batchinference.cli.show_output import show_errors
+    from batchinference.cli.show_errors import show_errors
 
-    show_errors(Target(target, namespace, context), output)
+    show_errors(Target(target, namespace, context), form)
 
 
 @app.command()
@@ -83,39 +99,32 @@ def logs(
     target: TargetArgument,
     namespace: Namespace = None,
     context: Context = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")
+    ] = False,
     previous: Annotated[
         bool, typer.Option("--previous", help="The stored log, even if the job is running.")
     ] = False,
     every: Annotated[bool, typer.Option("--list", help="List the stored logs instead.")] = False,
 ) -> None:
-    """Print the log of the driver of a job that is running on a cluster, or the stored log.
+    """Print the log of a job on a cluster, or the stored log.
 
-    The stored log covers the last run, and is next to the output. While a run is in progress, and
-    after it was killed, these are its last lines.
+    For a job that is running on a cluster, this is the end of the log of its driver. The stored log
+    covers the last run, and is next to the output. While a run is in progress, and after it was
+    killed, these are its last lines, which are stored once a minute.
 
     Exit codes: 0 shown, 2 there is no such output or job, or no log.
     """
     from batchinference.api.targets import Target
-    from batchinference.cli.show_output import show_logs
+    from batchinference.cli.show_logs import follow_log, list_logs, show_log
 
-    show_logs(Target(target, namespace, context), every=every, previous=previous)
-
-
-@app.command()
-def report(
-    target: TargetArgument,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: Output = Format.TEXT,
-) -> None:
-    """Print the report of the last run that has ended, which is stored next to the output.
-
-    Exit codes: 0 shown, 2 there is no such output or job, or no report.
-    """
-    from batchinference.api.targets import Target
-    from batchinference.cli.show_output import show_report
-
-    show_report(Target(target, namespace, context), output)
+    named = Target(target, namespace, context)
+    if every:
+        list_logs(named)
+    elif follow:
+        follow_log(named)
+    else:
+        show_log(named, previous=previous)
 
 
 @app.command()
@@ -123,8 +132,9 @@ def ui(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[OUTPUT|JOB]...",
-            help="Output paths, or names of a cluster's jobs. Default: all jobs of the namespace.",
+            metavar="[OUTPUT|DIRECTORY|JOB]...",
+            help="Outputs, directories with outputs below them, or names of a cluster's jobs. "
+            "Default: all jobs of the namespace.",
         ),
     ] = None,
     namespace: Namespace = None,
@@ -132,11 +142,11 @@ def ui(
     port: Port = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Show jobs in the browser: live progress, failed rows, and reports.
+    """Show jobs in the browser, with live progress.
 
     The page is served on this machine, to you only, until you press Ctrl+C.
 
-    Exit codes: 0 stopped, 2 there is no cluster, or the port is in use.
+    Exit codes: 0 stopped, 2 there is no cluster or no output, or the port is in use.
     """
     from batchinference.cli.show_ui import UiOptions, show_ui
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
+from batchinference.cli.printing import echo, print_table
 from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering.pods import head_size
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.profiles import GPU
+from batchinference.spec.status import Choice
 from batchinference.text import counted
 
 
@@ -46,26 +47,30 @@ class GroupView:
 
 @dataclass(frozen=True)
 class PlanView:
-    """A plan. `problems` are the reasons why a cluster would refuse the job."""
+    """A plan. `choices` are the devices and the capacity that its attempts ask for, and `problems`
+    are the reasons why a cluster would refuse the job."""
 
     stages: list[StageView]
     groups: list[GroupView]
     problems: list[str]
+    choices: Sequence[Choice] = ()
 
 
-def view_of(spec: BatchInferenceSpec, plan: Plan, problems: Sequence[object]) -> PlanView:
+def view_of(
+    spec: BatchInferenceSpec,
+    plan: Plan,
+    problems: Sequence[object],
+    choices: Sequence[Choice] = (),
+) -> PlanView:
     """Return what `plan` shows of a job."""
     cpus, memory = head_size(spec.cluster)
     head = GroupView("head", cpus, "", memory, 1, 1)
     stages = [_single_stage(spec, plan)] if plan.single_segment else _stages(spec, plan)
-    return PlanView(stages, [head, *map(_group, plan.groups)], list(map(str, problems)))
+    return PlanView(stages, [head, *map(_group, plan.groups)], list(map(str, problems)), choices)
 
 
-def show_view(view: PlanView, form: Format) -> None:
-    """Print a plan as tables or as data."""
-    if form is not Format.TEXT:
-        print_data(as_data(view), form)
-        return
+def show_view(view: PlanView) -> None:
+    """Print a plan as tables."""
     print_table([
         ("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "DEVICES", "GROUP"),
         *(_row_of_stage(stage) for stage in view.stages),
@@ -75,6 +80,12 @@ def show_view(view: PlanView, form: Format) -> None:
         ("GROUP", "CPU", "DEVICES", "MEMORY", "MIN", "MAX"),
         *(_row_of_group(group) for group in view.groups),
     ])  # fmt: skip
+    if view.choices:
+        echo("")
+        print_table([
+            ("CHOICE", "DEVICES", "CAPACITY", "DEVICE HOUR", "AFTER"),
+            *(_row_of_choice(choice) for choice in view.choices),
+        ])  # fmt: skip
     for problem in view.problems:
         echo(f"a cluster would refuse this job: {problem}", err=True)
 
@@ -87,6 +98,13 @@ def _row_of_stage(stage: StageView) -> tuple[str, ...]:
 def _row_of_group(group: GroupView) -> tuple[str, ...]:
     cpu, devices = f"{group.cpu:g}", group.devices or "-"
     return group.name, cpu, devices, group.memory, str(group.min), str(group.max)
+
+
+def _row_of_choice(choice: Choice) -> tuple[str, ...]:
+    """Return what a choice asks for, and after which time without capacity the next one follows."""
+    optional = choice.capacity_type, choice.device_hour, choice.after
+    devices = ",".join(choice.accelerator_types) or "-"
+    return str(choice.number), devices, *(value or "-" for value in optional)
 
 
 def _single_stage(spec: BatchInferenceSpec, plan: Plan) -> StageView:
@@ -137,5 +155,5 @@ def _group(group: WorkerGroup) -> GroupView:
 def _devices(owner: Stage | WorkerGroup) -> str:
     """Return the devices of a replica or a pod, such as `1 GPU (T4)`; empty if it has none."""
     counts = {GPU: owner.gpus, **dict(owner.custom)}
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    shown = ", ".join(f"{count:g} {name}" for name, count in counts.items() if count)
     return f"{shown} ({owner.accelerator})" if owner.accelerator else shown

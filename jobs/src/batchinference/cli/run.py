@@ -1,4 +1,4 @@
-"""The commands `run` and `retry-errors`."""
+"""The command `run`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RunOptions:
 def run_file(file: str, options: RunOptions) -> int:
     """Run the job in a file and return the exit code."""
     directory = directory_of(file)
-    if problem := _problem_of_address(options):
+    if problem := _problem_of_options(options):
         echo(problem, err=True)
         return exits.BAD_INPUT
     if problems := shadowing([str(directory)]):
@@ -127,8 +127,11 @@ def _failed(code: int, reason: str | None, message: str | None, options: RunOpti
     return code
 
 
-def _problem_of_address(options: RunOptions) -> str | None:
-    """Return why a job cannot run at this address; None if it can."""
+def _problem_of_options(options: RunOptions) -> str | None:
+    """Return why a job cannot run with these options; None if it can."""
+    for option, given in (("restart", options.restart), ("limit", options.limit is not None)):
+        if options.retry_errors and given:
+            return f"--retry-errors: it excludes --{option}. Remove one of them"
     if (options.address or "").startswith("ray://"):
         return (
             f"--address {options.address}: Ray Client cannot run a job. Run this command on a node "

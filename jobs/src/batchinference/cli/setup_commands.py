@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from batchinference.cli.options import Context, Namespace, Output, Settings
+from batchinference.cli.options import Context, Form, Namespace, Settings
 from batchinference.cli.printing import Format
 
 app = typer.Typer()
@@ -57,10 +57,10 @@ def doctor(
     ] = None,
     namespace: Namespace = None,
     context: Context = None,
-    output: Output = Format.TEXT,
+    form: Form = Format.TEXT,
     settings: Settings = None,
 ) -> None:
-    """Check what jobs need on this machine and on the cluster, and print what to do.
+    """Check what jobs need here and on the cluster.
 
     With a job's file, a small file is written to its output, and deleted.
 
@@ -68,4 +68,4 @@ def doctor(
     """
     from batchinference.cli.doctor import DoctorOptions, examine
 
-    raise typer.Exit(examine(DoctorOptions(file, settings or (), namespace, context, output)))
+    raise typer.Exit(examine(DoctorOptions(file, settings or (), namespace, context, form)))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import tempfile
+import webbrowser
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from batchinference.api.outputs import OutputStatus, status_of
+import typer
+
+from batchinference.api.outputs import OutputStatus, report_page, status_of
 from batchinference.api.progress import observed_job, observed_output
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
-from batchinference.cli.printing import Format, as_data, print_data, print_table
+from batchinference.cli import exits
+from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
+from batchinference.spec.report import Report
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.storage.location import Location
 
 
 def show_status(target: Target, form: Format) -> None:
@@ -28,11 +39,41 @@ def show_status(target: Target, form: Format) -> None:
         return
     for each in found:
         print_table(observed_output(each.output, [each]).lines)
+        if each.report is not None and each.state != "running":
+            echo("\nlast run")
+            print_table(_of_last_run(each.report))
+
+
+def _of_last_run(report: Report) -> list[tuple[str, str]]:
+    """Return the lines of the summary of a run that the status of its output does not have."""
+    from batchinference.api.display import summary_of
+
+    lines = summary_of(report, resumes=True)
+    return [line for line in lines if line[0] not in ("job", "warnings", "output")]
+
+
+def open_report(target: Target) -> None:
+    """Open the HTML report of the last run of an output in the browser, and print its address."""
+    page: Location | None = read_output("status", target, report_page)
+    if page is None:
+        echo("status: --open: the output has no report yet", err=True)
+        raise typer.Exit(exits.BAD_INPUT)
+    echo(page.uri)
+    if page.local:
+        webbrowser.open(Path(page.path).absolute().as_uri())
+        return
+    with tempfile.NamedTemporaryFile(suffix=".html", delete=False) as copy:
+        copy.write(page.read())
+    webbrowser.open(Path(copy.name).as_uri())
 
 
 def _data_of(status: OutputStatus) -> dict[str, Any]:
-    data, progress, counts = as_data(status), status.progress, status.counts
+    data, progress, counts = as_data(replace(status, report=None)), status.progress, status.counts
     del data["progress"], data["counts"]
+    data["warnings"] = [one.model_dump(by_alias=True) for one in status.warnings]
+    data["report"] = status.report and status.report.model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
     rows = {"rows": progress.rows, "total": progress.total, "percent": progress.percent}
     counted = counts.model_dump(by_alias=True, exclude_none=True, exclude={"read", "warned"})
     return data | rows | counted

@@ -42,7 +42,10 @@ def show_ui(options: UiOptions) -> int:
 
     place = options.namespace, options.context
     try:
-        targets = [Target(text, *place) for text in options.targets]
+        targets = [each for text in options.targets for each in _targets(Target(text, *place))]
+        if options.targets and not targets:
+            echo(f"ui: there are no outputs in {', '.join(options.targets)}", err=True)
+            return exits.BAD_INPUT
         jobs = GivenJobs(targets) if targets else JobsOfNamespace(*place)
     except ClusterError as error:
         echo(f"ui: {error}. Or name the outputs to show", err=True)
@@ -61,6 +64,15 @@ def show_ui(options: UiOptions) -> int:
         echo(f"ui: --port: port {ports[-1]} cannot be used: {error}. Choose another", err=True)
         return exits.BAD_INPUT
     return exits.SUCCESS
+
+
+def _targets(target: Target) -> list[Target]:
+    """Return a target, or the outputs in a directory and below it."""
+    from batchinference.api.outputs import outputs_below
+
+    if target.is_job or not Path(target.text).is_dir():
+        return [target]
+    return [Target(output) for output in outputs_below(target.text)]
 
 
 @contextmanager

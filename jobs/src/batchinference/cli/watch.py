@@ -1,4 +1,4 @@
-"""The command `watch`: the progress of an output or of a job on a cluster until it ends."""
+"""`status --watch`: the progress of an output or of a job on a cluster until it ends."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def watch_status(
 
 def _observe(target: Target) -> Observation:
     if target.is_job:
-        with exit_on_cluster_error("watch"):
+        with exit_on_cluster_error("status"):
             return observed_job(*read_job(target.cluster(), target.text))
     output = target.output()
-    found: list[OutputStatus] = read_output("watch", target, status_of)
+    found: list[OutputStatus] = read_output("status", target, status_of)
     return observed_output(output, found)
 
 

@@ -17,12 +17,12 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.row_coverage import common_rows
 from batchinference.pipeline.errors import BadInput, GateFailed, JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
+from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import MIN_BLOCK_ROWS, MIN_BLOCKS, MIN_FILES, Sizing
 from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.row_batch import MissingRows
-from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 from batchinference.plan import Plan
 from batchinference.spec.cascade import Cascade
 from batchinference.spec.expression import columns_read_by

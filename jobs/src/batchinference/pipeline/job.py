@@ -33,6 +33,7 @@ from batchinference.pipeline.execution.crash_notes import (
     deaths_of,
     take_deaths,
 )
+from batchinference.pipeline.execution.device_sharing import DeviceSharing
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
@@ -139,12 +140,15 @@ class JobRun:
     def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
         Incomplete if rows are missing after the last pass."""
-        passes = Passes()
+        passes, sharing = Passes(), DeviceSharing.of(plan, repeatable=run.input.repeatable)
         while True:
-            plan = with_thresholds(plan, run.start.thresholds)
-            executor = Executor(self.job.spec, plan, run_of_first(self.job.spec, run))
+            plan = sharing.applied(with_thresholds(plan, run.start.thresholds))
+            first = run_of_first(self.job.spec, run)
+            measured = None if first.is_sample else sharing.step
+            executor = Executor(self.job.spec, plan, first, measured)
             with keep_heartbeat(run.attempt.heartbeat):
-                end = with_findings(self.job.spec, run, self._run_attempt(run, executor))
+                done = self._run_attempt(run, executor, sharing)
+                end = with_findings(self.job.spec, run, done)
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
@@ -155,19 +159,28 @@ class JobRun:
             run = passes.after(run, end, deaths, losses, excluded=others != plan)
             plan = others
 
-    def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
+    def _run_attempt(
+        self, run: AttemptRun, executor: Executor, sharing: DeviceSharing
+    ) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
         self._attempt, self._has_ended = run, False
         self._entries = ()
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
+        failed = False
         if executor.has_rows:
-            run_monitored(executor, observe, self.stop)
+            try:
+                run_monitored(executor, observe, self.stop)
+            except JobFailure as failure:
+                if not (failed := sharing.accepts(failure)):
+                    raise
         end = run.close()
+        if executor.measures and not failed:
+            sharing.record(end.notes)
         self._entries = end.snapshot.entries
         lost = json.dumps({"retries": len(executor.losses), "task": run.attempt.number})
-        self._add_notes([*end.notes, (WRITE_STEP, lost)])
+        self._add_notes([*end.notes, (WRITE_STEP, lost), *sharing.take_notes()])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:

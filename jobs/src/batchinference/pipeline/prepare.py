@@ -49,7 +49,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns
 from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import Read, ReadFiles
+from batchinference.spec.read import Read, ReadFiles, ReadVersioned
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ def check_paths(read: Read, layout: Layout) -> None:
             f"spec.write.path: '{layout.output.uri}' has the variable {variable}, and variables "
             "are not expanded. Begin the path with ~, or use a parameter of the job"
         )
-    if not isinstance(read, ReadFiles):
+    if not isinstance(read, ReadFiles | ReadVersioned):
         return
-    for path in read.paths:
+    for path in read.locations.values():
         source = Location(path, read.storage)
         for place in (layout.output, layout.errors):
             is_same = source.path.rstrip("/") == place.path.rstrip("/")

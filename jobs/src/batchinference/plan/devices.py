@@ -24,7 +24,7 @@ def with_devices(stage: Stage, profiles: Profiles) -> Stage:
 
 
 def profiles_of(
-    gpus: int, custom: Custom, accelerator: str | None, profiles: Profiles
+    gpus: float, custom: Custom, accelerator: str | None, profiles: Profiles
 ) -> dict[str, Profile]:
     """Return the profile of each requested resource, keyed by Ray's resource name, GPUs first.
 

@@ -1,7 +1,8 @@
 """Worker groups: the kinds of pods that a job's stages run on.
 
 All stages that request only CPUs share the group `cpu`. A pool that requests GPUs, memory or custom
-resources gets pods that fit exactly one replica. Pools with the same resources share a group.
+resources gets pods that fit exactly one replica, or as many as the step says. Pools with the same
+resources share a group.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Custom, Stage
 from batchinference.spec.cluster import Workers
 from batchinference.spec.fixes import above_max
 from batchinference.spec.problems import Problem, SpecError
+from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference.spec.steps import Replicas
 
 CPU_GROUP = "cpu"
@@ -44,14 +46,21 @@ class WorkerGroup:
     accelerator: str | None = None
     pods: int = 1
     """The number of pods of one replica."""
+    per_pod: int = 1
+    """The number of replicas of one pod."""
+    part: float = 1.0
+    """The part of a GPU that each of them gets; 0 if it is measured."""
 
     @property
     def shape(self) -> Shape:
-        return self.cpus, self.gpus, self.memory, self.custom, self.accelerator, self.pods
+        sizes = self.cpus, self.gpus, self.memory, self.custom
+        return *sizes, self.accelerator, self.pods, self.per_pod, self.part
 
 
-Shape = tuple[float, int, str, Custom, str | None, int]
-"""CPUs, GPUs, memory, custom resources and accelerator type of a pod, and pods of a replica."""
+Shape = tuple[float, int, str, Custom, str | None, int, int, float]
+"""CPUs, GPUs, memory, custom resources and accelerator type of a pod, pods of a replica, replicas
+of a pod, and the part of a GPU of a replica. Pools with other parts could prevent each other from
+using the rest of a GPU."""
 
 
 def is_cpu_stage(stage: Stage) -> bool:
@@ -93,15 +102,22 @@ def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
 
 
 def _shape(stage: Stage) -> Shape:
-    memory, gpus = stage.memory or DEFAULT_MEMORY, stage.gpus // stage.pods
-    return stage.cpus, gpus, memory, stage.custom, stage.accelerator, stage.pods
+    memory, several = stage.memory or DEFAULT_MEMORY, stage.per_pod
+    if several > 1:
+        memory = memory_quantity(several * memory_bytes(memory))
+    custom = tuple((name, several * count) for name, count in stage.custom)
+    sizes = several * stage.cpus, stage.gpus_of_pod, memory, custom
+    part = 0.0 if stage.searches else min(1.0, stage.gpus or 1.0)
+    return *sizes, stage.accelerator, stage.pods, several, part
 
 
 def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
-    cpus, gpus, memory, custom, accelerator, pods = _shape(stage)
-    least, most = replicas.min * pods if gang else 0, replicas.max * pods
-    name = stage.name[:MAX_GROUP_NAME].rstrip("-")
-    return WorkerGroup(name, cpus, gpus, memory, least, most, custom, accelerator, pods)
+    cpus, gpus, memory, custom, accelerator, pods, several, part = _shape(stage)
+    least, most = (math.ceil(count / several) * pods for count in (replicas.min, replicas.max))
+    name, least = stage.name[:MAX_GROUP_NAME].rstrip("-"), least if gang else 0
+    return WorkerGroup(
+        name, cpus, gpus, memory, least, most, custom, accelerator, pods, several, part
+    )
 
 
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from batchinference.plan.groups import pods_needed
 from batchinference.plan.stages import Stage
 from batchinference.spec.profiles import GPU
 from batchinference.spec.quantities import memory_bytes
@@ -41,12 +42,17 @@ def fit_to_machine(
 
 
 def _requested(stages: Sequence[Stage]) -> dict[str, int]:
-    """Return the total of each resource that one replica of every pool requests."""
-    wanted: dict[str, int] = {}
+    """Return the total of each resource that one replica of every pool requests. Parts of a device
+    are on one device each."""
+    wanted: dict[str, list[float]] = {}
     for stage in stages:
         for name, count in stage.resources.items():
-            wanted[name] = wanted.get(name, 0) + count
-    return wanted
+            wanted.setdefault(name, []).append(count)
+    return {
+        name: int(sum(one for one in counts if one >= 1))
+        + pods_needed([one for one in counts if one < 1], 1.0)
+        for name, counts in wanted.items()
+    }
 
 
 def _fallback(stage: Stage, name: str) -> str:

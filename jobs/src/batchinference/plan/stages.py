@@ -9,6 +9,7 @@ reads never leaves the actor. If no stage needs a pool, each task runs all stage
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -37,13 +38,14 @@ class Stage:
 
     `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
     means a whole block. `kinds` maps resources that are devices to PyTorch's device type. On a
-    cluster, the GPUs of a replica are divided among `pods` pods, each with `cpus` and `memory`.
+    cluster, the GPUs of a replica are divided among `pods` pods, each with `cpus` and `memory`, or
+    `per_pod` replicas share a pod.
     """
 
     name: str
     steps: tuple[Step, ...]
     cpus: float = TASK_CPUS
-    gpus: int = 0
+    gpus: float = 0
     memory: str | None = None
     batch_size: int | None = None
     replicas: Replicas | None = None
@@ -51,13 +53,24 @@ class Stage:
     accelerator: str | None = None
     kinds: tuple[tuple[str, str], ...] = ((GPU, "cuda"),)
     pods: int = 1
+    per_pod: int = 1
+    searches: bool = False
+    """Whether the number of replicas on a GPU, up to `per_pod`, is measured."""
     prepares: bool = False
     """Whether its tasks prepare the inputs of the model of its step, which a pool computes."""
 
     @property
-    def resources(self) -> dict[str, int]:
+    def resources(self) -> dict[str, float]:
         """GPUs and custom resources of one replica, by Ray's resource names."""
         return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
+
+    @property
+    def gpus_of_pod(self) -> int:
+        """The GPUs of each pod. A replica with a part of a GPU has it on one GPU."""
+        if self.searches:
+            return 1
+        per_device = Resources.model_construct(gpu=self.gpus).per_device
+        return math.ceil(self.per_pod * math.ceil(self.gpus) / per_device) // self.pods
 
     @property
     def model(self) -> Model | None:
@@ -86,8 +99,7 @@ class Stage:
         if self.replicas is None or step is None:
             return False
         asked = step.resources or Resources()
-        own = step.replicas or asked.gpu or asked.memory or asked.custom
-        return bool(own) or self.takes_rows
+        return bool(step.replicas) or asked.has_own_pods or self.takes_rows
 
 
 def stages_of(steps: list[Step]) -> list[Stage]:
@@ -124,6 +136,8 @@ def _stage(step: Step) -> Stage:
             _batch_size(step),
             step.replicas or Replicas(),
             pods=step.model.pods if step.model else 1,
+            per_pod=step.most_per_pod if resources.has_own_pods else 1,
+            searches=step.replicas_per_device == "auto",
         )
     return Stage(step.name, (step,), resources.cpu)
 

@@ -2,12 +2,15 @@
 
 from batchinference.rendering.config_map import token_secret
 from batchinference.rendering.defaults import with_platform_defaults
+from batchinference.rendering.fallback import choices_of, with_choice
 from batchinference.rendering.faulty_nodes import without_nodes
 from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
+    CHOICE,
     CLUSTER_LABEL,
+    DEVICE_HOUR,
     DEVICES_LABEL,
     EVICTABLE,
     GENERATION,
@@ -32,8 +35,10 @@ from batchinference.rendering.rayjob import (
 
 __all__ = [
     "ATTEMPT_LABEL",
+    "CHOICE",
     "CLUSTER_LABEL",
     "DEVICES_LABEL",
+    "DEVICE_HOUR",
     "EVICTABLE",
     "GENERATION",
     "HEAD_BUDGET",
@@ -52,10 +57,12 @@ __all__ = [
     "Names",
     "Owner",
     "attempt_objects",
+    "choices_of",
     "head_budget",
     "running_containers",
     "templates_of",
     "token_secret",
+    "with_choice",
     "with_memory",
     "with_platform_defaults",
     "without_nodes",

@@ -34,17 +34,29 @@ def _check(field: str, step: Step, profiles: Profiles) -> Iterator[Problem]:
     asked, known = step.resources or Resources(), known_profiles(profiles)
     for name in sorted(asked.custom.keys() - known.keys()):
         yield Problem(f"{field}.custom.{name}", _unknown(name, list(known), "resource, device"))
-    accelerator = asked.accelerator_type
-    if accelerator is not None and accelerator not in profiles:
-        names = [*profiles, *RAY_NAMES]
-        yield Problem(f"{field}.acceleratorType", _unknown(accelerator, names, "nodeSelector"))
+    for name in asked.accelerator_types or ():
+        if name not in profiles:
+            names = [*profiles, *RAY_NAMES]
+            yield Problem(f"{field}.acceleratorType", _unknown(name, names, "nodeSelector"))
     custom = tuple(asked.custom.items())
-    found = profiles_of(asked.gpu, custom, accelerator, profiles)
+    found = profiles_of(asked.gpu, custom, asked.accelerator_type, profiles)
     kinds = {name: profile.device for name, profile in found.items() if profile.device}
     if len(kinds) > 1:
         message = f"a replica computes on one kind of device, not on {' and '.join(kinds)}"
         message += ". Request only one of them"
         yield Problem(field, message)
+
+
+def check_fallback(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield the problems with the choices of a job that are not in its first choice."""
+    yield from check_profiles(spec)
+    known, field = spec.cluster.profiles, "spec.cluster.fallback.capacityTypes"
+    for name in spec.cluster.fallback.capacity_types:
+        if name not in known:
+            yield Problem(field, _unknown(name, list(known), "nodeSelector, tolerations"))
+        elif known[name].resource or known[name].device or known[name].resource_claim_template_name:
+            message = f"the profile '{name}' is one of a device. Name a profile of nodes only"
+            yield Problem(field, message)
 
 
 def _unknown(name: str, names: list[str], fields: str) -> str:
@@ -58,7 +70,7 @@ def _unknown(name: str, names: list[str], fields: str) -> str:
 def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
     """Yield the problems of a job with complete cluster settings. Its pods are not checked here."""
     yield from check_paths(spec)
-    yield from check_profiles(spec)
+    yield from check_fallback(spec)
     yield from check_queue(spec.cluster, groups)
     yield from _check_group_names(spec.cluster, [group.name for group in groups])
 

@@ -37,7 +37,7 @@ def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> 
     counts = {GPU: group.gpus, **dict(group.custom)}
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     for name, profile in found.items():
-        _apply_profile(pod, profile)
+        apply_profile(pod, profile)
         if profile.resource_claim_template_name:
             _claim_devices(pod, profile.resource_claim_template_name, counts[name])
         elif profile.resource:
@@ -65,7 +65,8 @@ def idle_seconds(group: WorkerGroup, profiles: Profiles) -> int | None:
     return max(given, default=None)
 
 
-def _apply_profile(pod: dict[str, Any], profile: Profile) -> None:
+def apply_profile(pod: dict[str, Any], profile: Profile) -> None:
+    """Add the settings of a profile that are no devices to a pod spec, in place."""
     container = pod["containers"][0]
     own = {variable.name for variable in profile.env}
     others = [variable for variable in container["env"] if variable["name"] not in own]

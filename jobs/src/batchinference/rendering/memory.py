@@ -8,10 +8,9 @@ from dataclasses import replace
 from batchinference.plan import CPU_GROUP, WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.pods import head_size
-from batchinference.rendering.quantities import memory_quantity
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
-from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Step
 
@@ -34,9 +33,9 @@ def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInferen
     }
     raised = _distinct(plan.groups, wanted)
     pools = {
-        stage.name: raised.get(plan.group_of(stage))
+        stage.name: _of_replica(raised[group], stage.per_pod)
         for stage in plan.stages
-        if plan.group_of(stage) != CPU_GROUP
+        if (group := plan.group_of(stage)) != CPU_GROUP and group in raised
     }
     update = {
         "cluster": _cluster(cluster, raised),
@@ -46,14 +45,21 @@ def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInferen
 
 
 def _distinct(groups: Sequence[WorkerGroup], raised: Mapping[str, str]) -> dict[str, str]:
-    """Return the raised memory, lowered by whole Mi until no two groups have equal pods."""
+    """Return the raised memory, lowered until no two groups have equal pods."""
     pools = [group for group in groups if group.name != CPU_GROUP]
     found, taken = dict(raised), {group.shape for group in pools if group.name not in raised}
     for group in (group for group in pools if group.name in raised):
+        step = group.per_pod * 2**20  # each replica of a pod gets whole Mi
+        if group.per_pod > 1:
+            found[group.name] = memory_quantity(memory_bytes(found[group.name]) // step * step)
         while (shape := replace(group, memory=found[group.name]).shape) in taken:
-            found[group.name] = memory_quantity(memory_bytes(found[group.name]) - 2**20)
+            found[group.name] = memory_quantity(memory_bytes(found[group.name]) - step)
         taken.add(shape)
     return found
+
+
+def _of_replica(memory: str, per_pod: int) -> str:
+    return memory if per_pod == 1 else memory_quantity(memory_bytes(memory) / per_pod)
 
 
 def _cluster(cluster: Cluster, memory: Mapping[str, str]) -> Cluster:

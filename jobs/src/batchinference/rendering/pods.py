@@ -11,10 +11,12 @@ from batchinference.rendering.config_map import (
     config_map_name,
     digest_of,
 )
-from batchinference.rendering.devices import add_devices, device_count
+from batchinference.rendering.devices import add_devices, apply_profile, device_count
+from batchinference.rendering.fallback import capacity_profile, device_hour
 from batchinference.rendering.kueue import topology_annotations
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
+    DEVICE_HOUR,
     DEVICES_LABEL,
     EVICTABLE,
     NODE_TYPE_LABEL,
@@ -25,7 +27,6 @@ from batchinference.rendering.objects import RESTRICTED, Owner, dump, dump_given
 from batchinference.rendering.quantities import (
     DISK_SPACE,
     cpu_quantity,
-    memory_quantity,
     smaller_memory,
 )
 from batchinference.spec.cluster import Cluster, Head
@@ -33,7 +34,7 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.profiles import OTHER_IMAGES
-from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference.spec.reserved import END_VARIABLE, NODE_VARIABLE
 
 HEAD_CPUS = 1.0
@@ -153,9 +154,15 @@ def object_store_bytes(memory: str) -> int:
 
 
 def worker_template(
-    cluster: Cluster, names: Names, group: WorkerGroup, disk_bytes: int = 0
+    cluster: Cluster,
+    names: Names,
+    group: WorkerGroup,
+    disk_bytes: int = 0,
+    *,
+    falls_back: bool = False,
 ) -> dict[str, Any]:
-    """Return the pod template of a worker group whose steps need `disk_bytes` on each pod."""
+    """Return the pod template of a worker group whose steps need `disk_bytes` on each pod. With
+    `falls_back`, the capacity type applies to it."""
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
     _request_disk_space(template["spec"], cluster.ephemeral_storage, disk_bytes)
@@ -168,8 +175,12 @@ def worker_template(
     grace = cluster.termination_grace_period or WORKER_GRACE
     template["spec"]["terminationGracePeriodSeconds"] = seconds_of(grace)
     add_devices(template["spec"], group, cluster.profiles)
+    if falls_back and (capacity := capacity_profile(cluster)):
+        apply_profile(template["spec"], capacity)
     if devices := device_count(group, cluster.profiles):
         template["metadata"]["labels"][DEVICES_LABEL] = str(devices)
+        if (price := device_hour(group, cluster)) is not None:
+            template["metadata"].setdefault("annotations", {})[DEVICE_HOUR] = f"{price:.4f}"
     return template
 
 

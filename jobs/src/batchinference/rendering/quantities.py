@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from batchinference.spec.quantities import memory_bytes
@@ -21,12 +20,6 @@ def smaller_memory(wanted: str | None, limit: str) -> str:
     if wanted is None or memory_bytes(wanted) > memory_bytes(limit):
         return limit
     return wanted
-
-
-def memory_quantity(size: float) -> str:
-    """Return bytes as a Kubernetes quantity, rounded up to whole Mi."""
-    mebibytes = math.ceil(size / 2**20)
-    return f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi"
 
 
 _SUFFIXES = {

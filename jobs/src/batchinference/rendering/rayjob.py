@@ -14,9 +14,10 @@ from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
 from batchinference.rendering.devices import idle_seconds, start_parameters
+from batchinference.rendering.fallback import with_choice
 from batchinference.rendering.kueue import gang_labels, queued, scaling_groups
 from batchinference.rendering.limits import check_limits, check_size, limit_disk_space
-from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
+from batchinference.rendering.names import ATTEMPT_LABEL, CHOICE, GENERATION, Names
 from batchinference.rendering.objects import RESTRICTED, Owner, metadata
 from batchinference.rendering.patches import patched
 from batchinference.rendering.pods import (
@@ -32,6 +33,7 @@ from batchinference.spec.job import BatchInference
 from batchinference.spec.lifecycle import Deadlines
 from batchinference.spec.platform_defaults import NO_DEFAULTS, PlatformDefaults
 from batchinference.spec.problems import raise_for_problems
+from batchinference.spec.status import CHOICE_VARIABLE, Choice
 
 GRACE_SECONDS = 3600
 """Seconds between the operator's deadline and KubeRay's deadline for an attempt. The operator knows
@@ -116,14 +118,17 @@ def attempt_objects(
     owner: Owner | None,
     generation: int | None = None,
     platform: PlatformDefaults = NO_DEFAULTS,
+    choice: Choice | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the ConfigMap and the RayJob of an attempt of a job with complete cluster settings.
 
-    Both contain the same plan. `generation` is the generation of the BatchInference. `platform` has
+    Both contain the same plan, of the first choice that the job has. `choice` is its description.
+    `generation` is the generation of the BatchInference. `platform` has
     the patches and limits of pods. Raises SpecError if the job cannot run on a cluster.
     """
+    asked, job = job, with_choice(job, 1)
     plan = plan_for_cluster(job.spec)
-    raise_for_problems(check_cluster(job.spec, plan.groups))
+    raise_for_problems(check_cluster(asked.spec, plan.groups))
     files = files_of(job, plan, names.uid)
     own = ray_cluster(job, names, files, plan)
     limit_disk_space(own, platform.limits.ephemeral_storage)
@@ -132,6 +137,11 @@ def attempt_objects(
     ray_job = _ray_job(job, names, owner, cluster)
     if generation is not None:
         ray_job["metadata"].setdefault("annotations", {})[GENERATION] = str(generation)
+    if choice is not None:
+        text = choice.model_dump_json(by_alias=True, exclude_none=True)
+        ray_job["metadata"].setdefault("annotations", {})[CHOICE] = text
+        head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+        head["containers"][0]["env"].insert(0, {"name": CHOICE_VARIABLE, "value": text})
     return config_map(job.metadata.namespace, names, files, owner), ray_job
 
 
@@ -175,6 +185,7 @@ def ray_cluster(
     """Return the spec of a RayCluster with the worker groups of a plan. The head mounts `files`."""
     cluster, groups = job.spec.cluster, plan.groups
     scales = bool(scaling_groups(groups))
+    devices = [group for group in groups if group.gpus or group.custom]
     head = head_template(cluster, names, files)
     return {
         "rayVersion": RAY_VERSION,
@@ -199,7 +210,13 @@ def ray_cluster(
                 **(_idle_timeout(group, cluster) if scales else {}),
                 "rayStartParams": start_parameters(group) | _start_params(cluster, group.name),
                 "labels": {GROUP_LABEL: group.name},
-                "template": worker_template(cluster, names, group, plan.disk_bytes(group)),
+                "template": worker_template(
+                    cluster,
+                    names,
+                    group,
+                    plan.disk_bytes(group),
+                    falls_back=not devices or group in devices,
+                ),
             }
             for group in groups
         ],

@@ -19,6 +19,7 @@ class Cause(StrEnum):
     STALLED = "Stalled"
     SUBMISSION_FAILED = "SubmissionFailed"
     UNSCHEDULABLE = "Unschedulable"
+    NO_CAPACITY = "NoCapacity"
     IMAGE_PULL = "ImagePull"
     CONTAINER_CONFIG = "ContainerConfig"
     CRASH_LOOP = "CrashLoop"
@@ -65,11 +66,13 @@ class Cause(StrEnum):
 _RETRIED = frozenset(
     {Cause.NODE_LOST, Cause.PREEMPTED, Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK,
      Cause.WORKER_CRASHED, Cause.DEVICE_FAILED, Cause.HEAD_LOST, Cause.STORAGE_UNAVAILABLE,
-     Cause.STALLED, Cause.SUBMISSION_FAILED, Cause.INCOMPLETE, Cause.INTERRUPTED}
+     Cause.STALLED, Cause.SUBMISSION_FAILED, Cause.INCOMPLETE, Cause.INTERRUPTED,
+     Cause.NO_CAPACITY}
 )  # fmt: skip
 _ENDED_BY_OPERATOR = frozenset(
-    {Cause.STALLED, Cause.UNSCHEDULABLE, Cause.IMAGE_PULL, Cause.CONTAINER_CONFIG, Cause.CRASH_LOOP,
-     Cause.REFUSED, Cause.DEADLINE_EXCEEDED, Cause.LIMIT_EXCEEDED}
+    {Cause.STALLED, Cause.UNSCHEDULABLE, Cause.NO_CAPACITY, Cause.IMAGE_PULL,
+     Cause.CONTAINER_CONFIG, Cause.CRASH_LOOP, Cause.REFUSED,
+     Cause.DEADLINE_EXCEEDED, Cause.LIMIT_EXCEEDED}
 )  # fmt: skip
 _MEANINGS = {
     Cause.NODE_LOST: "a node failed, was drained, or could not start its pods",
@@ -84,6 +87,8 @@ _MEANINGS = {
     Cause.STALLED: "no row was finished within `deadlines.stall`",
     Cause.SUBMISSION_FAILED: "KubeRay could not submit the job to Ray or could not read its state",
     Cause.UNSCHEDULABLE: "no node could run a pod within `deadlines.pending`",
+    Cause.NO_CAPACITY: "no node could run a pod, or Kueue did not admit the attempt, within "
+    "`cluster.fallback.after`",
     Cause.IMAGE_PULL: "the image could not be pulled within `deadlines.pending`",
     Cause.CONTAINER_CONFIG: "a Secret, ConfigMap or volume of a pod does not exist",
     Cause.CRASH_LOOP: "a container exited repeatedly",
@@ -128,6 +133,8 @@ _REMEDIES = {
     "The job is retried.",
     Cause.UNSCHEDULABLE: "Compare `batchinference plan` with the free resources of the nodes. "
     "Request less, add nodes, or increase `deadlines.pending`.",
+    Cause.NO_CAPACITY: "Nothing: the next attempt tries the next type of device or of capacity. It "
+    "does not count towards `retry.maxAttempts`.",
     Cause.IMAGE_PULL: "Check the name and tag of `cluster.image`, and `cluster.imagePullSecrets` "
     "if the registry is private.",
     Cause.CONTAINER_CONFIG: "Create the object that the message names in the namespace of the "
@@ -147,9 +154,9 @@ _REMEDIES = {
     "the image, in a volume, or on the Hub.",
     Cause.TOO_MANY_ERRORS: "If `errors` is set, look at the error records with `batchinference "
     "errors`. Otherwise, the message names the row. Correct the cause and retry the failed rows "
-    "with `batchinference retry-errors`, or on a cluster with `errors.retryFailedRows: true`. Or "
-    "allow more failed rows in `errors.maxRows` or `errors.maxPercent`, and run the job again: it "
-    "resumes.",
+    "with `batchinference run --retry-errors`, or on a cluster with "
+    "`errors.retryFailedRows: true`. Or allow more failed rows in `errors.maxRows` or "
+    "`errors.maxPercent`, and run the job again: it resumes.",
     Cause.GATE_FAILED: "The message has the measured values. Look at the rows in the output, and "
     "correct the steps. To accept these rows, change `gate.expect` or remove `gate`, and run the "
     "job again: it resumes.",

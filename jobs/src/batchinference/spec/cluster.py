@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import (
     DNS_SUBDOMAIN,
     START_VALUE,
     SpecModel,
+    Unique,
     keyed,
 )
 from batchinference.spec.durations import Duration, seconds_of
@@ -124,6 +126,19 @@ class Workers(SpecModel):
         return self
 
 
+class Fallback(SpecModel):
+    """What happens if the cluster has no capacity for the devices of an attempt. The choices are
+    all types in `acceleratorType` of the steps with the first capacity type, then with the next."""
+
+    after: Duration = "10m"
+    """How long the pods of a worker group may wait for a node, or the attempt in the queue of
+    Kueue, until the next attempt tries the next choice. The last choice waits for ever, or until
+    `deadlines.pending`."""
+    capacity_types: Annotated[list[ResourceName], Field(max_length=4), Unique] = []
+    """Names of profiles with the nodes to try, such as `[spot, on-demand]`. They apply to the pods
+    with devices; in a job without devices, to all workers."""
+
+
 class Cluster(SpecModel):
     """Settings for the pods of the job. Local runs ignore them."""
 
@@ -182,6 +197,8 @@ class Cluster(SpecModel):
     """The WorkloadPriorityClass of the job in this queue."""
     topology: Topology | None = None
     """Where Kueue places the pods of steps with devices or memory requests."""
+    fallback: Fallback = Fallback()
+    """Which nodes the next attempt tries if there is no capacity."""
     gang_scheduling: bool | None = None
     """Whether the head and the minimum number of replicas of all steps start together or not at
     all, as in a queue of Kueue. Requires that KubeRay uses Volcano, YuniKorn or KAI. By default,

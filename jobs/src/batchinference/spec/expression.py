@@ -29,6 +29,7 @@ FUNCTIONS = {
     "int": 1,
     "float": 1,
     "str": 1,
+    "round": 1,
     "startswith": 2,
     "endswith": 2,
     "contains": 2,
@@ -39,6 +40,8 @@ FUNCTIONS = {
 MAX_DEPTH = 100
 """Maximum depth of a syntax tree, which prevents a RecursionError."""
 MAX_INTEGER = 2**63 - 1
+MAX_DIGITS = 15
+"""The maximum number of decimal places of `round`."""
 MAX_ITEMS = 2**31 - 1
 """The maximum length of an Arrow list."""
 
@@ -289,11 +292,26 @@ def _check_call(node: ast.Call) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name not in FUNCTIONS:
         raise ValueError(f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}")
+    if name == "round" and len(node.args) > 1 and not node.keywords:
+        _check_digits(node.args[1:])
+        return
     if node.keywords or len(node.args) != FUNCTIONS[name]:
         raise ValueError(f"{name}() takes {FUNCTIONS[name]} argument(s)")
     for argument in node.args if name == "col" else node.args[1:]:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
             raise ValueError(f"the last argument of {name}() must be a string in quotes")
+
+
+def digits_of(node: ast.Call) -> int | None:
+    """Return DIGITS of a call round(NUMBER, DIGITS); None for round(NUMBER)."""
+    digits = node.args[1] if len(node.args) > 1 else None
+    return digits.value if isinstance(digits, ast.Constant) else None  # type: ignore[return-value]
+
+
+def _check_digits(nodes: list[ast.expr]) -> None:
+    values = [node.value if isinstance(node, ast.Constant) else None for node in nodes]
+    if len(values) > 1 or type(values[0]) is not int or not 0 <= values[0] <= MAX_DIGITS:
+        raise ValueError(f"round() takes 1 argument(s), and may have 0 to {MAX_DIGITS} digits")
 
 
 def key_of(node: ast.Attribute | ast.Subscript) -> str | int:

@@ -9,7 +9,7 @@ import ast
 import keyword
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _STRING = re.compile(r"('[^']*'|\"[^\"]*\")")
 _WORDS = {
@@ -30,6 +30,16 @@ _OPERATORS = (
 _OPERAND = r"([^\W\d][\w.]*(?:\([\w.]+\))?)"
 _LIKE = re.compile(rf"{_OPERAND} (not )?like '(%?)([^'%_\\]+)(%?)'", re.IGNORECASE)
 _BETWEEN = re.compile(rf"{_OPERAND} between ([\w.]+) and ([\w.]+)", re.IGNORECASE)
+_MATCH = re.compile(rf"{_OPERAND} (?:rlike|regexp|=~) ", re.IGNORECASE)
+_CAST = re.compile(rf"\bcast\({_OPERAND} as (\w+)(?:\(\d+\))?\)", re.IGNORECASE)
+_CASE = re.compile(r"\bcase when (.+) then (.+) else (.+) end\b", re.IGNORECASE)
+_IF = re.compile(r"\bif ?\(", re.IGNORECASE)
+_TYPES = {
+    **dict.fromkeys(("int", "integer", "bigint", "int64", "signed"), "int"),
+    **dict.fromkeys(("float", "double", "real", "float64"), "float"),
+    **dict.fromkeys(("str", "string", "text", "varchar", "char", "utf8"), "str"),
+}
+"""The function that converts to a type of SQL, pandas or Polars."""
 _LIKE_FUNCTIONS = {("%", "%"): "contains", ("", "%"): "startswith", ("%", ""): "endswith"}
 _NULL = re.compile(r"(==|!=) None\b")
 _NO_NAMES = (
@@ -51,10 +61,12 @@ def translated(text: str) -> str:
     """Return an expression with the operators, words and methods of this language, as far as they
     are known. It may be invalid."""
     guess = _BETWEEN.sub(r"\2 <= \1 <= \3", _LIKE.sub(_like, text))
+    guess = _IF.sub("iff(", _MATCH.sub(r"\1 == matches @ ", _CAST.sub(_cast, guess)))
+    guess = _CASE.sub(r"iff(\1, \2, \3)", guess)
     guess = "".join(map(_code, _STRING.split(guess))).strip()
     if _parsed(guess) is None:
         guess = "".join(map(_named, _STRING.split(guess)))
-    return _with_functions(guess)
+    return _with_functions(guess, joins="||" in text)
 
 
 def _like(match: re.Match[str]) -> str:
@@ -63,6 +75,11 @@ def _like(match: re.Match[str]) -> str:
     if function is None:
         return f"{operand} {'!=' if negated else '=='} '{text}'"
     return f"{negated or ''}{function}({operand}, '{text}')"
+
+
+def _cast(match: re.Match[str]) -> str:
+    function = _TYPES.get(match[2].lower())
+    return f"{function}({match[1]})" if function else match[0]
 
 
 def _code(part: str) -> str:
@@ -89,34 +106,63 @@ def _parsed(text: str) -> ast.expr | None:
         return None
 
 
-def _with_functions(text: str) -> str:
+def _with_functions(text: str, *, joins: bool) -> str:
     tree = _parsed(text)
     if tree is None:
         return text
     try:
         before = ast.dump(tree)
-        after = _Functions().visit(tree)
+        after = _Functions(joins=joins).visit(tree)
         return text if ast.dump(after) == before else ast.unparse(after)
     except RecursionError:
         return text
 
 
+_VALUES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+_UNKNOWN = ast.Call(ast.Name("unknown"), [], [])
+"""What has no translation: a function that the expression language does not have."""
+
+
 class _Functions(ast.NodeTransformer):
     """Replaces methods of Python, pandas and Polars by functions and operators, and f-strings by
-    sums."""
+    sums. `joins` says whether the text has `||`, which joins texts in SQL."""
+
+    def __init__(self, *, joins: bool) -> None:
+        self._joins = joins
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
-        if not isinstance(node.func, ast.Attribute) or node.keywords:
+        if node.keywords:
+            return node
+        count = len(node.args)
+        if made := _CALLS.get((ast.unparse(node.func).lower(), count)):
+            return made(*node.args)
+        if not isinstance(node.func, ast.Attribute):
             return node
         value, name = _without_accessor(node.func.value), node.func.attr
-        made = _METHODS.get((name, len(node.args)))
+        made = _METHODS.get((name, count))
         return made(value, *node.args) if made else node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        """Replace `||` of SQL by a sum if one side is a text. If it is unknown whether the sides
+        are texts or conditions, there is no translation."""
+        self.generic_visit(node)
+        if not (self._joins and isinstance(node.op, ast.Or)):
+            return node
+        if any(isinstance(each, ast.Constant) for each in node.values):
+            return _sum(node.values)
+        return _UNKNOWN if all(isinstance(each, _VALUES) for each in node.values) else node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Replace `'text' in column`."""
         self.generic_visit(node)
         match node:
+            case ast.Compare(
+                left=left,
+                ops=[ast.Eq()],
+                comparators=[ast.BinOp(ast.Name("matches"), ast.MatMult(), pattern)],
+            ):
+                return _call("matches", left, pattern)
             case ast.Compare(
                 left=ast.Constant(value=str()),
                 ops=[ast.In() | ast.NotIn()],
@@ -135,12 +181,14 @@ class _Functions(ast.NodeTransformer):
                 parts.append(_call("str", self.visit(part.value)))
             else:
                 parts.append(part)
-        if not parts:
-            return ast.Constant("")
-        result = parts[0]
-        for part in parts[1:]:
-            result = ast.BinOp(result, ast.Add(), part)
-        return result
+        return _sum(parts) if parts else ast.Constant("")
+
+
+def _sum(parts: Sequence[ast.expr]) -> ast.expr:
+    result, *others = parts
+    for part in others:
+        result = ast.BinOp(result, ast.Add(), part)
+    return result
 
 
 def _without_accessor(value: ast.expr) -> ast.expr:
@@ -156,6 +204,30 @@ def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr:
     return ast.Compare(left, [operator], [right])
 
 
+def _is_none(value: ast.expr) -> ast.expr:
+    return _compare(value, ast.Is(), ast.Constant(None))
+
+
+def _is_not_none(value: ast.expr) -> ast.expr:
+    return _compare(value, ast.IsNot(), ast.Constant(None))
+
+
+def _or_default(value: ast.expr, default: ast.expr) -> ast.expr:
+    return ast.IfExp(_is_not_none(value), value, default)
+
+
+def _converted(value: ast.expr, kind: ast.expr) -> ast.expr:
+    """Return a conversion to the type that `kind` names, such as `str` or `'int64'`."""
+    name = kind.value if isinstance(kind, ast.Constant) else ast.unparse(kind).rpartition(".")[2]
+    return _call(_TYPES.get(str(name).lower(), "unknown"), value)
+
+
+def _column(name: ast.expr) -> ast.expr:
+    if isinstance(name, ast.Constant) and str(name.value).isidentifier():
+        return ast.Name(str(name.value))
+    return _call("col", name)
+
+
 def _function(name: str) -> Callable[..., ast.expr]:
     return lambda *arguments: _call(name, *arguments)
 
@@ -167,14 +239,10 @@ _METHODS: dict[tuple[str, int], Callable[..., ast.expr]] = {
     ("starts_with", 1): _function("startswith"),
     ("ends_with", 1): _function("endswith"),
     ("to_uppercase", 0): _function("upper"),
-    **{
-        (name, 0): lambda value: _compare(value, ast.Is(), ast.Constant(None))
-        for name in ("isnull", "isna", "is_null")
-    },
-    **{
-        (name, 0): lambda value: _compare(value, ast.IsNot(), ast.Constant(None))
-        for name in ("notnull", "notna", "is_not_null")
-    },
+    **{(name, 0): _is_none for name in ("isnull", "isna", "is_null", "isNull")},
+    **{(name, 0): _is_not_none for name in ("notnull", "notna", "is_not_null", "isNotNull")},
+    **{(name, 1): _or_default for name in ("fillna", "fill_null")},
+    **{(name, 1): _converted for name in ("astype", "cast")},
     **{
         (name, 1): lambda value, values: _compare(value, ast.In(), values)
         for name in ("isin", "is_in")
@@ -182,6 +250,27 @@ _METHODS: dict[tuple[str, int], Callable[..., ast.expr]] = {
     ("between", 2): lambda value, low, high: ast.Compare(
         low, [ast.LtE(), ast.LtE()], [value, high]
     ),
+    **{("round", count): _function("round") for count in (0, 1)},
     ("get", 1): ast.Subscript,
 }
 """What a method becomes, by its name and number of arguments."""
+_CALLS: dict[tuple[str, int], Callable[..., ast.expr]] = {
+    **{(name, 1): _function("len") for name in ("length", "char_length", "size")},
+    **{(name, 1): _function("strip") for name in ("trim", "btrim")},
+    **{(name, 1): _function("lower") for name in ("lcase", "str.lower")},
+    **{(name, 1): _function("upper") for name in ("ucase", "str.upper")},
+    **{(name, 1): _is_none for name in ("isnull", "isna", "pd.isna", "pd.isnull")},
+    **{(name, 1): _is_not_none for name in ("notnull", "notna", "pd.notna", "pd.notnull")},
+    **{(name, 2): _or_default for name in ("coalesce", "ifnull", "nvl", "fillna")},
+    **{(name, 3): ast.IfExp for name in ("iff", "np.where")},
+    ("re.search", 2): lambda pattern, value: _call("matches", value, pattern),
+    **{(name, 2): _function("matches") for name in ("regexp_like", "regexp_matches")},
+    **{(name, 1): _column for name in ("pl.col", "f.col", "column")},
+    **{(name, 2): _function("startswith") for name in ("starts_with", "str.startswith")},
+    **{(name, 2): _function("endswith") for name in ("ends_with", "str.endswith")},
+    **{(name, 1): _function("abs") for name in ("np.abs", "math.fabs")},
+    **{(name, 2): _function("round") for name in ("np.round", "np.around")},
+    ("mod", 2): lambda left, right: ast.BinOp(left, ast.Mod(), right),
+    **{("concat", count): lambda *parts: _sum(parts) for count in range(2, 9)},
+}
+"""What a function of SQL, pandas, NumPy or Polars becomes, by its name and number of arguments."""

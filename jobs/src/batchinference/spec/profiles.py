@@ -8,10 +8,11 @@ from typing import Annotated
 from pydantic import Field
 
 from batchinference.spec.accelerators import ResourceName
-from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, SpecModel
+from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, Money, SpecModel
 from batchinference.spec.durations import Duration
 from batchinference.spec.merge import with_defaults
 from batchinference.spec.pods import Environment, Image, NodeSelector, ObjectName, Toleration
+from batchinference.spec.quantities import Quantity
 
 GPU = "GPU"
 """Ray's name of GPUs of any type, and the name of their profile."""
@@ -42,6 +43,11 @@ class Profile(SpecModel):
     device (dynamic resource allocation)."""
     runtime_class_name: ObjectName | None = None
     """The RuntimeClass of the pods, if the devices need one."""
+    device_hour: Money | None = None
+    """The price of a device per hour, instead of `prices.deviceHour` of the chart."""
+    price_factor: Annotated[float, Field(ge=0, le=100), *Quantity] | None = None
+    """For a profile in `cluster.fallback.capacityTypes`: the factor by which its devices cost more
+    or less, such as 0.4 for spot nodes."""
     idle_timeout: Duration | None = None
     """How long a pod with the device must be idle before the autoscaler removes it, instead of
     `cluster.idleTimeout`."""

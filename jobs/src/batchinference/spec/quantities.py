@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
@@ -37,6 +38,12 @@ def memory_bytes(quantity: str) -> int:
     if match is None or match.group(2) not in _UNITS:
         raise ValueError(f"not a quantity of memory: {quantity}")
     return int(float(match.group(1)) * _UNITS[match.group(2)])
+
+
+def memory_quantity(size: float) -> str:
+    """Return bytes as a Kubernetes quantity, rounded up to whole Mi."""
+    mebibytes = math.ceil(size / 2**20)
+    return f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi"
 
 
 def _check_memory(quantity: str) -> str:
@@ -94,3 +101,14 @@ Quantity = (
 """The annotations of a number that may be written as a quantity. In the CRD, its type is open,
 because Kubernetes has no type for integers, fractions and texts."""
 Cpus = Annotated[float, Field(gt=0, le=1024), *Quantity]
+
+
+def _check_parts(devices: float) -> float:
+    if devices > 1 and not devices.is_integer():
+        message = "expected a whole number, or a part of one device such as 0.25"
+        raise PydanticCustomError("devices", message, {})
+    return devices
+
+
+Devices = Annotated[float, Field(ge=0, le=64), *Quantity, AfterValidator(_check_parts)]
+"""A number of devices, or a part of one. Ray divides no other numbers."""

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from batchinference.spec.base import Money, SpecModel
 from batchinference.spec.progress import Counts, Progress, RowsOverTime
-from batchinference.spec.status import FaultyNodes, Timestamp
+from batchinference.spec.status import Choice, FaultyNodes, Timestamp
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import in_one_line, money
 
@@ -196,6 +196,8 @@ class Report(SpecModel):
     batch_sizes: dict[str, int] = {}
     """The smallest batch size of each step with `batchSize: auto` and of each step whose batch size
     was reduced because memory ran out."""
+    replicas_per_device: dict[str, int] = {}
+    """How many replicas share a device, for each step with `replicasPerDevice: auto`."""
     steps: dict[str, StepTimes] = {}
     """The time of each step that ran in this attempt, of reading and decoding rows (`read`), and of
     encoding and storing rows (`write`). `STEP (preparation)` is the time in which tasks convert the
@@ -206,6 +208,8 @@ class Report(SpecModel):
     """The memory use of the job."""
     capacity: Capacity | None = None
     """The most that Ray had during this attempt."""
+    choice: Choice | None = None
+    """The devices and the capacity of the attempt. Absent if the job has no such choice."""
     cost: RunCost | None = None
     """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
     rows_over_time: RowsOverTime | None = None

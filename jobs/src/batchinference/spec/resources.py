@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import ResourceName, wrong_case_of
-from batchinference.spec.base import ACCELERATOR, SpecModel
-from batchinference.spec.quantities import Cpus, Memory, MemoryRequest
+from batchinference.spec.base import ACCELERATOR, SpecModel, Unique
+from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
 
 OF_PODS = {"ephemeral_storage"}
 """Fields that only the operator reads."""
@@ -19,24 +19,47 @@ _NOT_CUSTOM = "'{}' is not a custom resource. Use the field '{}'"
 _NO_DEVICE = "'acceleratorType' is the type of the devices. Request devices with gpu or custom"
 
 
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+_NAME = Field(pattern=ACCELERATOR, max_length=63)
+
+
+def _open(schema: dict[str, Any]) -> None:
+    schema.clear()  # Kubernetes has no type for a text or a list of them
+    schema.update({"type": ["string", "array"], "pattern": ACCELERATOR, "maxLength": 63})
+
+
+AcceleratorTypes = Annotated[
+    list[Annotated[str, _NAME]],
+    Unique,
+    BeforeValidator(_as_list),
+    Field(min_length=1, max_length=8, json_schema_extra=_open),
+]
+"""A name, or a list of names. In the CRD, its type is open, as that of a quantity."""
+
+
 class Resources(SpecModel):
     """The resources of one replica."""
 
     cpu: Cpus = 1.0
     """Number of CPUs, which is also the number of compute threads of a replica."""
-    gpu: Annotated[int, Field(ge=0, le=64)] = 0
-    """Number of GPUs. On a local machine without a GPU, the step runs on the CPU. On a cluster, it
+    gpu: Devices = 0
+    """Number of GPUs. With a part, such as 0.25, four replicas share a GPU, and each gets this part
+    of its memory. On a local machine without a GPU, the step runs on the CPU. On a cluster, it
     waits for a GPU."""
     memory: Memory | None = None
-    """The memory of the pod of the replica, including the object store, as a Kubernetes quantity
+    """The memory of the replica in its pod, including the object store, as a Kubernetes quantity
     such as 8Gi. A local machine starts only as many replicas as its memory allows."""
     ephemeral_storage: MemoryRequest | None = None
     """Disk space that a replica needs, such as for the model that it downloads. Pods request it in
-    addition to `cluster.ephemeralStorage`. Local runs ignore it."""
-    accelerator_type: Annotated[str, Field(pattern=ACCELERATOR, max_length=63)] | None = None
+    addition to `cluster.ephemeralStorage`. The replicas of a pod share it. Local runs ignore it."""
+    accelerator_types: AcceleratorTypes | None = Field(None, alias="acceleratorType")
     """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B4. A cluster
     needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A
-    local machine uses the devices that it has."""
+    local machine uses the devices that it has. Of a list, such as `[H100, A100]`, each attempt uses
+    one type: the next one if there is no capacity for the first (`cluster.fallback`)."""
     custom: Annotated[
         dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]],
         Field(max_length=8),
@@ -49,9 +72,24 @@ class Resources(SpecModel):
     def _check(self) -> Resources:
         for name in sorted(self.custom.keys() & _FIELDS.keys()):
             raise PydanticCustomError("custom_name", _NOT_CUSTOM.format(name, _FIELDS[name]), {})
-        if self.accelerator_type is not None:
-            self._check_accelerator(self.accelerator_type)
+        for name in self.accelerator_types or ():
+            self._check_accelerator(name)
         return self
+
+    @property
+    def per_device(self) -> int:
+        """Return how many replicas share a device."""
+        return int(1 / self.gpu + 1e-9) if 0 < self.gpu < 1 else 1
+
+    @property
+    def has_own_pods(self) -> bool:
+        """Return whether the replicas need other pods than the steps that need only CPUs."""
+        return bool(self.gpu or self.memory or self.custom)
+
+    @property
+    def accelerator_type(self) -> str | None:
+        """Return the first type of the devices."""
+        return self.accelerator_types[0] if self.accelerator_types else None
 
     def _check_accelerator(self, name: str) -> None:
         if not (self.gpu or self.custom):

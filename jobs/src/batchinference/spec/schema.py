@@ -184,9 +184,9 @@ def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
 
     Raises ValueError if the schemas are incompatible.
     """
-    first = fields[0]
-    if all(_shape(other) == _shape(first) for other in fields):
-        return dict(first)
+    first = {**fields[0], **_loosest_bounds(fields)}
+    if all(_shape({**other, **_loosest_bounds(fields)}) == _shape(first) for other in fields):
+        return first
     if all("properties" in field for field in fields):
         merged = _merge_variants(tag, {str(number): field for number, field in enumerate(fields)})
         return {**merged, "description": first.get("description", name)}
@@ -195,6 +195,15 @@ def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
     values = [value for field in fields for value in field["enum"]]
     kept = {key: value for key, value in first.items() if key != "default"}
     return {**kept, "enum": list(dict.fromkeys(values))}
+
+
+def _loosest_bounds(fields: list[Schema]) -> Schema:
+    """Return the bounds that all variants of a field have, such that they allow all values."""
+    return {
+        bound: choose(field[bound] for field in fields)
+        for bound, choose in (("minimum", min), ("maximum", max), ("maxLength", max))
+        if all(bound in field for field in fields)
+    }
 
 
 def _shape(schema: Schema) -> Schema:

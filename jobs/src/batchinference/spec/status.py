@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
@@ -9,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import REASON, Money, SpecModel, keyed
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import Duration
 from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts, Progress, Rows
 from batchinference.spec.times import time_of
@@ -32,6 +34,8 @@ operator, and the API server would refuse the whole status for a name that it do
 OpenPhase = Annotated[Phase, _OPEN]
 OpenCause = Annotated[Cause, _OPEN]
 Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended"], _OPEN]
+CHOICE_VARIABLE = "BATCHINFERENCE_JOB_CHOICE"
+"""Environment variable of the head with the choice of its attempt as JSON."""
 MAX_FAULTY_NODES = 64
 FaultyNodes = Annotated[
     list[Annotated[str, Field(max_length=253)]],
@@ -91,6 +95,54 @@ class DriverHead(SpecModel):
     """Why the last head was lost, such as OutOfMemory."""
 
 
+class Choice(SpecModel):
+    """The devices and the capacity that an attempt asks for."""
+
+    number: Annotated[int, Field(ge=1)]
+    """The number of the choice, in the order in which they are tried."""
+    choices: Annotated[int, Field(ge=1)]
+    """The number of choices of the job."""
+    accelerator_types: Annotated[
+        list[Annotated[str, Field(max_length=63)]],
+        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = []
+    """The types of devices of the steps."""
+    capacity_type: Annotated[str, Field(max_length=63)] | None = None
+    """The profile in `cluster.fallback.capacityTypes`."""
+    device_hour: Money | None = None
+    """The price of a device per hour; of several types, the mean at the maximum of their replicas.
+    Absent if the profiles have no price."""
+    after: Duration | None = None
+    """The next attempt takes the next choice after this time without capacity. Absent for the last
+    choice."""
+
+    @property
+    def name(self) -> str:
+        """Return the types of devices and of capacity, such as `H100 spot`."""
+        return " ".join(filter(None, ("+".join(self.accelerator_types), self.capacity_type)))
+
+    def __str__(self) -> str:
+        """Return the name, the price of a device, and the number of the choice."""
+        price = f", {self.device_hour} per device hour" if self.device_hour else ""
+        number = f" (choice {self.number} of {self.choices})" if self.choices > 1 else ""
+        return f"{self.name}{price}{number}"
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Choice | None:
+        """Return the choice in the environment variables of a driver; None if there is none."""
+        text = environment.get(CHOICE_VARIABLE)
+        return cls.model_validate_json(text, extra="ignore") if text else None
+
+
+class Waiting(SpecModel):
+    """Pods that have no node."""
+
+    group: Annotated[str, Field(max_length=63)]
+    """The worker group none of whose pods has a node."""
+    since: Timestamp
+    """Since when."""
+
+
 class Attempt(SpecModel):
     """An attempt: one RayJob of the job, and its result."""
 
@@ -129,6 +181,10 @@ class Attempt(SpecModel):
     faulty_nodes: FaultyNodes | None = None
     """The nodes on which a device failed. Later attempts do not use them, until the job is
     suspended."""
+    choice: Choice | None = None
+    """The devices and the capacity that it asks for. Absent if the job has no such choice."""
+    waiting: Waiting | None = None
+    """The pods that wait for capacity. Absent if a pod of each worker group has a node."""
     driver_head: DriverHead | None = None
     """The head of its driver. Absent until the driver has started."""
 
@@ -142,6 +198,10 @@ class Internal(SpecModel):
     """When the last row was finished, as observed by the operator."""
     usage_time: Timestamp | None = None
     """The time up to which `deviceSeconds` and `cpuSeconds` are counted."""
+    priced_seconds: Rows | None = None
+    """The device seconds of attempts whose devices have a price of their own."""
+    priced_cost: float | None = None
+    """The cost of these device seconds."""
 
 
 class BatchInferenceStatus(SpecModel):

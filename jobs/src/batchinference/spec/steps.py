@@ -138,8 +138,12 @@ class Cache(SpecModel):
     """How to access the object store."""
 
 
-_SETTINGS = ("name", "when", "cascade", "batch_size", "replicas", "resources", "dedupe", "cache")
+_POOL = ("batch_size", "replicas", "replicas_per_pod", "replicas_per_device", "resources")
+"""The fields about the processes of a step."""
+_SETTINGS = ("name", "when", "cascade", "dedupe", "cache", *_POOL)
 """The fields of a step that are no action."""
+MAX_SHARING = 4
+"""The maximum of `replicasPerDevice: auto` without `replicasPerPod`."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
 _CONDITIONAL = ("model", "python", "add_columns", "decode", "label_from_path")
 """The kinds of steps that may have a condition: they add columns, or change rows one by one."""
@@ -210,6 +214,13 @@ class Step(SpecModel):
     field, a step with GPUs, memory or custom resources, vLLM or an HTTP endpoint has one replica.
     Any other step has as many copies as the CPUs can run, in tasks if the whole job can run in
     tasks."""
+    replicas_per_pod: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Number of replicas in one pod, which has the CPUs, the memory and the devices of all of them.
+    By default 1, or as many as share a GPU. Local runs ignore it."""
+    replicas_per_device: Literal["auto"] | None = None
+    """`auto` measures how many replicas are fastest on one GPU: it adds replicas while that makes
+    the GPU at least 10 % faster, up to `replicasPerPod`, which is 4 by default. For `gpu: 1`. For a
+    fixed number, set `gpu` to a part of a GPU instead."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
     dedupe: bool | None = None
@@ -276,6 +287,8 @@ class Step(SpecModel):
             self._check_no_pool(given[0])
         elif not self.facts.in_actors:
             self._check_tasks(self.facts.why_in_tasks)
+        else:
+            self._check_sharing(self.resources or Resources(), self.replicas or Replicas())
         if self.model is None and (self.dedupe or self.cache):
             name = "dedupe" if self.dedupe else "cache"
             raise PydanticCustomError("step_reuse", _ONLY_MODELS, {"name": name})
@@ -302,8 +315,36 @@ class Step(SpecModel):
             {"field": "cascade" if self.cascade else "when", "kind": kind, "fix": fix},
         )
 
+    def _check_sharing(self, resources: Resources, replicas: Replicas) -> None:
+        """Raise an error if replicas cannot share a pod or a device as the step says."""
+        several_pods = self.model is not None and self.model.pods > 1
+        engine = self.model is not None and not self.model.IN_PROCESS
+        problem = ""
+        if self.replicas_per_pod is not None:
+            if not resources.has_own_pods:
+                problem = "replicasPerPod: only steps that request gpu, memory or custom have pods"
+            elif several_pods:
+                problem = "replicasPerPod: a replica needs several pods. Remove it"
+            elif self.replicas_per_pod > replicas.max:
+                problem = f"replicasPerPod: {self.replicas_per_pod} is above replicas.max "
+                problem += f"({replicas.max}). Raise replicas.max or lower it"
+        if self.replicas_per_device is not None and not problem:
+            if resources.gpu != 1 or engine:
+                problem = "replicasPerDevice: auto is for gpu: 1 and models that are no engine"
+            elif self.most_per_pod < 2:
+                problem = "replicasPerDevice: there is only one replica. Raise replicas.max"
+        if problem:
+            raise PydanticCustomError("sharing", "{message}", {"message": problem})
+
+    @property
+    def most_per_pod(self) -> int:
+        """Return the number of replicas for which a pod has resources."""
+        resources, replicas = self.resources or Resources(), self.replicas or Replicas()
+        default = MAX_SHARING if self.replicas_per_device else resources.per_device
+        return self.replicas_per_pod or min(default, replicas.max)
+
     def _check_no_pool(self, kind: str) -> None:
-        for name in ("batch_size", "replicas", "resources"):
+        for name in _POOL:
             if getattr(self, name) is not None:
                 raise PydanticCustomError(
                     "step_pool",
@@ -314,7 +355,8 @@ class Step(SpecModel):
     def _check_tasks(self, what: str) -> None:
         resources = self.resources or Resources()
         requested = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory,
-                     "custom": resources.custom}  # fmt: skip
+                     "custom": resources.custom, "replicasPerPod": self.replicas_per_pod,
+                     "replicasPerDevice": self.replicas_per_device}  # fmt: skip
         for field in (field for field, value in requested.items() if value):
             raise PydanticCustomError(
                 "step_tasks", "'{field}' is for a class, and {what}", {"field": field, "what": what}

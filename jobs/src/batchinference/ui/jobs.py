@@ -12,12 +12,11 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.api.outputs import error_groups, last_log, status_of, stored_jobs
+from batchinference.api.outputs import error_groups, last_log, report_page, status_of
 from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.pipeline.errors import JobFailure, shown
-from batchinference.pipeline.storage.location import Location
 from batchinference.ui.pages import JobDetails, JobEntry
 
 PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
@@ -125,14 +124,6 @@ def _or_default(read: Callable[[], Any], default: Any) -> Any:
             return read()
     except Unreadable:
         return default
-
-
-def report_page(output: str) -> Location | None:
-    """Return the HTML report of the job that has written to an output last; None if there is none.
-
-    Raises JobFailure."""
-    pages = [work.layout.report_page for work in stored_jobs(output)]
-    return next((page for page in reversed(pages) if page.exists()), None)
 
 
 class GivenJobs:

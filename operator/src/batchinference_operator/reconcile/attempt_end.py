@@ -6,12 +6,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering.quantities import memory_quantity
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Backoff, OutOfMemory
 from batchinference.spec.phases import Phase
-from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -49,9 +48,11 @@ def fail_attempt(
 
     A later reconcile removes its resources, after the status records the end.
     """
-    if not spec.retry.allows(cause, failed_attempts(job.status) + 1):
+    no_capacity = cause == Cause.NO_CAPACITY  # not a failure of the attempt
+    failures = failed_attempts(job.status) + (not no_capacity)
+    if not spec.retry.allows(cause, failures):
         return fail_job(job, cause, message, now, update)
-    wait = backoff_seconds(spec.retry.backoff, failed_attempts(job.status) + 1)
+    wait = 0.0 if no_capacity else backoff_seconds(spec.retry.backoff, failures)
     failure = f"attempt {attempt_number(job.status)} failed: {cause}: {message}"
     retrying = _with_outcome(Phase.RETRYING, Summary("Retrying", failure), update)
     status = job.build_status(retrying, now)

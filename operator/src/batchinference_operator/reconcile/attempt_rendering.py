@@ -36,9 +36,9 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
     if job.skipped_reason:
         return Actions(status=invalid_spec(job, job.skipped_reason, now), requeue_after=0)
     try:
-        complete = parse_with_defaults(job, config)
+        complete, choice = parse_with_defaults(job, config)
         owner = Owner(job.name, job.uid)
-        objects = attempt_objects(complete, names, owner, job.generation, config.defaults)
+        objects = attempt_objects(complete, names, owner, job.generation, config.defaults, choice)
         add_prices(objects[1], config.prices, job.status)
         return Actions(create=objects, requeue_after=POLL_SECONDS)
     except SpecError as error:

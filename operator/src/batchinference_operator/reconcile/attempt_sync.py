@@ -38,6 +38,11 @@ from batchinference_operator.reconcile.driver_silence import (
     driver_unreachable,
     with_cause_of_silence,
 )
+from batchinference_operator.reconcile.fallback import (
+    capacity_deadline,
+    cause_of_end,
+    track_waiting,
+)
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
 from batchinference_operator.reconcile.lost_pods import record_driver_head, unrecoverable_cause
@@ -133,6 +138,7 @@ def _derive_status(
         job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
     )
     job = job.with_status(record_driver_head(status, observed, ray_job))
+    job = job.with_status(track_waiting(replace(observed, job=job), ray_job))
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
@@ -211,6 +217,8 @@ def _enforce_deadlines(
     # a silent driver is subject to all deadlines, but the operator must have tried to reach it
     awaits = observed.driver_polled if silent else update.phase != Phase.FINALIZING
     limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
+    if update.ray_job is not None and update.phase == Phase.PENDING:
+        limits += capacity_deadline(observed, update.ray_job, now, _why_no_row(update))
     passed = [limit for limit in limits if limit.remaining <= 0]
     if passed:
         return _fail_expired(observed, spec, passed[0], update, now)
@@ -249,7 +257,9 @@ def _fail_expired(
     If the attempt is Pending because of a known problem, this problem is the cause of the failure.
     """
     problem = Cause.named(update.summary.reason) if update.phase == Phase.PENDING else None
-    cause = problem or passed.cause
+    cause = passed.cause
+    if cause != Cause.NO_CAPACITY:
+        cause = cause_of_end(problem or cause, update.ray_job)
     job = record_out_of_memory(observed.job, observed, update.ray_job, cause)
     return fail_attempt(job, spec, cause, passed.message, now, update)
 

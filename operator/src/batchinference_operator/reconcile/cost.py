@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering import running_containers, templates_of
+from batchinference.rendering import DEVICE_HOUR, running_containers, templates_of
 from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
 from batchinference.text import decimal_text
 from batchinference_operator.status.attempts import Attempt, last_attempt
-from batchinference_operator.status.job_status import Status, without
+from batchinference_operator.status.job_status import Status, internal, without
 from batchinference_operator.status.pods import requested_cpus
 from batchinference_operator.status.ray_job import Object, gpus_of
 
@@ -33,7 +33,11 @@ class Prices(BaseModel):
     def of(self, usage: Status | Attempt) -> float:
         """Return the cost of the usage of a job or of an attempt."""
         cpus, gpus = usage.get("cpuSeconds", 0), usage.get("deviceSeconds", 0)
-        return float(cpus * self.cpu_hour + gpus * self.device_hour) / 3600
+        price = float(usage.get("choice", {}).get("deviceHour", self.device_hour))
+        priced = internal(usage)  # of a job: attempts may have other prices
+        gpus -= priced.get("pricedSeconds", 0)
+        hours = (cpus * self.cpu_hour + gpus * price) / 3600
+        return float(hours + priced.get("pricedCost", 0.0))
 
 
 def add_cost(status: Status, prices: Prices) -> Status:
@@ -85,4 +89,6 @@ def _usage_per_hour(cluster: Object) -> Iterator[tuple[str, Status]]:
         if group == HEAD_GROUP and "autoscalerOptions" in cluster:
             containers.append(cluster["autoscalerOptions"])  # KubeRay adds this container
         gpus = gpus_of(template["metadata"]["labels"])
-        yield group, {"cpuSeconds": 3600 * requested_cpus(containers), "deviceSeconds": 3600 * gpus}
+        usage = {"cpuSeconds": 3600 * requested_cpus(containers), "deviceSeconds": 3600 * gpus}
+        price = (template["metadata"].get("annotations") or {}).get(DEVICE_HOUR)
+        yield group, {**usage, "choice": {"deviceHour": price}} if price else usage

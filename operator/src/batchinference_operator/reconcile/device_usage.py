@@ -36,8 +36,21 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     if not any(used.values()):
         return status
     attempts = [*before, {**last, **_incremented(last, used)}]
-    status = with_internal(status, usageTime=to_rfc3339(now))
+    status = with_internal(status, usageTime=to_rfc3339(now), **_priced(status, last, used))
     return {**status, **_incremented(status, used), "attempts": attempts}
+
+
+def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str, float]:
+    """Return the device seconds of attempts with a price of their own, and their cost, including
+    those that the running attempt has `used`."""
+    if (price := attempt.get("choice", {}).get("deviceHour")) is None:
+        return {}
+    known, seconds = internal(status), used["deviceSeconds"]
+    cost = known.get("pricedCost", 0.0) + seconds * float(price) / 3600
+    return {
+        "pricedSeconds": known.get("pricedSeconds", 0) + seconds,
+        "pricedCost": round(cost, 6),
+    }
 
 
 def current_gpus(observed: Observed) -> int:

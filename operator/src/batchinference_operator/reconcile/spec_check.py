@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from batchinference.rendering import with_memory, with_platform_defaults, without_nodes
+from batchinference.rendering import (
+    choices_of,
+    with_choice,
+    with_memory,
+    with_platform_defaults,
+    without_nodes,
+)
+from batchinference.rendering.check import check_fallback
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.problems import Problem, raise_for_problems
+from batchinference.spec.status import Choice
 from batchinference_operator.reconcile.attempt_end import memory_of_next_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.attempts import faulty_nodes, is_running, remove_attempt
+from batchinference_operator.status.attempts import (
+    faulty_nodes,
+    is_running,
+    next_choice,
+    remove_attempt,
+)
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate
 
 
-def parse_with_defaults(job: JobView, config: Config) -> BatchInference:
-    """Return the parsed job with complete cluster settings.
+def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, Choice | None]:
+    """Return the parsed job with complete cluster settings, and the choice of its next attempt.
 
     Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
     """
@@ -34,8 +47,13 @@ def parse_with_defaults(job: JobView, config: Config) -> BatchInference:
         [*policy.check(parsed.spec.cluster), *policy.check_priority(parsed.spec.priority)]
     )
     complete = with_platform_defaults(parsed, config.defaults)
+    choice = None
+    if choices := choices_of(complete):
+        raise_for_problems(check_fallback(complete.spec))
+        choice = choices[min(next_choice(job.status), len(choices)) - 1]
+        complete = with_choice(complete, choice.number)
     memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
-    return without_nodes(with_memory(complete, memory), faulty_nodes(job.status))
+    return without_nodes(with_memory(complete, memory), faulty_nodes(job.status)), choice
 
 
 def invalid_spec(job: JobView, message: str, now: datetime) -> Status:

@@ -72,6 +72,8 @@ def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] 
     found: Attempt = {"startTime": ray_job.created_at}
     if ray_job.generation is not None:
         found["generation"] = ray_job.generation
+    if ray_job.choice is not None:
+        found["choice"] = ray_job.choice.model_dump(by_alias=True, exclude_none=True, mode="json")
     if memory := {group: size for group, size in ray_job.memory if group in raised}:
         found["memory"] = memory
     return update_last(status, found)
@@ -82,7 +84,7 @@ def mark_queued(status: Status, now: str) -> Status:
     *before, last = status["attempts"]
     if "queuedTime" in last:
         return status
-    queued = {**without(last, "admittedTime", "rows", "driverHead"), "queuedTime": now}
+    queued = {**without(last, "admittedTime", "rows", "driverHead", "waiting"), "queuedTime": now}
     return {**with_internal(status, progressTime=None), "attempts": [*before, queued]}
 
 
@@ -122,7 +124,8 @@ def faulty_nodes(status: Status) -> list[str]:
 def end_attempt(
     status: Status, outcome: str, now: str, cause: Cause | None = None, message: str = ""
 ) -> Status:
-    """Return the status with the running attempt ended. Increase `failedAttempts` if it failed."""
+    """Return the status with the running attempt ended. Increase `failedAttempts` if it failed, and
+    not because of a lack of capacity."""
     last = last_attempt(status)
     if last is None or "outcome" in last:
         return status
@@ -131,8 +134,17 @@ def end_attempt(
         ended["cause"] = cause.value
     if message:
         ended["message"] = in_one_line(message)[:MAX_ATTEMPT_MESSAGE]
-    count = failed_attempts(status) + (outcome == "Failed")
+    count = failed_attempts(status) + (outcome == "Failed" and cause != Cause.NO_CAPACITY)
     return {**update_last(without(status, "devices"), ended), "failedAttempts": count}
+
+
+def next_choice(status: Status) -> int:
+    """Return the number of the choice of the attempt that runs or starts next: the one after that
+    of an attempt without capacity, and otherwise the first one."""
+    ended = [one for one in status.get("attempts", []) if "outcome" in one]
+    if not ended or ended[-1].get("cause") != Cause.NO_CAPACITY:
+        return 1
+    return int(ended[-1].get("choice", {}).get("number", 0)) + 1
 
 
 def newly_ended(before: Status, after: Status) -> list[Attempt]:

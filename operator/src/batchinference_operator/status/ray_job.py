@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self, TypeGuard
 
+from pydantic import ValidationError
+
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import (
+    CHOICE,
     DEVICES_LABEL,
     EVICTABLE,
     GENERATION,
@@ -23,6 +26,7 @@ from batchinference.rendering import (
 )
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
+from batchinference.spec.status import Choice
 from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import truncate_message
 
@@ -117,12 +121,23 @@ def gpus_of(labels: dict[str, str]) -> int:
     return _parse_number(labels.get(DEVICES_LABEL)) or 0
 
 
+def _choice(annotations: dict[str, str]) -> Choice | None:
+    """Return the choice in the annotations of a RayJob; None if the value, which users may set, is
+    invalid."""
+    try:
+        return Choice.model_validate_json(annotations.get(CHOICE, "")[:MAX_CHOICE], extra="ignore")
+    except ValidationError:
+        return None
+
+
 def _parse_number(text: str | None) -> int | None:
     """Return the number in a label or an annotation; None if it is invalid."""
     return int(text) if text and text.isdecimal() and len(text) < MAX_DIGITS else None
 
 
 MAX_DIGITS = 6
+MAX_CHOICE = 4096
+"""Maximum number of characters of a choice."""
 MAX_GROUPS = 64
 """Maximum number of worker groups whose memory is kept. A job has at most 33."""
 MAX_GROUP_NAME = 63
@@ -181,6 +196,8 @@ class RayJobView:
     """Maximum GPUs of all its pods; None if its spec has no worker groups."""
     max_gpus_per_pod: int
     """GPUs of the largest pod."""
+    choice: Choice | None
+    """The devices and the capacity that it asks for."""
     head_protected: bool
     """Whether its head must not be evicted."""
     pod_creation_error: str
@@ -219,6 +236,7 @@ class RayJobView:
             memory=tuple(_group_memory(spec)) if owner_uid(body, "BatchInference") else (),
             max_gpus=max_gpus,
             max_gpus_per_pod=max_gpus_per_pod,
+            choice=_choice(body["metadata"].get("annotations") or {}),
             head_protected=_is_head_protected(spec),
             pod_creation_error=truncate_message(_pod_creation_error(cluster)),
         )

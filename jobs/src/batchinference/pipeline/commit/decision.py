@@ -28,7 +28,7 @@ from batchinference.pipeline.storage.location import Location, base_name, remnan
 from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.write import Write, WriteTable
 
-RETRY = "batchinference retry-errors FILE"
+RETRY = "batchinference run FILE --retry-errors"
 """The command that the message about changed code names."""
 
 

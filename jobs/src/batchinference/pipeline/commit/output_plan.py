@@ -34,7 +34,7 @@ from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import ReadFiles
+from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.secrets import without_secrets
 
 
@@ -85,7 +85,7 @@ def plan_outputs(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTar
     rows, followed by the addition for new files.
 
     Raises BadOutput if the state of the existing outputs cannot be determined."""
-    if not isinstance(spec.read, ReadFiles) or spec.write.mode == "overwrite":
+    if not isinstance(spec.read, ReadFiles | ReadVersioned) or spec.write.mode == "overwrite":
         reader = OutputReader()
         with storage_errors_as_bad_output(spec.write):
             first = _first_output(spec, layout, reader)
@@ -102,9 +102,11 @@ def plan_outputs(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTar
 
 
 def _adds_new_files(spec: BatchInferenceSpec) -> bool:
-    # a job with a limit is complete once it has its rows, and reads no new files
-    limited = isinstance(spec.read, ReadFiles) and spec.read.options.limit is not None
-    return spec.write.mode == "append" and not limited
+    # a job with a limit or a version is complete once it has its rows, and reads no new files
+    read = spec.read
+    limited = isinstance(read, ReadFiles | ReadVersioned) and read.options.limit is not None
+    pinned = isinstance(read, ReadVersioned) and read.is_pinned
+    return spec.write.mode == "append" and not limited and not pinned
 
 
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: OutputReader) -> Layout:

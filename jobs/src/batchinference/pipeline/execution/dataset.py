@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -52,6 +53,7 @@ from batchinference.pipeline.execution.resources import (
     memory_of,
     pool_size,
     read_retries,
+    replicas_per_device,
     selector,
     write_task_arguments,
 )
@@ -121,10 +123,11 @@ class DatasetExecution:
             rows=self.write.rows,
             seconds=self.write.rules.small_commit_seconds,
         )
-        with errors_of_blocks(context, self.control.record_later), prompt_waits():
+        errors = errors_of_blocks(context, self.control.record_later)
+        with errors, prompt_waits(), self._one_device() as device:
             dataset = self._read(first)
             for stage in between:
-                dataset = self._add_stage(dataset, stage)
+                dataset = self._add_stage(dataset, stage, device)
             arguments = write_task_arguments(self.plan, last)
             at_once = None if last else writers(all_cpus(self.plan))
             dataset.write_datasink(self.sink(last), ray_remote_args=arguments, concurrency=at_once)
@@ -172,7 +175,22 @@ class DatasetExecution:
         )
         return dataset
 
-    def _add_stage(self, dataset: Dataset, stage: Stage) -> Dataset:
+    @contextmanager
+    def _one_device(self) -> Iterator[PlacementGroupSchedulingStrategy | None]:
+        """Reserve one device for the replicas of the step that is measured, if any."""
+        found = [stage for stage in self.plan.stages if stage.name == self.control.measured]
+        if not found:
+            yield None
+            return
+        group = ray.util.placement_group(**group_of_replicas(found[0], self.plan))
+        try:
+            yield PlacementGroupSchedulingStrategy(group)
+        finally:
+            ray.util.remove_placement_group(group)
+
+    def _add_stage(
+        self, dataset: Dataset, stage: Stage, device: PlacementGroupSchedulingStrategy | None
+    ) -> Dataset:
         plan = self.plan
         group = plan.group_of(stage) if plan.groups else ""
         common: dict[str, Any] = {
@@ -187,7 +205,11 @@ class DatasetExecution:
             retries = {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
             # no larger calls: the rows of a slow input would wait for them
             return dataset.map_batches(task, batch_size=None, **common, **retries)
+        placement = placement_arguments(stage, plan, dataset)
         least, most = pool_size(stage, plan)
+        if device is not None and stage.name == self.control.measured:
+            least = most = replicas_per_device(stage)
+            placement = {"ray_remote_args_fn": lambda: {"scheduling_strategy": device}}
         arguments = {
             **common,
             "num_gpus": stage.gpus or None,
@@ -196,7 +218,7 @@ class DatasetExecution:
             "memory": memory_of(stage, plan),
             "max_task_retries": TASK_RETRIES,
             "max_restarts": ACTOR_RESTARTS,
-            **placement_arguments(stage, plan, dataset),
+            **placement,
         }
         concurrency = concurrency_of_actors(stage, self._blocks_at_once(most))
         segment = replace(self._segment([stage]), concurrent=bool(concurrency))
@@ -212,7 +234,7 @@ class DatasetExecution:
         of a call, at least a batch, and at least a window if the step skips rows. A call is a block
         if batches are computed at the same time."""
         if not stage.batch_size or stage.takes_rows:
-            return None
+            return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
         if self.windows is not None and (stage.texts or stage.skips_rows):
             rows = self.windows.window_rows(rows, replicas)
@@ -458,10 +480,21 @@ def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str,
         return {}
     bundle = {"CPU": stage.cpus * stage.pods / stage.gpus, "GPU": 1.0}
     kind = {f"accelerator_type:{stage.accelerator}": 0.001} if stage.accelerator else {}
-    bundles = [{**bundle, **kind}] * stage.gpus
+    bundles = [{**bundle, **kind}] * int(stage.gpus)
     group = partial(_create_group, bundles, selector(plan, plan.group_of(stage)))
     _disable_memory_detector(dataset)
     return {"num_gpus": 0, "num_cpus": bundle["CPU"], "ray_remote_args_fn": group}
+
+
+def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
+    """Return the arguments of a placement group with one device and all that its replicas need."""
+    nodes = selector(plan, plan.group_of(stage)) if plan.groups else None
+    number = replicas_per_device(stage)
+    needs = {"CPU": cpus_of(stage, plan), "memory": memory_of(stage, plan), **dict(stage.custom)}
+    kind = {f"accelerator_type:{stage.accelerator}": 0.001} if stage.accelerator else {}
+    needs |= kind
+    bundle = {"GPU": 1.0, **{name: number * each for name, each in needs.items() if each}}
+    return {"bundles": [bundle], "bundle_label_selector": [nodes] if nodes else None}
 
 
 def _create_group(bundles: list[dict[str, float]], nodes: dict[str, str] | None) -> dict[str, Any]:

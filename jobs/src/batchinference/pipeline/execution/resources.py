@@ -121,8 +121,8 @@ def _task_arguments(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:
 def cpus_of(stage: Stage, plan: Plan) -> float:
     """Return the CPUs of a task or actor.
 
-    Ray rounds the CPUs of a pod up. If replicas run in separate pods, their CPUs are rounded up
-    too, so that a second replica does not fit into the remainder.
+    Ray rounds the CPUs of a pod up. The replicas in their own pods share these CPUs, so that
+    another replica does not fit into the remainder.
 
     On a single machine, replicas need 0 CPUs in two cases. Replicas with a device are limited by
     the number of devices, and their CPUs are idle while they wait for rows. Pools that grow until
@@ -130,13 +130,21 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
     if stage.replicas and not plan.groups and (stage.resources or not stage.needs_pool):
         return 0
     in_own_pod = bool(plan.groups) and not is_cpu_stage(stage)
-    return math.ceil(stage.cpus) if in_own_pod else stage.cpus
+    if not in_own_pod:
+        return stage.cpus
+    of_pod = math.ceil(stage.per_pod * stage.cpus)
+    return math.floor(of_pod / stage.per_pod * 10_000) / 10_000  # Ray has four decimal places
 
 
 def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
     """Return the minimum and maximum number of actors of a pool. Pools for which the job requests
     only CPUs grow until they use all CPUs."""
     replicas = stage.replicas or Replicas()
+    if stage.searches and stage.gpus:  # so many replicas of each device have been chosen
+        chosen = replicas_per_device(stage)
+        least, most = (chosen * math.ceil(count / stage.per_pod)
+                       for count in (replicas.min, replicas.max))  # fmt: skip
+        return min(least, replicas.min), min(most, replicas.max)
     if stage.needs_pool:
         return replicas.min, replicas.max
     nodes, cpus = _nodes_for_pools(plan)
@@ -147,6 +155,11 @@ def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
         return pods_needed([*others, *(pools * size)], cpus) <= nodes
 
     return 1, next((size for size in range(int(nodes * cpus / sum(pools)), 1, -1) if fit(size)), 1)
+
+
+def replicas_per_device(stage: Stage) -> int:
+    """Return how many replicas share a GPU, whose part has four decimal places."""
+    return round(1 / stage.gpus)
 
 
 def _nodes_for_pools(plan: Plan) -> tuple[int, float]:

@@ -47,7 +47,7 @@ def _about_rows(report: Report) -> Iterator[str]:
     if report.state is JobState.SUCCEEDED and failed:
         yield (
             f"{counted(failed, 'row', ',')} failed. Fix the cause, and run "
-            "'batchinference retry-errors' with the job file: only these rows run again."
+            "'batchinference run --retry-errors' with the job file: only these rows run again."
         )
 
 
@@ -138,7 +138,7 @@ class Pool:
         return self.busy + self.waiting + self.blocked
 
     @property
-    def gpus(self) -> int:
+    def gpus(self) -> float:
         """The GPUs of one replica."""
         return self.step.resources.gpu if self.step.resources else 0
 

@@ -48,10 +48,11 @@ from batchinference.pipeline.input.snapshot import (
     read_snapshot,
 )
 from batchinference.pipeline.input.sources import open_table
+from batchinference.pipeline.input.tables import list_table, reader_of
 from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import FileOptions, Read, ReadFiles
+from batchinference.spec.read import FileOptions, Read, ReadFiles, ReadVersioned
 
 REREAD_BYTES = 4 << 20
 """Maximum size, in files and in memory, of an input that is divided although each task must read
@@ -76,6 +77,8 @@ def open_input(
     processed before."""
     if isinstance(read, ReadFiles):
         return open_files(read, earlier=earlier, failing=failing)
+    if isinstance(read, ReadVersioned):
+        return open_versioned(read, earlier, failing)
     return open_table(read)
 
 
@@ -86,10 +89,10 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputP
     Raises BadInput and NoNewFiles like `open_input`."""
     read, start = spec.read, plan.start
     earlier: ResumedInput | ProcessedFiles | None = None
-    if isinstance(read, ReadFiles) and start is not None:
+    if isinstance(read, ReadFiles | ReadVersioned) and start is not None:
         frozen = read_snapshot(plan.state.layout.input, read.storage, start.input)
         earlier = ResumedInput(frozen, lambda each: start.missing_rows(len(frozen), each))
-    elif isinstance(read, ReadFiles) and (places := target.processed):
+    elif isinstance(read, ReadFiles | ReadVersioned) and (places := target.processed):
         earlier = ProcessedFiles([read_snapshot(place, read.storage) for place in places])
     return open_input(read, earlier, spec.errors.failing_warnings)
 
@@ -129,14 +132,34 @@ def open_files(
     return FileInput(frozen, rows, options, counted=counted)
 
 
+def open_versioned(
+    read: ReadVersioned,
+    earlier: ResumedInput | ProcessedFiles | None,
+    failing: Collection[str] = (),
+) -> FileInput:
+    """Return the input of a job that reads a table. Raises as `list_table` does."""
+    frozen = list_table(read, earlier)
+    counted = bool(frozen.stats)
+    frozen, rows = prepared(read, frozen, frozen.files())
+    rows = replace(rows, failing=failing)
+    if read.options.limit is not None and not isinstance(earlier, ResumedInput) and len(frozen):
+        frozen = limited(frozen, rows, read.options.limit)
+    return FileInput(frozen, rows, FileOptions(), counted=counted)
+
+
 def prepared(
-    read: ReadFiles, frozen: InputSnapshot, files: list[InputFile], sampled: int | None = None
+    read: ReadFiles | ReadVersioned,
+    frozen: InputSnapshot,
+    files: list[InputFile],
+    sampled: int | None = None,
 ) -> tuple[InputSnapshot, FileRows]:
     """Return the snapshot with the statistics of the files that were inspected, and the reader of
     the rows. At most `sampled` files are inspected, by default as many as the reader needs."""
-    options = read.options
-    path_columns = PathColumns.of(options, frozen.uris)
-    reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]
+    if isinstance(read, ReadVersioned):
+        path_columns, reader = PathColumns(), reader_of(read, frozen)
+    else:
+        path_columns = PathColumns.of(read.options, frozen.uris)
+        reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]
     frozen = prepare_reader(frozen, reader, sample(files, sampled or reader.sampled_files))
     return frozen, FileRows(frozen.root, reader, path_columns)
 

@@ -37,8 +37,9 @@ _EXPORT = (
     "Parquet files and read these, or name single files in read.paths to read them as they are"
 )
 _LANCE = "Set read.format to lance, and read.path to this directory"
+_DELTA = "Set read.format to delta, and read.path to this directory"
 _METADATA = {
-    "_delta_log": ("Delta Lake", re.compile(r".*\.(json|parquet)"), _EXPORT),
+    "_delta_log": ("Delta Lake", re.compile(r".*\.(json|parquet)"), _DELTA),
     "metadata": ("Iceberg", re.compile(r".*\.metadata\.json(\.gz)?"), _EXPORT),
     ".hoodie": ("Hudi", re.compile(r"hoodie\.properties|.*\.(commit|deltacommit)"), _EXPORT),
     "_versions": ("Lance", re.compile(r".*\.manifest"), _LANCE),

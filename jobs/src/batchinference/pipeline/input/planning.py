@@ -151,7 +151,8 @@ def read_stats(
 
     def inspect(file: InputFile) -> FileStats | None:
         address = frozen.address(file)
-        return with_retries(lambda: _stats(reader, address, sizes[file.number]))
+        bound = reader.for_file(file.constants, file.deleted)
+        return with_retries(lambda: _stats(bound, address, sizes[file.number]))
 
     with ThreadPoolExecutor(STATS_THREADS) as pool:
         found = zip(chosen, pool.map(inspect, chosen), strict=True)

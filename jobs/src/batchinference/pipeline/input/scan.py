@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.error_attribution import (
@@ -25,6 +26,7 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import ReadNote, batch_of, no_note
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers import (
+    FILTERED,
     BadRow,
     Chunk,
     DivisibleReader,
@@ -35,6 +37,7 @@ from batchinference.pipeline.input.readers import (
     first,
     noted,
     size_of,
+    split_kept,
     within,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
@@ -128,9 +131,10 @@ class FileRows:
     def _rows_from(self, row: int, file: InputFile) -> Iterator[Chunk]:
         address = self.root.at(file.path)
         stop = file.rows if file.stop is None else file.stop
-        if isinstance(self.reader, DivisibleReader):
-            return self.reader.read_part(address, row, stop, file.gaps)
-        chunks = self.reader.read(address)
+        reader = self.reader.for_file(file.constants, file.deleted)
+        if isinstance(reader, DivisibleReader):
+            return reader.read_part(address, row, stop, file.gaps)
+        chunks = reader.read(address)
         return after(row, chunks if stop is None else first(stop, chunks), address.uri)
 
     def _read(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
@@ -146,12 +150,20 @@ class FileRows:
     def _batch(self, chunk: Chunk, file: InputFile, row: int) -> RowBatch:
         ids = consecutive_ids(file.number, row, size_of(chunk))
         if isinstance(chunk, BadRow):
+            if chunk.error is FILTERED:
+                return RowBatch(source=ids, filtered=ids)
             batch = RowBatch.unreadable(ids, chunk.error)
             return batch.with_warnings(warning_table(READ_STEP, ids, chunk.warnings))
         uri = self.root.at(file.path).uri
         table, warnings = split_warnings(chunk)
+        table, kept = split_kept(table)
         check_names(table.column_names, uri)
-        return batch_of(self.path_columns.added_to(table, [uri]), ids, warnings, self.failing)
+        table = self.path_columns.added_to(table, [uri])
+        batch = batch_of(table, ids, warnings, self.failing)
+        if kept is None:
+            return batch
+        rows = np.flatnonzero(np.isin(batch.ids, ids[kept]))
+        return batch.derived(batch.table.take(pa.array(rows)), rows, ())
 
     def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:
         """Yield the rows of files that contain one row each, without ends of files.

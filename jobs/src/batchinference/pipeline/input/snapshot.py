@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.similar_names import similar_names
+from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table, schema_of
 from batchinference.pipeline.storage.json import damaged_state
@@ -32,11 +34,15 @@ STATS = pa.schema(
     {"file_rows": pa.int64(), "row_groups": pa.list_(pa.int64()), "schema": pa.binary()}
 )
 """The columns of an input snapshot with the statistics of files. They do not identify the input."""
+TABLE_COLUMNS = {"constants", "deleted"}
+"""The columns of an input snapshot of a table that are fields of `InputFile`."""
 MIN_STARTS, MAX_STARTS = 64, 1 << 20
 """Limits for the stored starts of row groups: the minimum limit per file, and the approximate limit
 for all files."""
 _IGNORED = b"ignored"
 """The key of the ignored files in the metadata of a stored snapshot."""
+_VERSION = b"version"
+"""The key of the version of a table in the metadata of a stored snapshot."""
 PARTS_AT_ONCE = 10_000
 """Parts of an input that are Python objects at the same time."""
 START_OVER_HINT = "start over with resume: false"
@@ -49,7 +55,9 @@ class InputFile:
     `number` is its position in the list, `path` its path in the file system, `size` the number of
     bytes to read, and `rows` the number of rows to read (None for all). A part has the rows `start`
     up to, not including, `stop` (None for the end of the file). If `gaps` is not empty, only the
-    rows in these ranges are read."""
+    rows in these ranges are read. Of a table, `constants` are columns with the same value in all
+    rows, and `deleted` is the bitmap of the positions that hold no rows (see `readers.table`). A
+    row is numbered without these."""
 
     number: int
     path: str
@@ -58,6 +66,8 @@ class InputFile:
     start: int = 0
     stop: int | None = None
     gaps: tuple[RowRange, ...] = ()
+    constants: Mapping[str, Any] | None = None
+    deleted: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +76,14 @@ class InputSnapshot:
 
     `table` has the columns path, size (bytes) and modified (nanoseconds, or null). If the input is
     limited, it also has the columns rows and bytes: how much of each file is read. The columns of
-    STATS hold the statistics of files, or null. `ignored` are the files that are not read."""
+    STATS hold the statistics of files, or null. `ignored` are the files that are not read. If the
+    files are those of a `version` of a table, there are the columns constants (a struct, unless no
+    file has any) and deleted of `InputFile`."""
 
     root: Location
     table: pa.Table
     ignored: IgnoredFiles = NONE_IGNORED
+    version: TableVersion | None = None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -84,7 +97,12 @@ class InputSnapshot:
         paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
         rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
         read = zip(paths, self._read_bytes(), rows, strict=True)
-        return [InputFile(number, *values) for number, values in enumerate(read)]
+        files = [InputFile(number, *values) for number, values in enumerate(read)]
+        for name in TABLE_COLUMNS.intersection(self.table.column_names):
+            values = self.table.column(name).to_pylist()
+            pairs = zip(files, values, strict=True)
+            files = [replace(file, **{name: value}) for file, value in pairs]
+        return files
 
     def _read_bytes(self) -> list[int]:
         column = "bytes" if "bytes" in self.table.column_names else "size"
@@ -154,9 +172,12 @@ class InputSnapshot:
     def serialized(self) -> bytes:
         """Return the list as a Parquet file, with each path in the form that users write."""
         table = self.table.set_column(0, "path", pa.array(self.uris, pa.string()))
+        metadata = {}
         if self.ignored != NONE_IGNORED:
-            table = table.replace_schema_metadata({_IGNORED: self.ignored.serialized()})
-        return as_parquet(table)
+            metadata[_IGNORED] = self.ignored.serialized()
+        if self.version is not None:
+            metadata[_VERSION] = self.version.serialized()
+        return as_parquet(table.replace_schema_metadata(metadata) if metadata else table)
 
     @classmethod
     def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
@@ -168,11 +189,13 @@ class InputSnapshot:
             raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
         places = [Location(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([place.path for place in places], pa.string())
-        ignored = (table.schema.metadata or {}).get(_IGNORED)
+        metadata = table.schema.metadata or {}
+        ignored, version = metadata.get(_IGNORED), metadata.get(_VERSION)
         return cls(
             places[0] if places else Location("/", storage),
             table.set_column(0, "path", paths).replace_schema_metadata(),
             IgnoredFiles.parse(ignored) if ignored else NONE_IGNORED,
+            TableVersion.parse(version) if version else None,
         )
 
 
@@ -326,7 +349,8 @@ def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> Non
 def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
     """Yield the identity of each part of an input: its values, without statistics."""
     table = read_table(pa.BufferReader(content))
-    table = table.drop_columns([name for name in STATS.names if name in table.column_names])
+    other = (*STATS.names, "constants")
+    table = table.drop_columns([name for name in other if name in table.column_names])
     for batch in table.to_batches(max_chunksize=PARTS_AT_ONCE):
         yield from zip(*batch.to_pydict().values(), strict=True)
 

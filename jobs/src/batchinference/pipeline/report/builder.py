@@ -4,6 +4,7 @@ the reports of its outputs."""
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections import Counter, defaultdict
@@ -30,7 +31,7 @@ from batchinference.spec.report import (
     RunCost,
     StepTimes,
 )
-from batchinference.spec.status import MAX_FAULTY_NODES
+from batchinference.spec.status import MAX_FAULTY_NODES, Choice
 from batchinference.spec.warnings import WarningCount, sum_warnings
 from batchinference.text import counted
 from batchinference.version import __version__
@@ -52,6 +53,7 @@ class RunNotes:
     """The measured time of each step."""
     retries: int = 0
     """Tasks that ran again because their process died."""
+    replicas_per_device: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -64,6 +66,7 @@ class ReportBuilder:
     name: str
     layout: Layout
     may_be_empty: bool = False
+    choice: Choice | None = field(default_factory=lambda: Choice.of(os.environ), init=False)
     cost: RunCost | None = field(default=None, init=False)
     output_bytes: int | None = field(default=None, init=False)
     findings: str = field(default="", init=False)
@@ -108,6 +111,7 @@ class ReportBuilder:
         """Report the notes of all attempts that have ended, and the bytes that Ray has spilled."""
         self._fields |= {
             "batchSizes": notes.batch_sizes,
+            "replicasPerDevice": notes.replicas_per_device,
             "steps": notes.steps,
             "retries": notes.retries,
             "notes": notes.notes,
@@ -178,6 +182,7 @@ class ReportBuilder:
             startedAt=self._started_at,
             updatedAt=now(),
             seconds=dict(self._seconds),
+            choice=self.choice,
             cost=self.cost,
             warnings=self.warnings[:MAX_WARNINGS],
             faultyNodes=sorted(self._faulty_nodes)[:MAX_FAULTY_NODES],
@@ -245,6 +250,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     texts: dict[str, None] = {}
+    shared: dict[str, int] = {}
     peak, retries = 0, dict[float, int]()
     for step, text in notes:
         note = json.loads(text)
@@ -258,13 +264,22 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
         if "batch_size" in note:
             sizes[step].append(note["batch_size"])
             texts[_note_text(step, note)] = None
+        if "replicas_per_device" in note:
+            shared[step] = note["replicas_per_device"]
+            texts[_sharing_text(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     names = {**times, **counts}
     ordered = sorted(names, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
     steps = {step: _times(times[step], counts[step]) for step in ordered}
     errors = {step: found["cache_errors"] for step, found in counts.items()}
     texts |= {_cache_text(step, number): None for step, number in errors.items() if number}
-    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, sum(retries.values()))
+    again = sum(retries.values())
+    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, again, shared)
+
+
+def _sharing_text(step: str, note: dict[str, float]) -> str:
+    number = counted(int(note["replicas_per_device"]), "replica")
+    return f"step '{step}': {number} on a device: {note['rows_per_second']:g} rows/s"
 
 
 def _cache_text(step: str, errors: int) -> str:

@@ -34,6 +34,8 @@ class Device:
     """Number of devices of this kind. If there are several, a model is distributed over them."""
     threads: int = 1
     """Number of compute threads on the CPU."""
+    share: float = 1.0
+    """The part of the device, and of its memory, that a replica may use."""
 
     @property
     def name(self) -> str:
@@ -50,7 +52,7 @@ class Device:
 def device_of(
     *,
     cpus: float,
-    gpus: int = 0,
+    gpus: float = 0,
     custom: Mapping[str, int] | None = None,
     kinds: Mapping[str, str] | None = None,
 ) -> Device:
@@ -61,10 +63,10 @@ def device_of(
     unless `kinds` overrides it.
     """
     threads = max(1, math.floor(cpus))
-    granted = {GPU: gpus, **(custom or {})}
+    granted: dict[str, float] = {GPU: gpus, **(custom or {})}
     for name, kind in {GPU: "cuda", **(kinds or {})}.items():
-        if granted.get(name):
-            return Device(kind, granted[name], threads)
+        if count := granted.get(name):
+            return Device(kind, math.ceil(count), threads, min(1.0, count))
     return Device(threads=threads)
 
 
@@ -114,6 +116,8 @@ def torch_device(device: Device) -> torch.device:
     if device.kind in _BACKENDS:
         _load_backend(device.kind, _BACKENDS[device.kind])
     try:
+        if device.kind == "cuda" and device.share < 1:  # otherwise, a replica could take all of it
+            torch.cuda.set_per_process_memory_fraction(device.share)
         return torch.device(device.name)
     except RuntimeError:
         raise ModelLoad(

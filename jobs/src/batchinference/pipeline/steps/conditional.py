@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat, with_nulls
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.steps import Transform, TransformResult, all_failed, as_result
-from batchinference.pipeline.steps.expression import UnsuitableTypes
 from batchinference.pipeline.steps.preparation import is_prepared, split_prepared
 from batchinference.pipeline.steps.relational import Filter
 from batchinference.spec.warnings import WarningName

@@ -12,6 +12,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_rows
 from batchinference.pipeline.row_warnings import collect_warnings, warn
@@ -21,7 +22,6 @@ from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
 from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
-from batchinference.pipeline.steps.expression import UnsuitableTypes
 from batchinference.pipeline.steps.preparation import split_prepared
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model

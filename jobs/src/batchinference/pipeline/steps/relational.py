@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.schema import is_list, is_tensor
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
@@ -20,7 +21,6 @@ from batchinference.pipeline.steps import (
     bytes_to_repeat,
     of_first_rows,
 )
-from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import Explode, LabelFromPath

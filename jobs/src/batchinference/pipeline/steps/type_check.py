@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from batchinference.pipeline.expression import CONVERT, UnsuitableTypes
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps import class_of, load_step
-from batchinference.pipeline.steps.expression import CONVERT, UnsuitableTypes
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.steps.relational import Filter
 from batchinference.spec.problems import Problem

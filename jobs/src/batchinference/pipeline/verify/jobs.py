@@ -13,7 +13,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import ReadFiles
+from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.write import WriteTable
 
@@ -38,7 +38,7 @@ class StoredJob:
 
         Raises BadInput for an endpoint that only an untrusted output names."""
         read = self.spec.read
-        if not isinstance(read, ReadFiles):
+        if not isinstance(read, ReadFiles | ReadVersioned):
             return FROM_ENVIRONMENT
         if read.storage == self.spec.write.storage:
             return self.layout.output.storage

@@ -29,12 +29,13 @@ from batchinference.pipeline.input.snapshot import (
     InputSnapshot,
     read_snapshot,
 )
+from batchinference.pipeline.input.tables import reader_of
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
 from batchinference.pipeline.verify.jobs import StoredJob
-from batchinference.spec.read import ReadFiles
+from batchinference.spec.read import ReadFiles, ReadVersioned
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,12 @@ def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick:
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read
-    if not isinstance(read, ReadFiles):  # the source may yield other rows by now
+    if not isinstance(read, ReadFiles | ReadVersioned):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
-    reader = reader_for(read)
-    found = _differences(frozen, read)
+    if isinstance(read, ReadVersioned):
+        reader, found = reader_of(read, frozen), _gone(frozen)
+    else:
+        reader, found = reader_for(read), _differences(frozen, read)
     if isinstance(reader, WholeFileReader):
         return InputRows(names, Sizes(len(frozen), {}, 1), len(frozen), list(found.values()))
     files = [file for file in frozen.files() if file.number not in found]
@@ -194,6 +197,16 @@ def _differences(frozen: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
     return found
 
 
+def _gone(frozen: InputSnapshot) -> dict[int, Defect]:
+    """Return a finding for each data file that is gone, by file number."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        exist = pool.map(Location.exists, map(frozen.address, frozen.files()))
+        pairs = enumerate(zip(frozen.uris, exist, strict=True))
+        return {
+            number: (Kind.INPUT_GONE, Spot(uri), 1) for number, (uri, known) in pairs if not known
+        }
+
+
 def _listed(frozen: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:
     """Return a listing of the input as it is now; None if nothing of it is left."""
     try:
@@ -206,7 +219,7 @@ def _listed(frozen: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:
 
 def _counted(
     frozen: InputSnapshot,
-    read: ReadFiles,
+    read: ReadFiles | ReadVersioned,
     reader: Reader,
     files: list[InputFile],
     ends: Mapping[int, int],
@@ -220,7 +233,8 @@ def _counted(
     if not files or (quick and not reader.rows_exact):
         return
     # the statistics in the snapshot come from the job
-    frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
+    if isinstance(read, ReadFiles):
+        frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
     frozen, rows = prepared(read, frozen.with_stats({}), files)
     stored = with_row_counts(frozen, rows.reader, files).stats if reader.rows_exact else {}
     with ThreadPoolExecutor(THREADS) as pool:

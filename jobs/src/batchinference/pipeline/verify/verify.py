@@ -38,7 +38,7 @@ from batchinference.pipeline.verify.row_check import (
     wrong_errors,
 )
 from batchinference.spec.progress import Counts
-from batchinference.spec.read import ReadFiles
+from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteTable
 from batchinference.text import counted
@@ -250,7 +250,9 @@ class JobCheck:
             findings=findings.listed(),
             unproven=list(self._unproven()),
             layout=self.work.layout,
-            names=self.input.names if isinstance(self.work.spec.read, ReadFiles) else (),
+            names=self.input.names
+            if isinstance(self.work.spec.read, ReadFiles | ReadVersioned)
+            else (),
             warnings=[
                 *self.input.ignored.warnings(),
                 *with_paths(warnings_of(self.end.entries), self.input.name),
@@ -319,7 +321,7 @@ class JobCheck:
     def _unproven(self) -> Iterator[str]:
         """Yield what could not be verified, as text."""
         read, write = self.work.spec.read, self.work.spec.write
-        if not isinstance(read, ReadFiles):
+        if not isinstance(read, ReadFiles | ReadVersioned):
             yield f"the rows of a source of {read.format}, which are not read a second time"
         elif self.input.counted < self.input.sizes.files:
             yield "the rows of files of the input that were not read again"

@@ -126,8 +126,9 @@ class VllmModel(RequestModel):
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
-    `enable_prefix_caching` or `limit_mm_per_prompt`. A replica has twice as many prompts in memory,
-    with their images, as `max_num_seqs` (256, or 1024 on GPUs with much memory)."""
+    `enable_prefix_caching` or `limit_mm_per_prompt`. With a part of a GPU (`resources.gpu`),
+    `gpu_memory_utilization` is 0.9 x this part by default. A replica has twice as many prompts in
+    memory, with their images, as `max_num_seqs` (256, or 1024 on GPUs with much memory)."""
     parallelism: Parallelism = Parallelism()
     """How the model is distributed over several GPUs."""
     lora_path: Source | None = None
@@ -218,10 +219,11 @@ class VllmModel(RequestModel):
         """Raise PydanticCustomError if the resources or the batch size do not fit the model."""
         needed = self.parallelism.tensor * self.parallelism.pipeline
         on_cpus = "gpu" in resources.model_fields_set and self.parallelism.pipeline == 1
-        if resources.gpu != needed and (resources.gpu or not on_cpus):
+        is_part = needed == 1 and 0 < resources.gpu < 1
+        if resources.gpu != needed and not is_part and (resources.gpu or not on_cpus):
             message = (
                 f"vllm takes parallelism.tensor x parallelism.pipeline GPUs, here {needed}. Set "
-                f"resources.gpu to {needed}, not {resources.gpu}"
+                f"resources.gpu to {needed}, not {resources.gpu:g}"
             )
             build = ", or write gpu: 0 for vLLM's build for CPUs"
             raise _error(message + (build if self.parallelism.pipeline == 1 else ""))

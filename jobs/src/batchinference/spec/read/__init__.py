@@ -44,6 +44,12 @@ from batchinference.spec.read.sources import (
     ReadSql,
     SqlOptions,
 )
+from batchinference.spec.read.tables import (
+    DeltaOptions,
+    ReadDelta,
+    ReadVersioned,
+    VersionedOptions,
+)
 
 Read = Annotated[
     ReadImages
@@ -62,6 +68,7 @@ Read = Annotated[
     | ReadSql
     | ReadHuggingface
     | ReadLance
+    | ReadDelta
     | ReadItems,
     Field(discriminator="format"),
 ]

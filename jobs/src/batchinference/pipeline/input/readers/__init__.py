@@ -20,6 +20,7 @@ from typing import (
     runtime_checkable,
 )
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
@@ -35,6 +36,7 @@ from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:
     from batchinference.pipeline.input import ReadNote
@@ -63,6 +65,10 @@ class BadRow:
 
 Chunk: TypeAlias = pa.Table | BadRow
 _NOT_NEEDED = ValueError("the row is committed")
+FILTERED = ValueError("the filter of the input removed the row")
+"""The error of a BadRow of rows that were not read, because a filter removes them."""
+KEPT = f"{OWN_PREFIX}kept"
+"""A hidden column of the rows that a reader yields: whether the filter of the input keeps a row."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,14 @@ class Reader(Protocol):
         """Return what a file with these first bytes is instead, and what to do; None if it may be
         of this format."""
         return None
+
+    def for_file(
+        self,
+        constants: Mapping[str, Any] | None,
+        deleted: bytes | None,
+    ) -> Reader:
+        """Return the reader of a file with these properties of `InputFile`."""
+        return self
 
     lacking: str = ""
     """Which inspected files lack columns of others, as text. Known after `prepare`."""
@@ -255,6 +269,13 @@ def plain(options: Found) -> Found:
 def size_of(chunk: Chunk) -> int:
     """Return the number of rows of a chunk."""
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
+
+
+def split_kept(table: pa.Table) -> tuple[pa.Table, np.ndarray | None]:
+    """Return a table without its hidden column KEPT, and this column (bool); None without it."""
+    if KEPT not in table.column_names:
+        return table, None
+    return table.drop_columns([KEPT]), table.column(KEPT).to_numpy()
 
 
 def noted(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:

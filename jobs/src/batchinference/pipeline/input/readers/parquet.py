@@ -177,7 +177,7 @@ class ParquetReader(StatsReader, DivisibleReader):
             if not opened.footer.num_rows:
                 with suppress(TypeError, ValueError):  # the types of no rows do not matter
                     yield self._casts(opened.empty())
-            for group, (first, after) in enumerate(pairwise(_edges(opened.footer))):
+            for group, (first, after) in enumerate(pairwise(self._edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:
                     chunks = self._group(opened, group)
@@ -197,11 +197,17 @@ class ParquetReader(StatsReader, DivisibleReader):
             for start in range(0, rows, CHUNK_ROWS):
                 yield BadRow(cause, min(CHUNK_ROWS, rows - start))
 
+    def _edges(self, footer: pq.FileMetaData) -> list[int]:
+        """Return the first row of each row group, followed by the total number of rows."""
+        sizes = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+        return list(accumulate(sizes, initial=0))
+
     def stats(self, file: Location, size: int) -> FileStats:
         footer = parquet_footer(file, size)
         check_footer(footer)
         schema = schema_of_rows(footer, self._options)
-        return FileStats(footer.num_rows, _edges(footer)[:-1] or [0], schema)
+        edges = self._edges(footer)
+        return FileStats(edges[-1], edges[:-1] or [0], schema)
 
     def rows_in(self, file: Location, size: int) -> int | None:
         return self.stats(file, size).rows
@@ -211,12 +217,6 @@ class ParquetReader(StatsReader, DivisibleReader):
 
     def types(self) -> dict[str, pa.DataType]:
         return self._casts.shared
-
-
-def _edges(footer: pq.FileMetaData) -> list[int]:
-    """Return the first row of each row group, followed by the total number of rows."""
-    sizes = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    return list(accumulate(sizes, initial=0))
 
 
 def _metadata(source: pa.NativeFile) -> pq.FileMetaData:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
+
+from filelock import FileLock
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
@@ -33,20 +39,24 @@ _Result = TypeVar("_Result")
 
 
 _LOADING = threading.Lock()
+MEMORY_UTILIZATION = 0.9
+"""The part of the memory of a GPU that replicas which share it may use together."""
 
 
-def engine_of(document: str, *, has_devices: bool) -> Engine:
+def engine_of(document: str, device: Device) -> Engine:
     """Return the engine of a model, given as JSON. It is loaded once per process. Raises ModelLoad,
     and RuntimeError if a device failed."""
     with _LOADING:  # threads that miss a cache at the same time would load an engine each
-        return _engine_of(document, has_devices=has_devices)
+        return _engine_of(document, device)
 
 
 @lru_cache(maxsize=8)
-def _engine_of(document: str, *, has_devices: bool) -> Engine:
+def _engine_of(document: str, device: Device) -> Engine:
     model, log = VllmModel.model_validate_json(document), EngineLog()
+    has_devices = device.kind != "cpu"
     try:
-        return Engine(model, log)
+        with _alone_on(device):
+            return Engine(model, log, device.share)
     except JobFailure:
         raise
     except Exception as error:
@@ -58,10 +68,19 @@ def _engine_of(document: str, *, has_devices: bool) -> Engine:
         ) from error
 
 
+def _alone_on(device: Device) -> AbstractContextManager[Any]:
+    """Return a context in which no other replica loads its engine on a shared device: an engine
+    measures how much memory its device has left."""
+    if device.share == 1:
+        return nullcontext()
+    name = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace("/", "-")
+    return FileLock(Path(tempfile.gettempdir(), f"batchinference-vllm-{name}.lock"))
+
+
 class Engine:
     """vLLM's engine."""
 
-    def __init__(self, model: VllmModel, log: EngineLog) -> None:
+    def __init__(self, model: VllmModel, log: EngineLog, share: float = 1.0) -> None:
         self.log = log
         self.parameters = parameters_of(model)  # before the weights are downloaded
         self.processor = _processor(model) if model.is_chat and model.request is None else None
@@ -73,7 +92,7 @@ class Engine:
         self._adapters = Adapters(model)
         self._numbers = itertools.count()
         self._loop = _event_loop()
-        self._llm = self._run(_started(model))
+        self._llm = self._run(_started(model, share))
         if model.request is not None:
             self._server = self._run(server_of(self._llm, model))
         # as many rows wait in the engine as it computes: it takes the next one without delay
@@ -219,20 +238,21 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def _started(model: VllmModel) -> Any:
+async def _started(model: VllmModel, share: float) -> Any:
     # the standard output of a preview has only its results
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     import vllm
     from vllm.usage.usage_lib import UsageContext
 
-    arguments = vllm.AsyncEngineArgs(**arguments_of(model))
+    arguments = vllm.AsyncEngineArgs(**arguments_of(model, share))
     # with the defaults of vLLM's class for batches: more rows at the same time than in a server
     return vllm.AsyncLLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
 
 
-def arguments_of(model: VllmModel) -> dict[str, Any]:
+def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
     """Return the arguments of vLLM's engine. Without a backend, vLLM distributes a model over the
-    GPUs of this pod, or over the placement group that this process is in."""
+    GPUs of this pod, or over the placement group that this process is in. `share` is the part of
+    the memory of a GPU that it may use."""
     pooling = {"runner": "pooling", "convert": "embed" if model.task == "embed" else "classify"}
     arguments: dict[str, Any] = {
         "model": files_of(model),
@@ -245,6 +265,8 @@ def arguments_of(model: VllmModel) -> dict[str, Any]:
         arguments |= {"revision": model.revision, "tokenizer_revision": model.revision}
     if model.adapter is not None:
         arguments["enable_lora"] = True
+    if share < 1:
+        arguments["gpu_memory_utilization"] = round(MEMORY_UTILIZATION * share, 4)
     return {**arguments, **model.engine}
 
 

@@ -31,6 +31,7 @@ from batchinference.spec.expression import (
     column_of,
     columns_of,
     columns_with_items,
+    digits_of,
     is_column,
     key_of,
     parse_expression,
@@ -140,10 +141,14 @@ class ColumnExpression:
         lists = tensors_to_lists(batch.select(self._as_lists))
         for name in self._as_lists:
             narrow = with_column(narrow, name, lists.column(name))
-        schema = narrow.schema.remove_metadata()
+        return compute(self.arrow(narrow.schema), narrow)
+
+    def arrow(self, schema: pa.Schema) -> pc.Expression:
+        """Return the expression of Arrow for these columns. Raises UnsuitableTypes."""
+        schema = schema.remove_metadata()
         if schema not in self._known:
             self._known[schema] = self._translate(schema)
-        return compute(self._known[schema].expression, narrow)
+        return self._known[schema].expression
 
     def _translate(self, schema: pa.Schema) -> Operand:
         null_row = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
@@ -318,11 +323,24 @@ class _Translation:
         value = self.of(node.args[0])
         if name == "len":
             return self._length(value)
+        if name == "round":
+            return self._rounded(value, digits_of(node))
         if name in _CASTS:
             return value if value.is_null else _CASTS[name](value)
         value = _without_decimal(value)
         constants = [arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)]
         return self._apply(lambda part: _FUNCTIONS[name](part, *constants), value)
+
+    def _rounded(self, value: Operand, digits: int | None) -> Operand:
+        """Return the nearest number with these decimal places, half to even. As in Python, the
+        result is an integer without `digits` and for integers."""
+        if value.is_null or pa.types.is_integer(value.kind):
+            return value
+        nearest = self._apply(
+            lambda number: pc.round(number, ndigits=digits or 0, round_mode="half_to_even"),
+            _without_decimal(value),
+        )
+        return nearest if digits is not None else _CASTS["int"](nearest)
 
     def _length(self, value: Operand) -> Operand:
         """Return the number of characters of a text, bytes of a binary, elements of a list, or keys

@@ -1,4 +1,4 @@
-"""`batchinference render`: the objects that the operator would create for a job."""
+"""`batchinference plan --format yaml`: the objects that the operator would create for a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def render(invoke: Invoke, write_job: WriteJob) -> Render:
     """Return the rendered objects of a job."""
 
     def run(*arguments: str, job: Document | None = None) -> list[Document]:
-        result = invoke("render", write_job(job or document("mine")), *arguments)
+        result = invoke("plan", write_job(job or document("mine")), "-o", "yaml", *arguments)
         assert (result.exit_code, result.stderr) == (0, "")
         return list(yaml.safe_load_all(result.stdout))
 
@@ -40,7 +40,7 @@ def token(objects: list[Document]) -> str:
     return str(objects[1]["stringData"]["auth_token"])
 
 
-def test_render_prints_config_map_secret_and_ray_job(render: Render) -> None:
+def test_plan_as_data_has_config_map_secret_and_ray_job(render: Render) -> None:
     objects = render()
     assert [one["kind"] for one in objects] == ["ConfigMap", "Secret", "RayJob"]
     config_map, secret, ray_job = objects
@@ -50,7 +50,7 @@ def test_render_prints_config_map_secret_and_ray_job(render: Render) -> None:
     assert all("ownerReferences" not in one["metadata"] for one in objects)
 
 
-def test_render_creates_a_new_token_and_new_names_each_time(render: Render) -> None:
+def test_plan_as_data_creates_a_new_token_and_new_names_each_time(render: Render) -> None:
     first, second = render(), render()
     assert token(first) != token(second)
     assert len(token(first)) >= 32
@@ -59,7 +59,7 @@ def test_render_creates_a_new_token_and_new_names_each_time(render: Render) -> N
         assert first[index]["metadata"]["name"] != second[index]["metadata"]["name"]
 
 
-def test_render_applies_platform_defaults(render: Render, directory: Path) -> None:
+def test_plan_as_data_applies_platform_defaults(render: Render, directory: Path) -> None:
     (directory / "defaults.yaml").write_text("image: platform:1\nserviceAccountName: batch\n")
     objects = render("--defaults", "defaults.yaml")
     assert image(objects) == "platform:1"
@@ -67,7 +67,9 @@ def test_render_applies_platform_defaults(render: Render, directory: Path) -> No
     assert image(render("--defaults", "defaults.yaml", job=own)) == "own:2"
 
 
-def test_render_uses_the_images_of_this_version_by_default(render: Render, directory: Path) -> None:
+def test_plan_as_data_uses_the_images_of_this_version_by_default(
+    render: Render, directory: Path
+) -> None:
     default = f"batchinference/pipeline:{__version__}"
     assert image(render()) == default
     on_gpus = document(steps=[model_step(resources={"gpu": 1})])
@@ -80,23 +82,23 @@ def test_render_uses_the_images_of_this_version_by_default(render: Render, direc
         assert images == [default, f"{default}-cuda"], content
 
 
-@pytest.mark.parametrize("command", ["render", "plan"])
+@pytest.mark.parametrize("form", ["text", "yaml"])
 def test_policy_of_the_platform_refuses_jobs_but_not_its_defaults(
-    invoke: Invoke, write_job: WriteJob, directory: Path, command: str, messages: Messages
+    invoke: Invoke, write_job: WriteJob, directory: Path, form: str, messages: Messages
 ) -> None:
     (directory / "defaults.yaml").write_text("image: platform:1\n")
     (directory / "policy.yaml").write_text("images: [registry.example/]\n")
     platform = ["--defaults", "defaults.yaml", "--policy", "policy.yaml"]
-    assert invoke(command, write_job(document()), *platform).exit_code == 0
+    assert invoke("plan", write_job(document()), "-o", form, *platform).exit_code == 0
     file = write_job(document(cluster={"image": "own:2"}))
-    result = invoke(command, file, *platform)
+    result = invoke("plan", file, "-o", form, *platform)
     assert (result.exit_code, result.stderr) == (
         2,
         "job.yaml: spec.cluster.image: 'own:2' is not allowed by the platform (policy.images: "
         "registry.example/). Change or remove it, or ask the platform team\n",
     )
     (directory / "policy.yaml").write_text("image: []\n")
-    messages.check(invoke(command, file, *platform).stderr.strip())
+    messages.check(invoke("plan", file, "-o", form, *platform).stderr.strip())
 
 
 @pytest.mark.parametrize(
@@ -104,31 +106,31 @@ def test_policy_of_the_platform_refuses_jobs_but_not_its_defaults(
     [b"imge: a\n", b"workers: {max: 0}\n", b"- a\n", b"a: [\n", b"\xff\xfe\n", None],
     ids=["unknown field", "invalid value", "list", "invalid YAML", "binary", "missing"],
 )
-@pytest.mark.parametrize("command", ["render", "plan"])
+@pytest.mark.parametrize("form", ["text", "yaml"])
 def test_invalid_platform_defaults_are_refused(
     invoke: Invoke,
     write_job: WriteJob,
     directory: Path,
     content: bytes | None,
     messages: Messages,
-    command: str,
+    form: str,
 ) -> None:
     if content is not None:
         (directory / "defaults.yaml").write_bytes(content)
-    result = invoke(command, write_job(document()), "--defaults", "defaults.yaml")
+    result = invoke("plan", write_job(document()), "-o", form, "--defaults", "defaults.yaml")
     assert (result.exit_code, result.stdout) == (2, "")
     messages.check(result.stderr)
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_render_prints_readable_yaml(invoke: Invoke, write_job: WriteJob) -> None:
+def test_plan_as_data_prints_readable_yaml(invoke: Invoke, write_job: WriteJob) -> None:
     job = document("mine", steps=[filter_step(expression="text != 'für'")])
-    text = invoke("render", write_job(job)).stdout
+    text = invoke("plan", write_job(job), "-o", "yaml").stdout
     assert text.count("\n---\n") == 2
     assert "  job.yaml: |\n    apiVersion: batchinference.dev/v1beta1\n" in text
     assert "&id" not in text
 
 
-def test_render_reads_stdin(invoke: Invoke) -> None:
-    result = invoke("render", "-", stdin=yaml.safe_dump(document()))
+def test_plan_as_data_reads_stdin(invoke: Invoke) -> None:
+    result = invoke("plan", "-", "-o", "yaml", stdin=yaml.safe_dump(document()))
     assert len(list(yaml.safe_load_all(result.stdout))) == 3

@@ -1,0 +1,44 @@
+"""The command `errors`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchinference.api.outputs import error_groups
+from batchinference.api.targets import Target
+from batchinference.cli.printing import Format, echo, print_data
+from batchinference.cli.targets import read_output
+from batchinference.cli.verbosity import note
+from batchinference.pipeline.output.error_groups import ErrorGroup
+from batchinference.text import in_one_line
+
+
+def show_errors(target: Target, form: Format) -> None:
+    """Print the failed rows of an output by cause, with an example of each."""
+    groups: list[ErrorGroup] = read_output("errors", target, error_groups)
+    if form is not Format.TEXT:
+        print_data([_data_of(group) for group in groups], form)
+        return
+    if not groups:
+        echo("no failed rows")
+        return
+    rows = sum(group.rows for group in groups)
+    echo(f"{rows} failed row(s), {len(groups)} cause(s)\n")
+    for group in groups:
+        _show_group(group)
+    note("`run FILE --retry-errors` runs only these rows again.")
+
+
+def _data_of(group: ErrorGroup) -> dict[str, Any]:
+    named = {"step": group.step, "cause": group.cause, "rows": group.rows}
+    return {**named, "example": group.examples[0]}
+
+
+def _show_group(group: ErrorGroup) -> None:
+    example = group.examples[0]
+    echo(f"{group.rows} row(s), step '{group.step}': {in_one_line(group.cause)}")
+    echo(f"  for example row {example['row']} of {in_one_line(str(example['path']))}:")
+    echo(f"  {in_one_line(str(example['error']))}")
+    if example["values"]:
+        echo(f"  values: {in_one_line(example['values'])}")
+    echo("")

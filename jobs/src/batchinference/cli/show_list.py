@@ -1,0 +1,64 @@
+"""The command `list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.outputs import outputs_below, status_of
+from batchinference.api.progress import Observation, observed_job, observed_output
+from batchinference.api.targets import Target
+from batchinference.cli.printing import Format, echo, print_data, print_table
+from batchinference.cli.targets import exit_on_cluster_error, read_output
+from batchinference.text import in_one_line
+
+
+def show_list(target: Target, form: Format) -> None:
+    """Print the outputs below a directory, or the jobs of a namespace, with their progress."""
+    on_cluster = target.namespace is not None or target.context is not None
+    seen = list(_jobs(target) if on_cluster else _outputs(target))
+    if form is not Format.TEXT:
+        print_data([_data_of(each) for each in seen], form)
+    elif seen:
+        header = ("job" if on_cluster else "output", "state", "rows", "failed rows", "speed")
+        print_table([header, *map(_row, seen)])
+    else:
+        kind = "jobs" if on_cluster else "outputs"
+        echo(f"there are no {kind} {'in the namespace' if on_cluster else f'below {target.text}'}")
+
+
+def _jobs(target: Target) -> Iterator[Observation]:
+    with exit_on_cluster_error("list"):
+        jobs = [JobStatus.of(job) for job in target.cluster().list_jobs()]
+    return map(observed_job, sorted(jobs, key=lambda job: (job.ended, job.name)))
+
+
+def _outputs(target: Target) -> Iterator[Observation]:
+    for output in read_output("list", target, outputs_below):
+        yield observed_output(output, read_output("list", Target(output), status_of))
+
+
+def _row(seen: Observation) -> tuple[str, ...]:
+    speed = ", ".join(seen.pace)
+    failed = seen.failed_rows
+    return (
+        in_one_line(seen.title[1]),
+        seen.state,
+        ", ".join(seen.progress.figures),
+        str(failed or ""),
+        speed,
+    )
+
+
+def _data_of(seen: Observation) -> dict[str, Any]:
+    name, value = seen.title
+    progress = seen.progress
+    return {
+        name: value,
+        "state": seen.state,
+        "rows": progress.rows,
+        "total": progress.total,
+        "failed": seen.failed_rows,
+        "output": seen.output,
+    }

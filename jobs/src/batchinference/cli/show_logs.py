@@ -1,0 +1,81 @@
+"""The command `logs`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from batchinference.api.driver_log import running_log
+from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.outputs import last_log, logs_of, status_of, stored_jobs
+from batchinference.api.targets import Target
+from batchinference.cli.printing import echo
+from batchinference.cli.targets import exit_on_cluster_error, read_output
+
+FOLLOW_SECONDS = 2.0
+
+
+def list_logs(target: Target) -> None:
+    """Print the addresses of all stored logs, oldest first."""
+    for log in read_output("logs", target, lambda output: logs_of(stored_jobs(output)[0])):
+        echo(log.uri)
+
+
+def show_log(target: Target, *, previous: bool) -> None:
+    """Print the log of the running driver of a job, or else the stored log."""
+    running = None if previous or not target.is_job else _running_log(target)
+    echo(running if running is not None else _stored_log(target))
+
+
+def follow_log(target: Target, sleep: Callable[[float], Any] = time.sleep) -> None:
+    """Print the log, and then its new lines until the run has ended."""
+    shown: list[str] = []
+    while True:
+        ended, log = _current_log(target)
+        lines = log.splitlines()
+        if added := new_lines(shown, lines):
+            echo("\n".join(added))
+        if ended:
+            return
+        shown = lines
+        sleep(FOLLOW_SECONDS)
+
+
+def new_lines(shown: list[str], lines: list[str]) -> list[str]:
+    """Return the lines of a log after those that were shown before.
+
+    The first lines of a log may have been left out since. If no shown line is in the log any more,
+    all of its lines are new:
+
+    >>> new_lines(["a", "b"], ["b", "c"])
+    ['c']
+    """
+    for left_out in range(len(shown)):
+        common = len(shown) - left_out
+        if lines[:1] == shown[left_out : left_out + 1] and lines[:common] == shown[left_out:]:
+            return lines[common:]
+    return lines
+
+
+def _current_log(target: Target) -> tuple[bool, str]:
+    """Return whether the run has ended, and its log."""
+    if target.is_job:
+        with exit_on_cluster_error("logs"):
+            ended = JobStatus.of(target.cluster().get(target.text)).ended
+            running = running_log(target.cluster(), target.text)
+        if running is not None:
+            return False, running
+    else:
+        states = read_output("logs", target, status_of)
+        ended = all(each.state != "running" for each in states)
+    return ended, _stored_log(target)
+
+
+def _running_log(target: Target) -> str | None:
+    with exit_on_cluster_error("logs"):
+        return running_log(target.cluster(), target.text)
+
+
+def _stored_log(target: Target) -> str:
+    return str(read_output("logs", target, last_log)).rstrip()

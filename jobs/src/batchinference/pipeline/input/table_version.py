@@ -1,0 +1,33 @@
+"""The version of a table whose data files an input snapshot holds."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from batchinference.pipeline.storage.arrow_files import schema_of
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A version of a table, or its changes after the version `since`, up to `version`.
+
+    `name` names the table in messages. `schema` has its columns and their types."""
+
+    name: str
+    version: int
+    schema: pa.Schema
+    since: int | None = None
+
+    def serialized(self) -> bytes:
+        schema = base64.b64encode(self.schema.serialize()).decode()
+        return json.dumps([self.name, self.version, schema, self.since]).encode()
+
+    @classmethod
+    def parse(cls, content: bytes) -> TableVersion:
+        """Return a version from its stored form. Raises ValueError if it is not readable."""
+        name, version, schema, since = json.loads(content)
+        return cls(name, version, schema_of(base64.b64decode(schema)), since)

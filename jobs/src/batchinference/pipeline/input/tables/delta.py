@@ -1,0 +1,297 @@
+"""Reads versions and changes of Delta Lake tables.
+
+The library reads the files of a version. The changes are in the commits of the log: a commit has
+files of changed rows if the change data feed is enabled and it rewrites files. Otherwise the files
+that it adds hold the inserted rows, and those that it removes the deleted ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyroaring import BitMap64
+
+from batchinference.pipeline.errors import BadInput, describe
+from batchinference.pipeline.input.readers.table import START_OVER
+from batchinference.pipeline.input.statistics import Bounds
+from batchinference.pipeline.input.table_version import TableVersion
+from batchinference.pipeline.input.tables import CHANGE_TYPE, INSERT, DataFile, TableFiles
+from batchinference.pipeline.input.tables.delta_vectors import deleted_by
+from batchinference.pipeline.storage.location import Location, is_inside
+from batchinference.spec.read import ReadDelta
+
+FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""The features of readers, apart from those that change only how the library reads the log."""
+_FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
+_CHANGES = pa.schema(
+    [
+        (CHANGE_TYPE, pa.string()),
+        ("_commit_version", pa.int64()),
+        ("_commit_timestamp", pa.timestamp("ms", "UTC")),
+    ]
+)
+
+
+def open_versioned(read: ReadDelta) -> DeltaVersions:
+    """Open a Delta table. Raises BadInput if there is none, or if it needs unknown features."""
+    return DeltaVersions(read)
+
+
+@dataclass
+class DeltaVersions:
+    """The versions of a Delta table."""
+
+    read: ReadDelta
+
+    def __post_init__(self) -> None:
+        self._place = Location(self.read.path, self.read.storage)
+        self.root = self._place.contained_in([self.read.path])
+        self._name = f"the Delta table '{self._place.uri}'"
+        self._latest = self._open(None)
+
+    def _open(self, version: int | None) -> DeltaTable:
+        try:
+            options = self._place.storage_options
+            table = DeltaTable(self._place.library_uri, version, storage_options=options)
+        except TableNotFoundError:
+            raise BadInput(
+                f"read.path: there is no Delta table at '{self._place.uri}'. Correct the path"
+            ) from None
+        except (DeltaError, OSError) as error:
+            if version is None:
+                problem = describe(error).partition("\n")[0]
+                raise BadInput(f"read.path: {self._name} cannot be read: {problem}") from None
+            raise self._lost(version) from None
+        self._check_features(table)
+        return table
+
+    def _check_features(self, table: DeltaTable) -> None:
+        unknown = {*(table.protocol().reader_features or ())} - FEATURES - {"columnMapping"}
+        mapped = table.metadata().configuration.get(_MAPPING, "none") != "none"
+        if unknown or mapped:
+            names = ", ".join(sorted(unknown)) or _MAPPING
+            raise BadInput(
+                f"read.path: {self._name} needs {names} of its readers, which is not supported. "
+                "Read a copy of the table without it"
+            )
+
+    def _lost(self, version: int) -> BadInput:
+        return BadInput(
+            f"read.options.version: {self._name} cannot be read at version {version} any more, "
+            "because its log does not reach back to it. Read a later version"
+        )
+
+    def current(self) -> int:
+        latest, version = self._latest.version(), self.read.options.version
+        if version is not None and version > latest:
+            raise BadInput(
+                f"read.options.version: {self._name} has no version {version}. The latest version "
+                f"is {latest}"
+            )
+        return latest if version is None else version
+
+    def at(self, version: int) -> TableFiles:
+        table = self._latest if version == self._latest.version() else self._open(version)
+        rows = pa.table(table.get_add_actions()).to_pylist()
+        deleted = self._deleted_in(table, [row["path"] for row in rows])
+        added: dict[str, Any] = {}
+        if self._includes:
+            moments = [commit.get("timestamp") for commit in table.history(1)]
+            added = dict(zip(_CHANGES.names, (INSERT, version, *moments), strict=False))
+        files = [
+            DataFile(
+                self._path(row["path"]),
+                row["size_bytes"],
+                row["modification_time"] * 1_000_000,
+                {**row.get("partition", {}), **added},
+                deleted.get(row["path"]),
+                _bounds(row) if self.read.options.filter else {},
+            )
+            for row in rows
+        ]
+        files.sort(key=lambda file: (file.modified, file.path))
+        return TableFiles(self._version(table, None, changes=self._includes), files)
+
+    @property
+    def _includes(self) -> bool:
+        return self.read.options.changes == "include"
+
+    def _version(self, table: DeltaTable, since: int | None, *, changes: bool) -> TableVersion:
+        columns = pa.schema(table.schema().to_arrow())
+        fields = [(field.name, field.type) for field in columns]
+        if changes:
+            fields += [(field.name, field.type) for field in _CHANGES]
+        return TableVersion(self._name, table.version(), pa.schema(fields), since)
+
+    def _path(self, logged: str) -> str:
+        """Return the path of a file in the log. Raises BadInput if it is not in the table."""
+        path = unquote(logged)
+        if "://" in path or not is_inside(path):
+            raise BadInput(
+                f"read.path: {self._name} has the file '{path}' outside of its directory, as a "
+                "shallow clone. Read a copy of the table"
+            )
+        return f"{self._place.path}/{path}"
+
+    def _deleted_in(self, table: DeltaTable, paths: Sequence[str]) -> dict[str, bytes]:
+        """Return the bitmaps of deleted positions in files of a version, by path in the log."""
+        if "deletionVectors" not in (table.protocol().reader_features or ()):
+            return {}
+        found, by_name = {}, {path.rpartition("/")[2]: path for path in paths}
+        for batch in table.deletion_vectors():
+            rows = pa.record_batch(batch)
+            for uri, kept in zip(rows["filepath"], rows["selection_vector"], strict=True):
+                positions = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+                path = by_name[uri.as_py().rpartition("/")[2]]
+                found[path] = BitMap64(positions).serialize()
+        return found
+
+    def live(self) -> set[str]:
+        paths = pa.table(self._latest.get_add_actions()).column("path").to_pylist()
+        return set(map(self._path, paths))
+
+    def between(self, since: int, version: int) -> TableFiles:
+        table = self._latest if version == self._latest.version() else self._open(version)
+        if since > version:
+            raise BadInput(
+                f"read.path: {self._name} is at version {version}, and version {since} was read "
+                f"before. It was written anew. {START_OVER}"
+            )
+        commits = [self._commit(number) for number in range(since + 1, version + 1)]
+        self._find_feeds(table, since, commits)
+        schema = self._version(table, since, changes=True)
+        files = [file for commit in commits for file in self._changes(commit, schema.schema)]
+        return TableFiles(schema, files)
+
+    def _commit(self, version: int) -> Commit:
+        log = self._place / f"_delta_log/{version:020}.json"
+        try:
+            actions = list(map(json.loads, log.read().decode().splitlines()))
+        except FileNotFoundError:
+            raise BadInput(
+                f"read.path: {self._name} has removed version {version} from its log, so its later "
+                f"changes are unknown. {START_OVER}, and let it keep its log longer than the time "
+                "between two runs (delta.logRetentionDuration)"
+            ) from None
+        return Commit(version, [action for action in actions if action])
+
+    def _find_feeds(self, table: DeltaTable, since: int, commits: Sequence[Commit]) -> None:
+        """Find out which commits have a change data feed: each commit may change this."""
+        settings = table.metadata().configuration
+        if any(commit.all("metaData") for commit in commits):
+            settings = {}
+            with suppress(BadInput):  # without the version, its commits count as without a feed
+                settings = self._open(since).metadata().configuration
+        for commit in commits:
+            for action in commit.all("metaData"):
+                settings = action.get("configuration") or {}
+            commit.feed = settings.get(_FEED) == "true"
+
+    def _changes(self, commit: Commit, schema: pa.Schema) -> Iterator[DataFile]:
+        """Yield the files with the changes of a commit."""
+        if changed := commit.all("cdc"):
+            yield from (self._file(action, commit, None, schema) for action in changed)
+            return
+        added, removed = commit.files("add"), commit.files("remove")
+        if added.keys() - removed.keys() and removed and not commit.feed:
+            raise BadInput(
+                f"read.path: version {commit.version} of {self._name} rewrites files and has no "
+                f"change data feed, so its new rows are unknown. {START_OVER}, and set {_FEED} "
+                "of the table to true for later runs"
+            )
+        for path in sorted(added.keys() | removed.keys()):
+            yield from self._change(added.get(path), removed.get(path), commit, schema)
+
+    def _change(
+        self,
+        added: dict[str, Any] | None,
+        removed: dict[str, Any] | None,
+        commit: Commit,
+        schema: pa.Schema,
+    ) -> Iterator[DataFile]:
+        """Yield the changes of a file: its rows that are new, and those that are deleted."""
+        before, after = (deleted_by(action, self._place) for action in (removed, added))
+        action = added or removed or {}
+        if added and (removed is None or before - after):
+            deleted = after if removed is None else _all_but(before - after, action)
+            yield self._file(action, commit, INSERT, schema, deleted)
+        if removed and self._includes and (added is None or after - before):
+            deleted = before if added is None else _all_but(after - before, action)
+            yield self._file(action, commit, "delete", schema, deleted)
+
+    def _file(
+        self,
+        action: dict[str, Any],
+        commit: Commit,
+        change: str | None,
+        schema: pa.Schema,
+        deleted: BitMap64 | None = None,
+    ) -> DataFile:
+        values = action.get("partitionValues") or {}
+        constants = {name: _typed(text, schema.field(name).type) for name, text in values.items()}
+        changes = zip(_CHANGES.names, (change, commit.version, commit.timestamp), strict=True)
+        path, size = self._path(action["path"]), action.get("size") or 0
+        bitmap = deleted.serialize() if deleted else None
+        return DataFile(path, size, None, {**constants, **dict(changes)}, bitmap)
+
+
+@dataclass
+class Commit:
+    """A commit in the log of a table. `feed` is whether the change data feed is enabled."""
+
+    version: int
+    actions: list[dict[str, Any]]
+    feed: bool = field(default=False, init=False)
+
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        return [action[kind] for action in self.actions if kind in action]
+
+    def files(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Return the actions that change data, by path."""
+        return {action["path"]: action for action in self.all(kind) if action["dataChange"]}
+
+    @property
+    def timestamp(self) -> int | None:
+        """The time of the commit in milliseconds."""
+        infos = self.all("commitInfo")
+        times = [info.get("inCommitTimestamp", info.get("timestamp")) for info in infos]
+        return next(iter(times), None)
+
+
+def _all_but(kept: BitMap64, action: dict[str, Any]) -> BitMap64:
+    """Return all positions of a file without these."""
+    return BitMap64(range(json.loads(action["stats"])["numRecords"])) - kept
+
+
+def _typed(text: str | None, kind: pa.DataType) -> Any:
+    """Return a partition value of the log. An empty text is null."""
+    if not text:
+        return None
+    value = pa.scalar(text)
+    if pa.types.is_timestamp(kind):
+        return value.cast(pa.timestamp(kind.unit)).cast(kind).as_py()
+    return value.cast(kind).as_py()
+
+
+def _bounds(row: dict[str, Any]) -> dict[str, Bounds]:
+    """Return the statistics of a file. Those of times are cut to milliseconds."""
+    low, high, nulls = (row.get(name) or {} for name in ("min", "max", "null_count"))
+    return {
+        name: Bounds(low[name], _not_cut(high.get(name)), nulls.get(name) != 0)
+        for name in low
+        if low[name] is not None
+    }
+
+
+def _not_cut(value: Any) -> Any:
+    return value + timedelta(milliseconds=1) if isinstance(value, datetime) else value

@@ -1,0 +1,95 @@
+"""The choices of devices and capacity of a job, of which each attempt has one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from batchinference.plan import WorkerGroup, plan_for_cluster
+from batchinference.plan.devices import profiles_of
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.job import BatchInference
+from batchinference.spec.profiles import Profile
+from batchinference.spec.status import Choice
+from batchinference.spec.steps import Step
+
+
+def choices_of(job: BatchInference) -> list[Choice]:
+    """Return the choices of a job with complete cluster settings, in the order in which they are
+    tried; none if it asks for no type of device or capacity. Raises SpecError."""
+    found = _combinations(job)
+    return [_choice(with_choice(job, number), number, len(found)) for number in found]
+
+
+def with_choice(job: BatchInference, number: int) -> BatchInference:
+    """Return the job with only the devices and the capacity of the choice with this number, or of
+    the last one if it has fewer."""
+    if not (found := _combinations(job)):
+        return job
+    capacity, index = found[min(number, len(found))]
+    spec, fallback = job.spec, job.spec.cluster.fallback
+    fallback = fallback.model_copy(update={"capacity_types": [capacity] if capacity else []})
+    update = {
+        "cluster": spec.cluster.model_copy(update={"fallback": fallback}),
+        "steps": [_with_type(step, index) for step in spec.steps],
+    }
+    return job.model_copy(update={"spec": spec.model_copy(update=update)})
+
+
+def _combinations(job: BatchInference) -> dict[int, tuple[str | None, int]]:
+    """Return the capacity type, and the index in the lists of types of devices, by number."""
+    asked = [step.resources.accelerator_types for step in job.spec.steps if step.resources]
+    most = max((len(types) for types in asked if types), default=0)
+    capacity: list[str | None] = [*job.spec.cluster.fallback.capacity_types]
+    pairs = product(capacity or [None], range(max(1, most))) if capacity or most else ()
+    return dict(enumerate(pairs, start=1))
+
+
+def _with_type(step: Step, index: int) -> Step:
+    types = step.resources.accelerator_types if step.resources else None
+    if step.resources is None or not types:
+        return step
+    update = {"accelerator_types": [types[min(index, len(types) - 1)]]}
+    return step.model_copy(update={"resources": step.resources.model_copy(update=update)})
+
+
+def _choice(job: BatchInference, number: int, choices: int) -> Choice:
+    """Return the description of a job with only this choice."""
+    asked = (step.resources for step in job.spec.steps if step.resources)
+    types = dict.fromkeys(each.accelerator_type for each in asked if each.accelerator_type)
+    cluster = job.spec.cluster
+    return Choice(
+        number=number,
+        choices=choices,
+        acceleratorTypes=[*types],
+        capacityType=next(iter(cluster.fallback.capacity_types), None),
+        deviceHour=_mean_price(job),
+        after=cluster.fallback.after if number < choices else None,
+    )
+
+
+def _mean_price(job: BatchInference) -> str | None:
+    """Return the mean price of the devices at their maximum number; None if one has no price."""
+    cluster = job.spec.cluster
+    groups = [one for one in plan_for_cluster(job.spec).groups if one.gpus or one.custom]
+    prices = {one.name: device_hour(one, cluster) for one in groups}
+    devices = {one.name: one.max * (one.gpus or 1) for one in groups}
+    known = [price * devices[name] for name, price in prices.items() if price is not None]
+    if not groups or len(known) < len(groups):
+        return None
+    mean = sum(known) / sum(devices.values())
+    return f"{round(mean, 4):.15g}"
+
+
+def device_hour(group: WorkerGroup, cluster: Cluster) -> float | None:
+    """Return the price of a device of a worker group per hour; None if no profile says it."""
+    found = profiles_of(group.gpus, group.custom, group.accelerator, cluster.profiles).values()
+    price = next((float(one.device_hour) for one in found if one.device_hour), None)
+    capacity = capacity_profile(cluster)
+    factor = 1.0 if capacity is None or capacity.price_factor is None else capacity.price_factor
+    return None if price is None else price * factor
+
+
+def capacity_profile(cluster: Cluster) -> Profile | None:
+    """Return the profile of the nodes of the first capacity type; None if there is none."""
+    name = next(iter(cluster.fallback.capacity_types), "")
+    return cluster.profiles.get(name)

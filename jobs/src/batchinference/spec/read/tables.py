@@ -1,0 +1,83 @@
+"""Input formats that are tables with versions. Their data files are pinned as files are."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from batchinference.spec.base import Columns
+from batchinference.spec.expression import Condition
+from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import Uri
+
+
+class VersionedOptions(ReadOptions):
+    """Options of tables with versions."""
+
+    CHANGE_COLUMNS: ClassVar[tuple[str, ...]] = ()
+    """The columns that `changes: include` adds."""
+
+    columns: Columns | None = None
+    """The columns to read. Other columns are not fetched. All columns by default."""
+    filter: Condition | None = None
+    """An expression, as in a `filter` step. Files and row groups that have no such row, as far as
+    partition values and statistics show, are not read. Other rows count as filtered rows."""
+    limit: Limit | None = None
+    """Maximum number of rows to read, before `filter`: the first rows in the order of the data
+    files. If you change the limit, use another output path or `write.mode: overwrite`."""
+    changes: Literal["inserts", "include"] = "inserts"
+    """Which changes `write.mode: append` reads in later runs. `inserts`: rows that were inserted.
+    `include`: all changes of the change data feed, with columns for the kind of change. Rows of the
+    first run are inserts."""
+
+    @property
+    def added_columns(self) -> tuple[str, ...]:
+        """Return the columns that are not columns of the table."""
+        return self.CHANGE_COLUMNS if self.changes == "include" else ()
+
+
+class ReadVersioned(ReadModel):
+    """A table with versions."""
+
+    TASK_ROWS = 1000
+
+    format: str
+    storage: Storage = FROM_ENVIRONMENT
+    """How to access the object store of the data files."""
+    options: VersionedOptions
+    """Options of the table."""
+
+    @property
+    def own_columns(self) -> list[str] | None:
+        chosen = self.options.columns
+        return None if chosen is None else [*chosen, *self.options.added_columns]
+
+    @property
+    def is_pinned(self) -> bool:
+        """Return whether the spec names the version to read."""
+        return False
+
+
+class DeltaOptions(VersionedOptions):
+    CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+
+    version: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    """The version to read. The latest by default. With it, `write.mode: append` adds no later
+    rows."""
+
+
+class ReadDelta(ReadVersioned):
+    """A Delta Lake table."""
+
+    LOCATION_FIELDS = ("path",)
+
+    format: Literal["delta"]
+    path: Uri
+    """The directory: local, s3://, gs:// or az://."""
+    options: DeltaOptions = DeltaOptions()
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.options.version is not None

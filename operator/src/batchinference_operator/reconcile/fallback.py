@@ -1,0 +1,86 @@
+"""Ends an attempt for whose pods there is no capacity, so that the next one takes the next choice.
+
+An attempt waits if no pod of a worker group has a node, or if Kueue has not admitted it. The choice
+and the time since when it waits are in the status, so that a restart of the operator changes
+nothing. After any other end of an attempt, the next one begins with the first choice again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from batchinference.spec.causes import Cause
+from batchinference.spec.durations import seconds_of
+from batchinference_operator.reconcile.deadlines import Deadline
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
+from batchinference_operator.status.job_status import Status, without
+from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import seconds_since, to_rfc3339, unix_seconds
+
+
+def track_waiting(observed: Observed, ray_job: RayJobView) -> Status:
+    """Return the status with the worker group that waits for capacity, if any. It is kept until a
+    pod of the group has a node: Ray's autoscaler replaces pods that wait for long."""
+    status, attempt = observed.job.status, last_attempt(observed.job.status) or {}
+    if ray_job.choice is None:
+        return status
+    pods, known = _pods_of_choice(observed, ray_job), attempt.get("waiting")
+    placed = {pod.group for pod in pods if pod.started is not None}
+    if known is not None and known["group"] not in placed:
+        return status
+    waiting = [pod for pod in pods if _waits(pod) and pod.group not in placed]
+    if not waiting:
+        return status if known is None else _without_waiting(status)
+    first = min(waiting, key=lambda pod: pod.created)
+    admitted = unix_seconds(attempt.get("admittedTime", "1970-01-01T00:00:00Z"))
+    since = datetime.fromtimestamp(max(first.created, admitted), UTC)
+    return update_last(status, {"waiting": {"group": first.group, "since": to_rfc3339(since)}})
+
+
+def capacity_deadline(
+    observed: Observed, ray_job: RayJobView, now: datetime, why: str
+) -> Iterator[Deadline]:
+    """Yield the time at which the next attempt takes the next choice, if there is one and the
+    attempt waits. `why` is the reason why it waits."""
+    attempt = last_attempt(observed.job.status) or {}
+    choice, since = ray_job.choice, _waiting_since(observed, ray_job, attempt)
+    if choice is None or choice.after is None or since is None:
+        return
+    message = f"no capacity for {choice.name} within cluster.fallback.after {choice.after}: {why}"
+    left = seconds_of(choice.after) - seconds_since(since, now)
+    yield Deadline(left, Cause.NO_CAPACITY, message)
+
+
+def cause_of_end(cause: Cause, ray_job: RayJobView | None) -> Cause:
+    """Return the cause of an attempt that ends at a deadline: with another choice, an attempt that
+    waits for a node has no capacity."""
+    again = ray_job is not None and ray_job.choice is not None and ray_job.choice.after is not None
+    return Cause.NO_CAPACITY if again and cause == Cause.UNSCHEDULABLE else cause
+
+
+def _waiting_since(observed: Observed, ray_job: RayJobView, attempt: Attempt) -> str | None:
+    """Return since when the attempt waits; None if it does not wait now."""
+    if "queuedTime" in attempt:
+        return str(attempt["queuedTime"])
+    group = attempt.get("waiting", {}).get("group")
+    waits = any(pod.group == group and _waits(pod) for pod in _pods_of_choice(observed, ray_job))
+    return str(attempt["waiting"]["since"]) if waits else None
+
+
+def _pods_of_choice(observed: Observed, ray_job: RayJobView) -> list[PodView]:
+    """Return the pods to which the choice applies: those with devices, or else all workers."""
+    workers = [pod for pod in observed.pods_of_attempt if not pod.is_head and pod.ended is None]
+    return [pod for pod in workers if not pod.deleting and (pod.gpus or not ray_job.max_gpus)]
+
+
+def _waits(pod: PodView) -> bool:
+    unschedulable = pod.problem is not None and pod.problem.cause == Cause.UNSCHEDULABLE
+    return pod.started is None and (pod.gated or unschedulable)
+
+
+def _without_waiting(status: Status) -> Status:
+    *before, last = status["attempts"]
+    return {**status, "attempts": [*before, without(last, "waiting")]}

@@ -1,0 +1,249 @@
+"""Versions of Delta tables as an input: columns, filters, pruning, deleted rows and refusals."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.spec.read import ReadDelta
+from plugins.messages import Messages
+from support.inputs.delta_vectors import (
+    commit,
+    delete_positions,
+    enable_vectors,
+    entries,
+    live_adds,
+)
+from support.inputs.read_files import Input, Outcome
+
+
+def opened(table: Path, **options: Any) -> Input:
+    read = ReadDelta.model_validate({"format": "delta", "path": str(table), "options": options})
+    source = open_input(read)
+    assert isinstance(source, FileInput)
+    return Input(source)
+
+
+def read(table: Path, **options: Any) -> Outcome:
+    return opened(table, **options).read()
+
+
+def numbers(outcome: Outcome, name: str = "id") -> list[int]:
+    return sorted(row[name] for row in outcome.good)
+
+
+def filtered(outcome: Outcome) -> int:
+    return sum(len(batch.filtered) for batch in outcome.batches)
+
+
+def append(table: Path, day: str, *ids: int, **options: Any) -> None:
+    rows = pa.table({"id": ids, "day": [day] * len(ids)})
+    write_deltalake(table, rows, mode="append", **options)
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> Path:
+    """A table with partitions of three rows."""
+    for start, day in enumerate(("fri day", "sat/day", "sun=day")):
+        append(tmp_path, day, *range(3 * start, 3 * start + 3), partition_by=["day"])
+    return tmp_path
+
+
+def test_version_is_read_with_its_columns(days: Path) -> None:
+    assert numbers(read(days, version=1)) == [*range(6)]
+    found = read(days, columns=["day"])
+    assert [*found.good[0]] == ["day"]
+    assert len(found.good) == 9
+    assert {row["day"] for row in read(days).good} == {"fri day", "sat/day", "sun=day"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "files", "kept"),
+    [
+        ("day == 'fri day'", 1, [0, 1, 2]),
+        ("day != 'fri day' and id > 7", 1, [8]),
+        ("id >= 5", 2, [5, 6, 7, 8]),
+        ("id in [1, 4]", 2, [1, 4]),
+        ("day is None", 0, []),
+        ("startswith(day, 's')", 2, [3, 4, 5, 6, 7, 8]),
+        ("id % 4 == 0", 3, [0, 4, 8]),
+    ],
+)
+def test_filter_reads_only_files_that_may_have_such_rows(
+    days: Path, condition: str, files: int, kept: list[int]
+) -> None:
+    source = opened(days, filter=condition, columns=["id"])
+    assert len(source.frozen) == files
+    found = source.read()
+    assert (numbers(found), filtered(found)) == (kept, 3 * files - len(kept))
+    assert all([*row] == ["id"] for row in found.good)
+
+
+def test_statistics_of_nan_null_and_cut_times_skip_no_row(tmp_path: Path) -> None:
+    moment = dt.datetime(2026, 1, 1, 0, 0, 0, 1999, tzinfo=dt.UTC)
+    columns = {
+        "real": [1.0, float("nan")],
+        "text": ["a" * 100, None],
+        "time": [moment, moment],
+        "price": [Decimal("1.10"), Decimal("1.10")],
+        "date": [dt.date(2026, 1, 1), dt.date(2026, 1, 2)],
+    }
+    write_deltalake(tmp_path, pa.table(columns))
+    for condition, count in {
+        "real != 1.0": 1,
+        "text is None": 1,
+        f"text == '{'a' * 100}'": 1,
+        "price > 1": 2,
+        "price > 2": 0,
+    }.items():
+        assert len(read(tmp_path, filter=condition).good) == count, condition
+
+
+def test_row_groups_without_such_rows_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_deltalake(tmp_path, pa.table({"id": [*range(100)]}))
+    (path,) = live_adds(tmp_path)
+    pq.write_table(pa.table({"id": [*range(100)]}), tmp_path / path, row_group_size=10)
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    actions = entries(log)
+    for action in actions:
+        if "add" in action:
+            action["add"] |= {"size": (tmp_path / path).stat().st_size}
+    log.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    enable_vectors(tmp_path)
+    delete_positions(tmp_path, path, [1, 55, 99])
+    decoded: list[int] = []
+    original = pq.ParquetFile.iter_batches
+
+    def counting(file: pq.ParquetFile, *arguments: Any, **options: Any) -> Any:
+        decoded.extend(options["row_groups"])
+        return original(file, *arguments, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
+    found = opened(tmp_path, filter="id > 52 and id < 58").read()
+    assert (numbers(found), filtered(found), set(decoded)) == ([53, 54, 56, 57], 93, {5})
+    assert found.ends == {0: 97}
+    assert found.places == [(0, 52), (0, 53), (0, 54), (0, 55)]
+
+
+def test_deleted_positions_are_no_rows_in_any_part_of_a_file(tmp_path: Path) -> None:
+    append(tmp_path, "monday", *range(10))
+    enable_vectors(tmp_path)
+    (path,) = live_adds(tmp_path)
+    delete_positions(tmp_path, path, [0, 4, 9])
+    delete_positions(tmp_path, path, [0, 4, 5, 9], inline=True)
+    assert numbers(read(tmp_path, version=2)) == [1, 2, 3, 5, 6, 7, 8]
+    source = opened(tmp_path)
+    whole = source.read()
+    assert numbers(whole) == [1, 2, 3, 6, 7, 8]
+    assert (whole.ends, filtered(whole)) == ({0: 6}, 0)
+    assert source.given.count() == RowCount(6, estimated=False)
+    gaps = {0: [(1, 3), (5, None)]}
+    parts = [batch for task in source.given.read_tasks(3, gaps) for batch in task()]
+    assert numbers(Outcome(parts)) == [2, 3, 8]
+    assert Outcome(parts).places == [(0, 1), (0, 2), (0, 5)]
+
+
+def test_types_of_the_table_hold_for_files_without_a_column_and_with_narrower_types(
+    tmp_path: Path,
+) -> None:
+    write_deltalake(tmp_path, pa.table({"id": pa.array([1], pa.int64()), "a": [{"x": 1}]}))
+    newer = pa.table({"id": [2], "note": ["n"], "a": [{"x": 2, "y": "z"}]})
+    write_deltalake(tmp_path, newer, mode="append", schema_mode="merge")
+    narrow = pa.table({"id": pa.array([3], pa.int16())})
+    pq.write_table(narrow, tmp_path / "narrow.parquet")
+    add = {**next(iter(live_adds(tmp_path).values())), "path": "narrow.parquet"}
+    commit(tmp_path, {"add": {**add, "size": (tmp_path / "narrow.parquet").stat().st_size}})
+    source = opened(tmp_path)
+    found = sorted(source.read().good, key=lambda row: int(row["id"]))
+    assert [(row["id"], row["note"]) for row in found] == [(1, None), (2, "n"), (3, None)]
+    assert [row["a"] for row in found] == [{"x": 1, "y": None}, {"x": 2, "y": "z"}, None]
+    assert {table.schema.field("id").type for table in source.read().tables} == {pa.int64()}
+    assert source.given.types()["note"] == pa.string()
+
+
+def test_value_that_does_not_fit_its_type_is_a_failed_row(tmp_path: Path) -> None:
+    append(tmp_path, "monday", 1, 2)
+    (path,) = live_adds(tmp_path)
+    pq.write_table(pa.table({"id": ["1", "x"], "day": ["a", "b"]}), tmp_path / path)
+    found = read(tmp_path)
+    assert set(found.bad) == {(0, 1)}
+    assert numbers(found) == [1]
+
+
+def test_hive_timestamps_are_points_in_time(tmp_path: Path) -> None:
+    moment = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
+    rows = pa.table({"at": pa.array([moment], pa.timestamp("us", "UTC"))})
+    write_deltalake(tmp_path, rows)
+    (path,) = live_adds(tmp_path)
+    pq.write_table(rows, tmp_path / path, use_deprecated_int96_timestamps=True)
+    assert [row["at"] for row in read(tmp_path).good] == [moment]
+
+
+def test_incorrect_options_are_refused(days: Path, messages: Messages) -> None:
+    enable_vectors(days)
+    for options in (
+        {"version": 9},
+        {"columns": ["id", "dya"]},
+        {"filter": "dya == 'x'"},
+        {"filter": "id == 'x'"},
+        {"filter": "id + 1"},
+    ):
+        with messages.raises(BadInput):
+            opened(days, **options)
+    with messages.raises(BadInput):
+        opened(days / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "path", ["../other/a.parquet", "/etc/passwd", "file:///etc/passwd", "s3://other/a.parquet"]
+)
+def test_files_outside_of_the_table_are_refused(days: Path, path: str, messages: Messages) -> None:
+    add = next(iter(live_adds(days).values()))
+    commit(days, {"add": {**add, "path": path}})
+    with messages.raises(BadInput):
+        opened(days)
+
+
+def test_links_out_of_the_table_are_not_followed(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    append(table, "monday", 1)
+    (path,) = live_adds(table)
+    (table / path).rename(tmp_path / "secret.parquet")
+    (table / path).symlink_to(tmp_path / "secret.parquet")
+    found = read(table)
+    assert (found.good, len(found.bad)) == ([], 1)
+
+
+def test_unknown_features_are_refused_by_name(days: Path, messages: Messages) -> None:
+    enable_vectors(days, "unknownFeature")
+    with messages.raises(BadInput):
+        opened(days)
+
+
+def test_column_mapping_is_refused(tmp_path: Path, messages: Messages) -> None:
+    append(tmp_path, "monday", 1)
+    enable_vectors(tmp_path, "columnMapping")
+    actions = entries(tmp_path / "_delta_log" / f"{0:020}.json")
+    (metadata,) = (action["metaData"] for action in actions if "metaData" in action)
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"]):
+        names = {"physicalName": f"col-{number}", "id": number}
+        field["metadata"] = {f"delta.columnMapping.{key}": value for key, value in names.items()}
+    metadata["schemaString"] = json.dumps(schema)
+    metadata["configuration"] = {"delta.columnMapping.mode": "name"}
+    commit(tmp_path, {"metaData": metadata})
+    with messages.raises(BadInput):
+        opened(tmp_path)

@@ -260,6 +260,10 @@ def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
 
+def check_new_events(rows: list[Row]) -> None:
+    assert [(row["id"], row["text"], row["_change_type"]) for row in rows] == [(2, "b", "insert")]
+
+
 def check_praise(rows: list[Row]) -> None:
     (row,) = rows  # of three texts
     assert set(row) == {"text", "score", "source"}
@@ -334,6 +338,7 @@ EXPECTED = {
         "reviews": check_reviews,
         "two-prompts": check_two_prompts,
         "good-ones": check_good_ones,
+        "new-events": check_new_events,
     },
 }
 """A check of the rows that each job of a page writes, in the order of the page."""

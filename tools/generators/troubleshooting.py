@@ -116,7 +116,8 @@ MISTAKES = {
     ),
     ("is a table of the format",): Entry(
         "the path is the directory of a table, whose Parquet files also hold deleted rows",
-        "Read a Delta or Iceberg table with its own format. Export other tables as Parquet files. See "
+        "Read a Delta or Iceberg table with its own format. Export other tables as Parquet "
+        "files. See "
         "[Which files are read](formats.md#which-files-are-read).",
     ),
     ("but the columns here are",): Entry(

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import soundfile
 import torch
 import torchvision
+from deltalake import write_deltalake
 from onnx import TensorProto, helper
 from PIL import Image
 from pyiceberg.catalog import load_catalog
@@ -118,6 +119,8 @@ def write_files(folder: Path) -> None:
         base.executemany("INSERT INTO tickets VALUES (?, ?, ?)", rows)
     saved(folder / "reviews")
     lance_set(folder / "scored.lance", [{"id": n, "score": n / 40} for n in range(40)])
+    events = {"id": [1, 2], "text": ["a", "b"], "day": ["2026-11-01", "2026-11-02"]}
+    write_deltalake(folder / "events", pa.table(events), partition_by=["day"])
     write_orders(folder)
     write_models(folder / "models")
     (folder / "steps.py").write_text(code_of_pages())

@@ -152,6 +152,12 @@ SOURCES: dict[str, Document] = {
             "changes": "include",
         },
     },
+    "iceberg": {
+        "table": "ns.rows",
+        "catalog": {"name": "prod", "properties": {"type": "rest", "uri": "http://catalog:8181"}},
+        "storage": {"region": "eu-west-1"},
+        "options": {"columns": ["id"], "filter": "id > 3", "limit": 5, "snapshot": 2**62},
+    },
     "items": {"items": [{"text": "a", "n": 1}, {"text": "b"}], "options": {"limit": 1}},
 }
 """Sources other than files, with every field."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -120,9 +121,13 @@ class IcebergVersions:
         return TableFiles(self._version(version, schema, added), files)
 
     def between(self, since: int, version: int) -> TableFiles:
-        now = self._snapshot(version)
-        schema, commits = self._schema_at(now), commits_after(self._metadata, since, now)
-        found = self._files(schema).changes(commits)
+        now = self._metadata.snapshot_by_id(version)
+        schema = self._schema_at(now)
+        files_of = self._files(schema)
+        if since == NO_SNAPSHOT and now is not None:  # snapshots may have expired since
+            found: Iterable[Change] = files_of.at(now)
+        else:
+            found = files_of.changes(commits_after(self._metadata, since, now))
         typed = _columns(schema)
         files = [self._file(change, typed, _CHANGES) for change in found]
         return TableFiles(self._version(version, schema, _CHANGES, since), files)

@@ -48,7 +48,9 @@ def _condition(tree: ast.expr, schema: Schema) -> iceberg.BooleanExpression:
         case ast.Compare(left=ast.Name(id=name), ops=[operator], comparators=[right]):
             try:
                 value = ast.literal_eval(right)
-                kinds = {type(one) for one in (value if isinstance(value, list | tuple) else [value])}
+                kinds = {
+                    type(one) for one in (value if isinstance(value, list | tuple) else [value])
+                }
                 column = schema.find_field(name).field_type
                 if all(isinstance(column, _EXACT[kind]) for kind in kinds):
                     condition = _COMPARISONS[type(operator)](name, value)

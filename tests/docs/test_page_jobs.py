@@ -304,7 +304,7 @@ EXPECTED = {
         "legacy": count(3),
         "tickets": check_tickets,
     },
-    "docs/exactly-once.md": {"nightly": count(3)},
+    "docs/exactly-once.md": {"nightly": count(3), "mirror": count(3)},
     "docs/formats.md": {
         "some-pets": check_some_pets,
         "camera": check_camera,

@@ -129,6 +129,8 @@ class InputSnapshot:
     @cached_property
     def removed(self) -> frozenset[int]:
         """The numbers of the files whose rows were removed."""
+        if "modified" not in self.table.column_names:  # sources that are not files
+            return frozenset()
         removed = pc.equal(self.table.column("modified"), REMOVED[1])
         return frozenset(pc.indices_nonzero(removed).to_pylist())
 
@@ -346,8 +348,7 @@ class ResumedInput:
         for number in () if self.rule.removes else sorted(changes.gone.intersection(unfinished)):
             fix = self.rule.fix("onDelete: removeRows", START_OVER_HINT)
             raise BadInput(f"'{uris[number]}' is gone, and the output lacks rows of it: {fix}")
-        kept = frozenset() if self.rule.removes else changes.gone
-        changes = replace(changes, kept=kept)
+        changes = replace(changes, kept=frozenset() if self.rule.removes else changes.gone)
         return replace(changes, relisted=self.relisted or bool(changes))
 
 

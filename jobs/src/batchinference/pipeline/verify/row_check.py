@@ -181,16 +181,14 @@ def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick:
     if not isinstance(read, ReadFiles | ReadVersioned):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
     if isinstance(read, ReadVersioned):
-        reader, found, names = reader_of(read, frozen), dict[int, Defect](), frozen.labels
-        skipped = _removed(frozen)
+        reader, found, names = reader_of(read, frozen), _gone(frozen), frozen.labels
     else:
         reader, found = reader_for(read), _differences(frozen, read)
-        skipped = set(found)
     if isinstance(reader, WholeFileReader):
         sizes = Sizes(len(frozen), dict.fromkeys(frozen.removed, 0), 1)
         return InputRows(names, sizes, len(frozen), list(found.values()))
-    skipped |= frozen.removed
-    files = [file for file in frozen.files() if file.number not in skipped]
+    missing = found.keys() | frozen.removed
+    files = [file for file in frozen.files() if file.number not in missing]
     counted = dict(_counted(frozen, read, reader, files, ends, quick=quick))
     sizes = Sizes(len(frozen), ends | counted)
     return InputRows(names, sizes, len(counted), list(found.values()))
@@ -212,11 +210,14 @@ def _differences(frozen: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
     return found
 
 
-def _removed(frozen: InputSnapshot) -> set[int]:
-    """Return the numbers of the data files that are gone. A table removes old ones."""
+def _gone(frozen: InputSnapshot) -> dict[int, Defect]:
+    """Return a finding for each data file that is gone, by file number."""
     with ThreadPoolExecutor(THREADS) as pool:
         exist = pool.map(Location.exists, map(frozen.address, frozen.files()))
-        return {number for number, known in enumerate(exist) if not known}
+        pairs = enumerate(zip(frozen.uris, exist, strict=True))
+        return {
+            number: (Kind.INPUT_GONE, Spot(uri), 1) for number, (uri, known) in pairs if not known
+        }
 
 
 def _listed(frozen: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:

@@ -88,6 +88,7 @@ class IcebergVersions:
 
     def __post_init__(self) -> None:
         self._metadata = self.table.metadata
+        self.identity = ""  # the ids of snapshots are random
         own = [self.table.location(), self.table.properties.get("write.data.path")]
         places = [located(place, self.read.storage) for place in own if place]
         self.root = places[0].contained_in([place.uri for place in places])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -242,6 +243,27 @@ def test_rows_of_others_that_arrive_during_a_merge_are_merged_too(target: Target
     if target.format != "sqlite":
         expected |= {1: ("a", 7), 3: ("C", 8)}
     assert {row["id"]: (row["text"], row["n"]) for row in target.rows()} == expected
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+def test_merges_that_block_each_other_are_repeated(target: Target) -> None:
+    """They lock the same rows in opposite order, so PostgreSQL ends one of them."""
+    ids = range(6000)
+    assert target.run(rows_with(*ids, n=[0] * len(ids)), name="first")
+    placed = {}
+    for name, order in {"up": ids, "down": ids[::-1]}.items():
+        job = target.open(
+            rows_with(*order, n=[1] * len(ids)), name=name, path=f"{target.place}/{name}"
+        )
+        placed[name] = job.place(job.check())[1]
+
+    def register(name: str) -> None:
+        table_of(target.write()).register(placed[name], Fence(name, f"of {name}", passed))
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(register, placed))
+    assert [row["n"] for row in target.rows()] == [1] * len(ids)
+    assert all(table_of(target.write()).commits(name) for name in placed)
 
 
 @databases

@@ -14,12 +14,14 @@ import deltalake
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from deltalake import DeltaTable, QueryBuilder
 from sqlalchemy.dialects import mysql
 
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import sql_merge
 from plugins.messages import Messages
+from support.inputs.delta_vectors import delete_positions, enable_vectors, live_adds
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 from support.outputs.rows import Row
 from support.outputs.tables import sql_rows, table_rows, write_fields
@@ -185,6 +187,18 @@ def test_key_that_the_table_has_twice_is_refused(target: Target, messages: Messa
         target.run(rows_with(1, n=[4]), name="second")
     assert target.run(rows_with(2, n=[5]), name="third")
     assert sorted(row["n"] for row in target.rows()) == [1, 3, 5]
+
+
+def test_rows_that_a_deletion_vector_removes_stay_deleted(tmp_path: Path) -> None:
+    target = Target("delta", tmp_path, "")
+    deltalake.write_deltalake(tmp_path / "out", rows_with(1, 2, 3, n=[1, 2, 3]))
+    enable_vectors(tmp_path / "out")
+    (path,) = live_adds(tmp_path / "out")
+    delete_positions(tmp_path / "out", path, [0, 1])
+    assert target.run(rows_with(2, 3, n=[8, 9]))
+    found = QueryBuilder().register("rows", DeltaTable(tmp_path / "out"))
+    stored = pa.table(found.execute("SELECT * FROM rows ORDER BY id"))
+    assert stored.to_pylist() == [{"id": 2, "n": 8}, {"id": 3, "n": 9}]
 
 
 @lakes

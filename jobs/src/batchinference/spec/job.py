@@ -210,8 +210,7 @@ class BatchInferenceSpec(SpecModel):
 
     @model_validator(mode="after")
     def _check_replaced_rows(self) -> BatchInferenceSpec:
-        field = self.read.replaces_rows if isinstance(self.read, ReadFiles) else None
-        if field and (why := self.why_not_replaced):
+        if (field := self.read.replaces_rows) and (why := self.why_not_replaced):
             context = {"field": field, "why": why}
             raise PydanticCustomError("replaced_rows", "read.{field}: {why}. Remove it", context)
         return self

@@ -151,17 +151,22 @@ def _derive_status(
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
         return end_as_complete(job, update, now)
-    failure = (
-        failure_cause(ray_job, report, observed.disruptions)
-        if summary.failed
-        else unrecoverable_cause(replace(observed, job=job), ray_job, now)
-    )
-    if failure is not None:
+    observed = replace(observed, job=job)
+    if (failure := _failure(observed, ray_job, now, failed=summary.failed)) is not None:
         job = record_out_of_memory(job, observed, ray_job, failure[0])
         return fail_attempt(job, spec, *failure, now, update)
     status = job.build_status(update, now)
     observed = replace(observed, job=job.with_status(status))
     return _enforce_deadlines(observed, spec, update, requeue_after(observed, ray_job, now), now)
+
+
+def _failure(
+    observed: Observed, ray_job: RayJobView, now: datetime, *, failed: bool
+) -> tuple[Cause, str] | None:
+    """Return the cause and the message with which an attempt fails; None if it continues."""
+    if failed:
+        return failure_cause(ray_job, observed.report, observed.disruptions)
+    return unrecoverable_cause(observed, ray_job, now)
 
 
 def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:

@@ -192,19 +192,14 @@ class DatasetExecution:
         self, dataset: Dataset, stage: Stage, device: PlacementGroupSchedulingStrategy | None
     ) -> Dataset:
         plan = self.plan
-        group = plan.group_of(stage) if plan.groups else ""
         common: dict[str, Any] = {
             "batch_format": "pyarrow",
             "num_cpus": cpus_of(stage, plan),
             "udf_modifying_row_count": False,
-            "label_selector": selector(plan, group),
+            "label_selector": selector(plan, plan.group_of(stage) if plan.groups else ""),
         }
         if stage.replicas is None:
-            task = _task(stage.name, self._segment([stage]))
-            # Ray fuses tasks with equal arguments: the few tasks that read would run the step
-            retries = {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
-            # no larger calls: the rows of a slow input would wait for them
-            return dataset.map_batches(task, batch_size=None, **common, **retries)
+            return self._add_tasks(dataset, stage, common)
         placement = placement_arguments(stage, plan, dataset)
         least, most = pool_size(stage, plan)
         if device is not None and stage.name == self.control.measured:
@@ -228,6 +223,13 @@ class DatasetExecution:
             compute=ActorPoolStrategy(min_size=least, max_size=most, **concurrency),
             **arguments,
         )
+
+    def _add_tasks(self, dataset: Dataset, stage: Stage, common: dict[str, Any]) -> Dataset:
+        task = _task(stage.name, self._segment([stage]))
+        # Ray fuses tasks with equal arguments: the few tasks that read would run the step
+        retries = {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
+        # no larger calls: the rows of a slow input would wait for them
+        return dataset.map_batches(task, batch_size=None, **common, **retries)
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
         """Return the number of rows that an actor gets at once: a window of texts, or else all rows

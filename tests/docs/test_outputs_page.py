@@ -126,7 +126,8 @@ def test_vectors_are_put_into_a_store(
         monkeypatch.setenv(VECTORS[format_]["urlEnv"], store.url)
         job = job_of(photos, tmp_path, VECTORS[format_])
         assert run_without_ray(job).message is None
-        assert sorted(names(store.rows())) == [f"{name}.png" for name in PHOTOGRAPHS]
+        found = sorted(row["name"] for row in store.rows())
+        assert found == [f"{name}.png" for name in PHOTOGRAPHS]
         assert len(first_rows(job.spec.write, 2)) == 2
         assert verified(job.spec.write.path, "--trust-output").result == "proven"
 

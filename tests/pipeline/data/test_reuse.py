@@ -25,9 +25,11 @@ from batchinference.pipeline.steps.code_identity import model_digest
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.models import VllmModel
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
+from support.documents.vllm_models import vllm
 from support.outputs.batches import as_one_batch, good, outcomes, rows_of
 from support.outputs.row_warnings import warnings_of
 
@@ -149,6 +151,13 @@ def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
     assert tokens_of(Job(cache=place).of("paid")) == []
 
 
+def test_tokens_of_the_step_are_reported() -> None:
+    job = Job()
+    found = job.of("paid", "paid", "paid too"), job.of("paid", "paid bad", first=3)
+    times = collect_notes(with_sums(note for batch in found for note in batch.notes)).steps["ask"]
+    assert (times.input_tokens, times.output_tokens, times.reused) == (9, None, 2)
+
+
 def test_tokens_of_failed_rows_are_counted() -> None:
     for dedupe in (True, False):
         job = Job(dedupe=dedupe)
@@ -180,6 +189,39 @@ def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
     job = Job(cache=place, model=same)
     rows = rows_of(job.run(good(0, 0, pa.table({"renamed": ["a"]}))))
     assert rows == [(0, {"renamed": "a", "other": "a 1"})]
+
+
+def test_whatever_changes_the_answers_of_vllm_is_another_key(tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("model", "other", "adapters")}
+    for name, place in places.items():
+        (place / "a").mkdir(parents=True)
+        (place / "a" / "weights").write_text(name)
+    adapter = {"adapter": "name", "inputs": {"text": "text", "name": "name"}}
+    adapter["loraPath"] = str(places["adapters"])
+    changes: list[dict[str, Any]] = [
+        {},
+        {"source": str(places["other"])},
+        {"sampling": {"temperature": 0}},
+        {"sampling": {"temperature": 0.5}},
+        {"chatTemplate": "{{ messages }}"},
+        {"chatTemplateArgs": {"enable_thinking": False}},
+        {"system": "Hm."},
+        {"schema": {"jsonSchema": {"type": "integer"}}},
+        {"engine": {"dtype": "float32"}},
+        adapter,
+        {"request": "text", "sampling": {}},
+    ]
+
+    def digest(change: dict[str, Any]) -> str:
+        fields = {"source": str(places["model"]), "inputs": {"text": "text"}, "sampling": {}}
+        model = vllm(**{**fields, **change})
+        return model_digest(VllmModel.model_validate(model), Device())
+
+    digests = [digest(change) for change in changes]
+    assert len(set(digests)) == len(changes)
+    assert digest({"inputs": {"text": "renamed"}, "output": "other"}) == digests[0]
+    (places["adapters"] / "a" / "weights").write_text("trained again")
+    assert digest(adapter) not in digests
 
 
 def test_cache_that_cannot_be_used_costs_no_rows(tmp_path: Path) -> None:

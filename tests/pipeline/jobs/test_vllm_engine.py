@@ -192,6 +192,16 @@ class TestTexts:
         sampling = {"structured_outputs": {"regex": "("}}
         messages.check(engine.answer(model(models, sampling=sampling), text=["a"])["failure"])
 
+    def test_rows_that_take_too_long_are_ended(self, engine: EngineProcess, models: Path) -> None:
+        sampling = {"max_tokens": 200, "ignore_eos": True, "temperature": 1}
+        spec = model(models, sampling=sampling, rowTimeout="1s")
+        found = engine.rows(spec, text=["a"] * 4000)
+        late = [row["error"] for row in found if "error" in row]
+        assert late
+        assert all("no answer within 1s" in error for error in late)
+        (after,) = engine.rows(model(models), text=["a"])
+        assert after["answer"], "the engine is free again"
+
     def test_answers_are_asked_for_again(self, engine: EngineProcess, models: Path) -> None:
         fields = {"sampling": {"max_tokens": 30, "temperature": 1}}
         fields |= {"schema": {"jsonSchema": {"type": "integer"}}}  # of any number of digits

@@ -69,3 +69,20 @@ def test_replaced_files_are_shown() -> None:
     shown = [dict(observation.lines)["files"] for observation in seen]
     assert shown == ["2 recomputed, 1 removed"] * 2
     assert dict(summary_of(last, resumes=True))["files"] == shown[0]
+
+
+@pytest.mark.parametrize(
+    ("choice", "shown"),
+    [
+        ({"number": 1, "choices": 1, "acceleratorTypes": ["T4"]}, "T4"),
+        ({"number": 2, "choices": 4, "acceleratorTypes": ["H100", "T4"], "capacityType": "spot",
+          "deviceHour": "1.6"}, "H100+T4 spot, 1.6 per device hour (choice 2 of 4)"),
+        (None, None),
+    ],
+    ids=["one", "several", "none"],
+)  # fmt: skip
+def test_devices_of_the_last_attempt_are_shown(choice: object, shown: str | None) -> None:
+    last = {"number": 2, **({"choice": choice} if choice else {})}
+    status = {"phase": "Running", "attempts": [{"number": 1, "choice": {}}, last]}
+    job = {"metadata": {"name": "job"}, "spec": {"write": {"path": "s3://a"}}, "status": status}
+    assert dict(observed_job(JobStatus.of(job)).lines).get("devices") == shown

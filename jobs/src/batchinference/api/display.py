@@ -173,6 +173,8 @@ def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
     texts = [f"{name} {one.reused or 0} equal rows and {one.cached or 0} of the cache"
              for name, one in steps if one.reused or one.cached]  # fmt: skip
     lines += [("reused", ", ".join(texts))] if texts else []
+    used = [f"{name} {one.tokens_text}" for name, one in steps if one.tokens_text]
+    lines += [("by step", "; ".join(used))] if len(used) > 1 else []
     return lines + [
         ("replicas", f"{name} {_percents(one.occupancy)}") for name, one in steps if one.occupancy
     ]

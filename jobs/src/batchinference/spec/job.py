@@ -27,6 +27,8 @@ API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "BatchInference"
 PLURAL = "batchinferences"
 SCHEDULE_KIND = "BatchInferenceSchedule"
+CANCELLED_AT = f"{GROUP}/batch-cancelled-at"
+"""Annotation with the Unix time at which the batch service cancelled the job."""
 CONTROLLER_NAME = f"{GROUP}/operator"
 """The value of `managedBy` for jobs that the operator runs."""
 MAX_NAME = 40

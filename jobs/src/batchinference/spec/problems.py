@@ -59,6 +59,7 @@ _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""
 PATTERNS = {
     base.MEMORY: A_QUANTITY,
+    base.MONEY: "an amount of money such as 3.90, with at most four decimal places",
     base.DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
     DURATION: A_DURATION,
     base.CRON: "five fields of a crontab such as 30 2 * * MON-FRI",

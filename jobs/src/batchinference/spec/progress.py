@@ -166,13 +166,12 @@ class Counts(SpecModel):
 
     @property
     def tokens_text(self) -> str:
-        """The tokens such as `1,200 input (200 cached) + 300 output tokens`; empty if there are
-        none."""
-        if not self.tokens:
-            return ""
+        """The tokens such as `1,200 input (200 cached) + 300 output tokens`, without those of which
+        there are none; empty if there are none at all."""
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
-        read, made = self.input_tokens or 0, self.output_tokens or 0
-        return f"{read:,} input{cached} + {made:,} output tokens"
+        parts = [f"{self.input_tokens:,} input{cached}"] if self.input_tokens else []
+        parts += [f"{self.output_tokens:,} output"] if self.output_tokens else []
+        return f"{' + '.join(parts)} tokens" if parts else ""
 
     @property
     def troubles(self) -> list[str]:

@@ -137,8 +137,8 @@ def _derive_status(
     status = record_rows(
         job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
     )
-    job = job.with_status(record_driver_head(status, observed, ray_job))
-    job = job.with_status(track_waiting(replace(observed, job=job), ray_job))
+    status = record_driver_head(status, observed, ray_job)
+    job = job.with_status(track_waiting(status, observed, ray_job))
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
@@ -222,7 +222,7 @@ def _enforce_deadlines(
     # a silent driver is subject to all deadlines, but the operator must have tried to reach it
     awaits = observed.driver_polled if silent else update.phase != Phase.FINALIZING
     limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
-    if update.ray_job is not None and update.phase == Phase.PENDING:
+    if update.ray_job is not None:
         limits += capacity_deadline(observed, update.ray_job, now, _why_no_row(update))
     passed = [limit for limit in limits if limit.remaining <= 0]
     if passed:

@@ -199,9 +199,22 @@ class DatasetExecution:
             "label_selector": selector(plan, plan.group_of(stage) if plan.groups else ""),
         }
         if stage.replicas is None:
-            return self._add_tasks(dataset, stage, common)
-        placement = placement_arguments(stage, plan, dataset)
-        least, most = pool_size(stage, plan)
+            # Ray fuses tasks with equal arguments: the few tasks that read would run the step
+            common |= {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
+            # no larger calls: the rows of a slow input would wait for them
+            task = _task(stage.name, self._segment([stage]))
+            return dataset.map_batches(task, batch_size=None, **common)
+        return self._add_pool(dataset, stage, device, common)
+
+    def _add_pool(
+        self,
+        dataset: Dataset,
+        stage: Stage,
+        device: PlacementGroupSchedulingStrategy | None,
+        common: dict[str, Any],
+    ) -> Dataset:
+        plan = self.plan
+        (least, most), placement = pool_size(stage, plan), placement_arguments(stage, plan, dataset)
         if device is not None and stage.name == self.control.measured:
             least = most = replicas_per_device(stage)
             placement = {"ray_remote_args_fn": lambda: {"scheduling_strategy": device}}
@@ -216,20 +229,12 @@ class DatasetExecution:
             **placement,
         }
         concurrency = concurrency_of_actors(stage, self._blocks_at_once(most))
-        segment = replace(self._segment([stage]), concurrent=bool(concurrency))
         return dataset.map_batches(
-            _actor(stage, segment),
+            _actor(stage, replace(self._segment([stage]), concurrent=bool(concurrency))),
             batch_size=self._rows_at_once(stage, most),
             compute=ActorPoolStrategy(min_size=least, max_size=most, **concurrency),
             **arguments,
         )
-
-    def _add_tasks(self, dataset: Dataset, stage: Stage, common: dict[str, Any]) -> Dataset:
-        task = _task(stage.name, self._segment([stage]))
-        # Ray fuses tasks with equal arguments: the few tasks that read would run the step
-        retries = {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
-        # no larger calls: the rows of a slow input would wait for them
-        return dataset.map_batches(task, batch_size=None, **common, **retries)
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
         """Return the number of rows that an actor gets at once: a window of texts, or else all rows

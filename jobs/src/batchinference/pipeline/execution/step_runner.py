@@ -5,10 +5,12 @@ A batch that raises is halved until each failing row is alone."""
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import platform
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
@@ -245,7 +247,7 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
-            own = [(self.name, note) for note in self._take_own_notes()]
+            own = [(self.name, note) for note in [*self._take_own_notes(), *results.token_notes()]]
             notes = (*batch.notes, *sizes, *own, *self._time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):
@@ -474,6 +476,14 @@ class StepResults:
         found.failed = [failed for failed in self.failed if failed[0] < row]
         found.warnings = [warning for warning in self.warnings if warning.row < row]
         return found
+
+    def token_notes(self) -> list[str]:
+        """Return the note of the tokens that were used, as JSON, if there are any."""
+        used = Counter[str]()
+        for warning in self.warnings:
+            if isinstance(warning.name, TokenKind):
+                used[warning.name.value] += warning.amount
+        return [json.dumps(+used)] if +used else []
 
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
         """Return the batch after a step with this name. Raises JobFailure if no type can hold all

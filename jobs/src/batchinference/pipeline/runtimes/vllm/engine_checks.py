@@ -37,7 +37,7 @@ def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:
         where = "sampling" if schema is None else _culprit(schema, accepts)
         fix = "Correct it, or choose another structured_outputs_config.backend in engine"
         raise ModelLoad(
-            f"{where}: the engine refuses it: {describe(error).rstrip('.')}. {fix}"
+            f"{where}: the engine refuses it: {describe(error).rstrip('. \n')}. {fix}"
         ) from error
 
 

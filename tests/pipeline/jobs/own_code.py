@@ -338,14 +338,6 @@ def fail_at_row(batch: Batch, directory: str, column: str, at: str, commits: int
     return batch
 
 
-def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
-    return [row, row]
-
-
-def vectors(batch: Batch) -> Batch:
-    return {**batch, "vector": np.array([[at, 0.5] for at in batch["id"]], np.float32)}
-
-
 def codes(batch: Batch) -> Batch:
     """Add the characters of each text as numbers, for `own_models:scripted`."""
     return {**batch, "codes": np.array([list(text.encode().ljust(16)) for text in batch["text"]])}

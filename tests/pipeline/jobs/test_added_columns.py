@@ -116,7 +116,7 @@ def test_new_column_is_added_without_writing_others(path: Path) -> None:
 
 
 def test_vectors_of_two_jobs_are_added(path: Path) -> None:
-    vector = {"name": "vector", "python": {"callable": "own_code:vectors"}}
+    vector = {"name": "vector", "python": {"callable": "support.jobs.user_code:vectors"}}
     assert run(path).state == JobState.SUCCEEDED
     report = run(path, columns=["vector"], steps=[vector])
     assert report.state == JobState.SUCCEEDED, report.message
@@ -219,7 +219,12 @@ def test_column_that_another_job_adds_meanwhile_is_refused(
 
 
 def test_several_rows_for_a_row_are_refused(path: Path, messages: Messages) -> None:
-    twice = [{"name": "twice", "python": {"callable": "own_code:twice", "method": "flatMap"}}]
+    twice = [
+        {
+            "name": "twice",
+            "python": {"callable": "support.jobs.user_code:twice", "method": "flatMap"},
+        }
+    ]
     report = run(path, steps=[*twice, *STEPS])
     assert report.reason == "BadOutput"
     messages.check(report.message or "")

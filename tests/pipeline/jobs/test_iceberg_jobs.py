@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import StringType
 
 from batchinference.spec.report import JobState
+from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.inputs.iceberg import (
     compact,
@@ -24,9 +26,8 @@ from support.inputs.iceberg import (
     read_fields,
     snapshot_of,
 )
-from support.inputs.iceberg import (
-    rows_of as ids,
-)
+from support.inputs.iceberg import rows_of as ids
+from support.jobs.crash_points import Place, Recording, on_disk, one_write_of_each_kind
 from support.jobs.on_ray import Run, job_document, run_in_process, without_order
 from support.outputs.rows import Row, rows_of
 from support.outputs.verify_command import verified
@@ -150,3 +151,84 @@ def test_nightly_job_reads_exactly_the_changes_of_each_commit(tmp_path: Path, ch
     wanted = [row for row in known if changes == "include" or row["_change_type"] == "insert"]
     assert plain(rows_of(tmp_path / "out"), names) == plain(wanted, names)
     assert verified(tmp_path / "out", "--quick").found.keys() <= {"inputGone"}
+
+
+@on_disk
+def test_job_killed_at_any_step_reads_the_same_rows_although_the_table_changes(
+    place: Place,
+) -> None:
+    output = place.directory / "out"
+    table = new_table(place.directory / "table")
+    table.append(ids([1, 2, 3]))
+    job = night(place.directory / "table", output)
+    ended(run_in_process(job))
+    table.append(ids([4, 5]))
+    table.append(ids([6, 7]))
+    merge_on_read(table)
+    recording = Recording(place, job)
+    steps = recording.steps
+    begun = next(n for n, step in enumerate(steps) if step.startswith("write part-"))
+    written = (n for n, step in enumerate(steps) if step.startswith("write"))
+    (success,) = (n for n in written if steps[n].endswith("0001/_SUCCESS"))
+    table.delete("id == 4")
+    table.append(ids([8]))
+    compact(table)
+
+    def check(step: int) -> list[str]:
+        ended(run_in_process(job))
+        found = sorted(row["id"] for row in rows_of(output))
+        pinned = begun <= step <= success
+        ended(run_in_process(job))
+        later = sorted(row["id"] for row in rows_of(output))
+        before, now = [*range(1, 8), 300], [*range(1, 9), 300]
+        right = found == before or (found == now and not pinned)
+        return [] if right and later == now else [f"{found}, and later {later}"]
+
+    assert recording.faults(check, one_write_of_each_kind(steps)) == {}
+
+
+def test_snapshots_that_expire_too_early_are_an_error_that_names_them(
+    tmp_path: Path, messages: Messages
+) -> None:
+    table = new_table(tmp_path)
+    table.append(ids([1]))
+    read = snapshot_of(table)
+    job = night(tmp_path, tmp_path / "out")
+    ended(run_in_process(job))
+    table.append(ids([2]))
+    delete(table)
+    table.append(ids([3]))
+    expire_but_latest(table)
+    run = run_in_process(job)
+    assert (run.report.state, run.report.reason) == (JobState.FAILED, "BadInput")
+    messages.check(str(run.report.message).replace(str(read), "READ"))
+    assert [row["id"] for row in rows_of(tmp_path / "out")] == [1]
+    ended(run_in_process(night(tmp_path, tmp_path / "out", mode="overwrite")))
+    assert sorted(row["id"] for row in rows_of(tmp_path / "out")) == [1, 2, 3]
+
+
+def test_data_file_that_is_gone_is_an_error_that_names_it(
+    tmp_path: Path, messages: Messages
+) -> None:
+    table = new_table(tmp_path)
+    table.append(ids([1]))
+    first = snapshot_of(table)
+    table.overwrite(ids([2]))
+    (live,) = data_files(table)
+    for file in Path(table.location().removeprefix("file://"), "data").rglob("*.parquet"):
+        if f"file://{file}" != live.file_path:
+            file.unlink()
+    run = run_in_process(night(tmp_path, tmp_path / "out", snapshot=first))
+    assert (run.report.state, run.report.reason) == (JobState.FAILED, "BadInput")
+    message = re.sub(r"00000-[^ ]*\.parquet", "FILE", str(run.report.message))
+    messages.check(message.replace(str(first), "SNAPSHOT"))
+
+
+def test_pinned_snapshot_is_read_once(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.append(ids([1]))
+    job = night(tmp_path, tmp_path / "out", snapshot=snapshot_of(table))
+    table.append(ids([2]))
+    for _ in range(2):
+        assert ended(run_in_process(job)).counts == (1, 1, 0, 0)
+    assert rows_of(tmp_path / "out") == ids([1]).to_pylist()

@@ -99,6 +99,15 @@ def test_changed_file_is_not_rewritten(attempt: Attempt) -> None:
         without_removed(attempt, entry, WRITER)
 
 
+def test_file_with_another_number_of_rows_is_not_rewritten(attempt: Attempt) -> None:
+    """The state is damaged, so it is unknown which rows are those of the other files."""
+    (entry,) = without_files(committed(attempt, 0, 1), [1]).entries
+    first, other = entry.origins
+    damaged = replace(entry, origins=[replace(first, rows=[(0, 1 << 60)]), other])
+    with pytest.raises(BadOutput):
+        without_removed(attempt, damaged, WRITER)
+
+
 def test_origins_of_merged_files_follow_each_other() -> None:
     def held(*files: int) -> ManifestEntry:
         origins = [Origin(file, [(0, file + 1)], Counts(written=file + 1)) for file in files]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -22,7 +25,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
-from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.typedef import EMPTY_DICT, Record
 from pyroaring import BitMap
 
 from support.outputs.rows import Row
@@ -63,6 +66,25 @@ def snapshot_of(table: Table) -> int:
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
     return snapshot.snapshot_id
+
+
+def add_file(table: Table, rows: pa.Table, *partition: Any) -> None:
+    """Add a data file with these partition values, without statistics."""
+    path = f"{table.location()}/data/{uuid.uuid4()}.parquet"
+    local = Path(path.removeprefix("file://"))
+    local.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows.cast(schema_to_pyarrow(table.schema())), local)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*partition),
+        record_count=rows.num_rows,
+        file_size_in_bytes=local.stat().st_size,
+    )
+    file.spec_id = table.spec().spec_id
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(file)
 
 
 class _Deletes(ManifestWriterV2):
@@ -108,8 +130,6 @@ def delete_rows(
 ) -> None:
     """Delete rows of data files by their positions with a file of deletes, and add rows."""
     file = _vectors(table, positions) if vectors else _position_file(table, positions)
-    from pyiceberg.io.pyarrow import _dataframe_to_data_files
-
     deletes = DataFile.from_args(
         content=content,
         file_path=file[0],
@@ -145,9 +165,6 @@ def _position_file(table: Table, positions: Mapping[str, Sequence[int]]) -> tupl
 
 def _vectors(table: Table, positions: Mapping[str, Sequence[int]]) -> tuple[str, int]:
     """Write a Puffin file with deletion vectors."""
-    import json
-    import zlib
-
     content, blobs = b"PFA1", []
     for path, rows in positions.items():
         bitmap = BitMap(rows).serialize()
@@ -187,8 +204,6 @@ class _Rewrite(_OverwriteFiles):
 
 def compact(table: Table) -> None:
     """Replace all data files by one with the same rows, as compaction does."""
-    from pyiceberg.io.pyarrow import _dataframe_to_data_files
-
     rows = table.refresh().scan().to_arrow()
     with table.transaction() as transaction:
         rewrite = _Rewrite(Operation.OVERWRITE, transaction, table.io)

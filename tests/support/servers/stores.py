@@ -36,10 +36,15 @@ class Call:
     headers: dict[str, str]
 
     @property
+    def writes(self) -> bool:
+        """Whether it changes what is stored."""
+        return self.method == "PUT" or "_bulk" in self.path
+
+    @property
     def writes_rows(self) -> bool:
         """Whether it puts rows, and no marks."""
-        is_qdrant = self.method == "PUT" and self.path.endswith("/points")
-        return (is_qdrant and "batchinference_commits" not in self.path) or "_bulk" in self.path
+        is_of_rows = self.path.endswith(("/points", "/_bulk"))
+        return self.writes and is_of_rows and "batchinference_commits" not in self.path
 
 
 Fault = Callable[[Call], Answer | None]
@@ -49,8 +54,9 @@ connection, and -1 drops it after the call is done."""
 
 @dataclass
 class Store:
-    """A store. `fault` decides about each call."""
+    """A store. `fault` decides about each call. `name` is the collection with the rows."""
 
+    name: str = "rows"
     port: int = 0
     calls: list[Call] = field(default_factory=list)
     fault: Fault = lambda call: None
@@ -64,7 +70,15 @@ class Store:
         raise NotImplementedError
 
     def rows(self) -> list[Row]:
-        """Return the rows of the collection `rows`."""
+        """Return the rows of the collection."""
+        raise NotImplementedError
+
+    def remove(self, id_: Any) -> None:
+        """Remove a row of the collection."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Remove all collections, and forget the calls."""
         raise NotImplementedError
 
 
@@ -75,6 +89,10 @@ class LocalQdrant(Store):
     version: ClassVar[str] = "1.16.0"
 
     def __post_init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.calls.clear()
         self.local = QdrantClient(":memory:", force_disable_check_same_thread=True)
 
     def answer(self, call: Call) -> Answer:
@@ -112,10 +130,13 @@ class LocalQdrant(Store):
         raise AssertionError(call)
 
     def rows(self) -> list[Row]:
-        if not self.local.collection_exists("rows"):
+        if not self.local.collection_exists(self.name):
             return []
-        found, _ = self.local.scroll("rows", limit=10_000, with_vectors=True)
+        found, _ = self.local.scroll(self.name, limit=10_000, with_vectors=True)
         return [{"_id": one.id, **(one.payload or {}), "vector": one.vector} for one in found]
+
+    def remove(self, id_: Any) -> None:
+        self.local.delete(self.name, [id_])
 
 
 @dataclass
@@ -167,8 +188,15 @@ class FakeOpensearch(Store):
         return {"_id": id_, "status": 201}
 
     def rows(self) -> list[Row]:
-        found = self.documents.get("rows", {}).values()
+        found = self.documents.get(self.name, {}).values()
         return [{"_id": one["_id"], **one["_source"]} for one in found]
+
+    def remove(self, id_: Any) -> None:
+        del self.documents[self.name][id_]
+
+    def clear(self) -> None:
+        for content in (self.calls, self.mappings, self.documents):
+            content.clear()
 
 
 def _parsed(content: bytes, path: str) -> Any:

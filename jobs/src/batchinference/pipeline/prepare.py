@@ -197,7 +197,7 @@ def _open_input(
     Raises BadInput and BadOutput if it does not, and NoNewFiles."""
     source = open_at_output(spec, target, plan)
     check_input(spec, source, target.layout)
-    if spec.write.adds:
+    if spec.write.mode == "append":
         with storage_errors_as_bad_output(spec.write):
             check_previous_versions(source, target.previous_versions(job))
     return source

@@ -203,16 +203,16 @@ class BatchInferenceSpec(SpecModel):
         """Return why failed rows cannot be retried alone, and the fix; None if they can."""
         if not isinstance(self.write, WriteTable):
             return None
+        again = "another write.path" if self.write.mode == "merge" else "write.mode: overwrite"
         return (
             f"the rows of a table (write.format '{self.write.format}') are written in one "
             "commit, so the failed rows cannot be retried alone. Remove errors.retryFailedRows, or "
-            "process all rows again with write.mode: overwrite"
+            f"process all rows again with {again}"
         )
 
     @model_validator(mode="after")
     def _check_replaced_rows(self) -> BatchInferenceSpec:
-        field = self.read.replaces_rows if isinstance(self.read, ReadFiles) else None
-        if field and (why := self.why_not_replaced):
+        if (field := self.read.replaces_rows) and (why := self.why_not_replaced):
             context = {"field": field, "why": why}
             raise PydanticCustomError("replaced_rows", "read.{field}: {why}. Remove it", context)
         return self

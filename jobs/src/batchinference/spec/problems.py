@@ -53,12 +53,13 @@ and one document may have thousands of problems."""
 MAX_COMPARED = 50_000
 """Maximum number of character pairs that are compared to find the nearest known name. More pairs
 would take longer than 10 ms."""
-MAX_LISTED = 17
+MAX_LISTED = 24
 """Maximum number of known names that are listed next to a suggestion."""
 _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""
 PATTERNS = {
     base.MEMORY: A_QUANTITY,
+    base.MONEY: "an amount of money such as 3.90, with at most four decimal places",
     base.DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
     DURATION: A_DURATION,
     base.CRON: "five fields of a crontab such as 30 2 * * MON-FRI",

@@ -117,13 +117,10 @@ class Origin:
 
     def as_json(self) -> dict[str, Any]:
         counts = self.counts.model_dump(by_alias=True, exclude_defaults=True)
-        stored = {"file": self.file, "rows": self.rows, "counts": counts}
         warnings = [warning.model_dump() for warning in self.warnings]
-        return (
-            stored
-            | ({"warnings": warnings} if warnings else {})
-            | ({"removed": True} if self.removed else {})
-        )
+        optional = {"warnings": warnings, "removed": self.removed}
+        stored = {"file": self.file, "rows": self.rows, "counts": counts}
+        return stored | {name: value for name, value in optional.items() if value}
 
 
 @dataclass(frozen=True)

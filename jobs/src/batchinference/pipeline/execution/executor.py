@@ -67,7 +67,6 @@ from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
 
@@ -197,10 +196,9 @@ class Executor:
     def _committer(self) -> Committer:
         write, prepared = self._spec.write, self._prepared
         writer = prepared.table or writer_for(write)
-        read, first_file = self._spec.read, prepared.first_file
-        replaces = isinstance(read, ReadFiles) and read.replaces_rows is not None
-        attempt, errors = prepared.attempt, self._errors
-        return committer_for(write, attempt, writer, errors, first_file, replaces_rows=replaces)
+        attempt, first_file = prepared.attempt, prepared.first_file
+        by_file = bool(self._spec.read.replaces_rows and rewriting_writer_for(write))
+        return committer_for(write, attempt, writer, self._errors, first_file, by_file=by_file)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""

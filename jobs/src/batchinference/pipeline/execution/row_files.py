@@ -18,13 +18,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import (
-    NullingWriter,
-    RewritingWriter,
-    TypedWriter,
-    ValueWriter,
-    Writer,
-)
+from batchinference.pipeline.output.writers import NullingWriter, TypedWriter, ValueWriter, Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, numbers_of
 from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
@@ -41,13 +35,13 @@ def committer_for(
     errors: ErrorHandling,
     first_file: int = 0,
     *,
-    replaces_rows: bool = False,
+    by_file: bool = False,
 ) -> Committer:
     """Return the committer of an attempt that uses this writer. `first_file` is the number of the
-    first input file, for the row numbers. With `replaces_rows`, later runs may remove the rows of
-    single input files."""
+    first input file, for the row numbers. With `by_file`, later runs can remove the rows of single
+    input files."""
     files = OutputFiles(writer, FileLayout.of(write), errors, first_file)
-    return Committer(attempt, files, replaces_rows and isinstance(writer, RewritingWriter))
+    return Committer(attempt, files, by_file)
 
 
 @dataclass(frozen=True)

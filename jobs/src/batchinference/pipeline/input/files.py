@@ -59,7 +59,7 @@ from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import FileOptions, Read, ReadFiles, ReadLance, ReadVersioned
+from batchinference.spec.read import FileOptions, Read, ReadFiles, ReadVersioned
 
 REREAD_BYTES = 4 << 20
 """Maximum size, in files and in memory, of an input that is divided although each task must read
@@ -96,7 +96,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputP
     Raises BadInput and NoNewFiles like `open_input`."""
     read, start = spec.read, plan.start
     earlier: ResumedInput | ProcessedFiles | None = None
-    if isinstance(read, ReadLance) and spec.write.mode == "addColumn" and start is not None:
+    if spec.write.mode == "addColumn" and start is not None:
         read = _pinned(read, plan.state.layout.input)
     if not isinstance(read, ReadFiles | ReadVersioned):
         return open_input(read, None, spec.errors.failing_warnings)
@@ -111,8 +111,8 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputP
     return open_input(read, earlier, spec.errors.failing_warnings)
 
 
-def _pinned(read: ReadLance, snapshot: Location) -> ReadLance:
-    """Return the read of the version of a dataset that an input snapshot has."""
+def _pinned(read: Read, snapshot: Location) -> Read:
+    """Return the read of the version of a Lance dataset that an input snapshot has."""
     stored = read_table(pa.BufferReader(snapshot.read()), ["version"])
     version = int(stored["version"][0].as_py().partition("-")[0])
     options = read.options.model_copy(update={"version": version})

@@ -129,6 +129,8 @@ class InputSnapshot:
     @cached_property
     def removed(self) -> frozenset[int]:
         """The numbers of the files whose rows were removed."""
+        if "modified" not in self.table.column_names:  # sources that are not files
+            return frozenset()
         removed = pc.equal(self.table.column("modified"), REMOVED[1])
         return frozenset(pc.indices_nonzero(removed).to_pylist())
 
@@ -193,6 +195,18 @@ class InputSnapshot:
     def uris(self) -> list[str]:
         """The paths of the files in the form that users write."""
         return [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of each file. A file with changes of a table may occur several times, with other
+        changes."""
+        if self.version is None or self.version.since is None:
+            return self.uris
+        changes = (
+            ", ".join(f"{name} {value}" for name, value in (file.constants or {}).items())
+            for file in self.files()
+        )
+        return [f"{uri} ({change})" for uri, change in zip(self.uris, changes, strict=True)]
 
     def serialized(self) -> bytes:
         """Return the list as a Parquet file, with each path in the form that users write."""
@@ -334,8 +348,7 @@ class ResumedInput:
         for number in () if self.rule.removes else sorted(changes.gone.intersection(unfinished)):
             fix = self.rule.fix("onDelete: removeRows", START_OVER_HINT)
             raise BadInput(f"'{uris[number]}' is gone, and the output lacks rows of it: {fix}")
-        kept = frozenset() if self.rule.removes else changes.gone
-        changes = replace(changes, kept=kept)
+        changes = replace(changes, kept=frozenset() if self.rule.removes else changes.gone)
         return replace(changes, relisted=self.relisted or bool(changes))
 
 

@@ -30,13 +30,13 @@ def without_removed(
     data, numbers = list[DataFile](), dict[int, int]()
     for number, file in enumerate(entry.data):
         runs = [(one, count) for one in entry.origins for at, count in one.rows if at == number]
-        counts = np.repeat([not one.removed for one, _ in runs], [count for _, count in runs])
-        kept = _kept(attempt, attempt.layout.data, file, writer, counts)
+        counts, rows = [not one.removed for one, _ in runs], [count for _, count in runs]
+        kept = _kept(attempt, attempt.layout.data, file, writer, counts, rows)
         if kept is not None:
             numbers[number] = len(data)
             data.append(kept)
     origins = [
-        replace(one, rows=[(numbers[at], count) for at, count in one.rows])
+        replace(one, rows=[(numbers[at], count) for at, count in one.rows if at in numbers])
         for one in entry.origins
         if not one.removed
     ]
@@ -49,19 +49,25 @@ def _errors(attempt: Attempt, entry: ManifestEntry, file: DataFile) -> DataFile 
     place, writer = attempt.layout.errors, ParquetWriter("snappy")
     files = ids_of(writer.read(unchanged_content(place, file))) >> ROW_BITS
     counts = ~np.isin(files, [origin.file for origin in entry.removed])
-    return _kept(attempt, place, file, writer, counts)
+    return _kept(attempt, place, file, writer, counts.tolist(), [1] * len(counts))
 
 
 def _kept(
-    attempt: Attempt, place: Location, file: DataFile, writer: RewritingWriter, counts: np.ndarray
+    attempt: Attempt,
+    place: Location,
+    file: DataFile,
+    writer: RewritingWriter,
+    counts: list[bool],
+    rows: list[int],
 ) -> DataFile | None:
-    """Return a file with the rows that count, a bool each; None if there are none."""
-    if counts.all():
+    """Return a file with the rows that count; None if there are none. `counts` says so for the
+    first `rows[0]` rows, the next `rows[1]` rows, and so on."""
+    if all(counts):
         return file
-    if not counts.any():
+    if not any(counts):
         return None
     table = writer.read(unchanged_content(place, file))
-    if table.num_rows != len(counts):
-        raise damaged_state(place / file.name)
-    name = renamed_part(file.name, uuid.uuid4().hex[:8])
-    return put_rewritten(attempt, place, name, writer.write([table.filter(pa.array(counts))]))
+    if table.num_rows != sum(rows):
+        raise damaged_state(attempt.place)
+    name, mask = renamed_part(file.name, uuid.uuid4().hex[:8]), pa.array(np.repeat(counts, rows))
+    return put_rewritten(attempt, place, name, writer.write([table.filter(mask)]))

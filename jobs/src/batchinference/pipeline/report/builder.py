@@ -270,7 +270,6 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
             texts[_note_text(step, note)] = None
         if "replicas_per_device" in note:
             shared[step] = note["replicas_per_device"]
-            texts[_sharing_text(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     names = {**times, **counts}
     ordered = sorted(names, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
@@ -279,11 +278,6 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     texts |= {_cache_text(step, number): None for step, number in errors.items() if number}
     again = sum(retries.values())
     return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, again, shared)
-
-
-def _sharing_text(step: str, note: dict[str, float]) -> str:
-    number = counted(int(note["replicas_per_device"]), "replica")
-    return f"step '{step}': {number} on a device: {note['rows_per_second']:g} rows/s"
 
 
 def _cache_text(step: str, errors: int) -> str:

@@ -181,7 +181,7 @@ def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick:
     if not isinstance(read, ReadFiles | ReadVersioned):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
     if isinstance(read, ReadVersioned):
-        reader, found = reader_of(read, frozen), _gone(frozen)
+        reader, found, names = reader_of(read, frozen), _gone(frozen), frozen.labels
     else:
         reader, found = reader_for(read), _differences(frozen, read)
     if isinstance(reader, WholeFileReader):

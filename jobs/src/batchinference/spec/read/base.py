@@ -161,6 +161,11 @@ class ReadModel(SpecModel):
         return None
 
     @property
+    def replaces_rows(self) -> str | None:
+        """Return the field with which rows of earlier content are removed; None if none does."""
+        return None
+
+    @property
     def locations(self) -> dict[str, str]:
         """Return the paths and URIs of the input, by field."""
         locations: dict[str, str] = {}
@@ -230,10 +235,14 @@ class ReadFiles(ReadModel):
 
     @property
     def replaces_rows(self) -> str | None:
-        """Return the field with which rows of earlier content are removed; None if none does."""
         if self.on_change == "recompute":
             return "onChange"
         return "onDelete" if self.on_delete == "removeRows" else None
+
+    def limited(self, rows: int) -> Self:
+        """Return a copy that reads at most `rows` rows, and so never replaces any."""
+        kept = {"on_change": "fail", "on_delete": "keep"}
+        return super().limited(rows).model_copy(update=kept)
 
     @property
     def path_name(self) -> str | None:

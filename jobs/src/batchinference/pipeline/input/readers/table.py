@@ -121,7 +121,10 @@ class VersionedReader(ParquetReader):
         return {name: self._schema.field(name).type for name in self._names}
 
     def stats(self, file: Location, size: int) -> FileStats:
-        stats = super().stats(file, size)
+        try:
+            stats = super().stats(file, size)
+        except FileNotFoundError:
+            raise removed_file(self._version, file.uri) from None
         return FileStats(stats.rows, stats.starts)
 
     def read_part(
@@ -191,8 +194,8 @@ def removed_file(version: TableVersion, uri: str) -> BadInput:
     latest = "Read a later version as a new output"
     fix = latest if version.since is None else START_OVER
     return BadInput(
-        f"read.path: {uri} is gone, a data file of version {version.version} of {version.name}: it "
-        f"was vacuumed or deleted. {fix}, and let the table keep removed files longer than the "
+        f"read: {uri} is gone, a data file of version {version.version} of {version.name}: it was "
+        f"vacuumed or deleted. {fix}, and let the table keep removed files longer than the "
         "time between two runs"
     )
 

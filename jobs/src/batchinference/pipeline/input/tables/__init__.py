@@ -101,9 +101,11 @@ def reader_of(read: ReadVersioned, frozen: InputSnapshot) -> Reader:
 
 def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
     options, names = read.options, version.schema.names
-    own = [name for name in names if name not in {CHANGE_TYPE, *options.CHANGE_COLUMNS}]
+    has_changes = version.since is not None or options.changes == "include"
+    added = {CHANGE_TYPE, *options.CHANGE_COLUMNS} if has_changes else set[str]()
+    own = [name for name in names if name not in added]
     where = options.filter
-    if CHANGE_TYPE in names and options.changes == "inserts":
+    if added and options.changes == "inserts":
         inserts = f"{CHANGE_TYPE} == '{INSERT}'"
         where = f"{inserts} and (\n{where}\n)" if where else inserts
     wanted = [*(options.columns or own), *options.added_columns]

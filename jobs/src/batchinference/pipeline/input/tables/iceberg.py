@@ -119,7 +119,8 @@ class IcebergVersions:
         added = _CHANGES if self.read.options.changes == "include" else pa.schema([])
         typed = _columns(schema)
         files = [self._file(change, typed, added) for change in found]
-        self._live = [file.path for file in files]
+        if snapshot == self._metadata.current_snapshot():
+            self._live = [file.path for file in files]
         return TableFiles(self._version(version, schema, added), files)
 
     def between(self, since: int, version: int) -> TableFiles:

@@ -173,11 +173,10 @@ class IcebergFiles:
                 raise
             raise BadInput(_EQUALITY_DELETES) from None
         for task in tasks:
-            if task.file.file_format != FileFormat.PARQUET:
+            if (kind := task.file.file_format) is not FileFormat.PARQUET:
                 raise BadInput(
-                    f"read.table: its data file {task.file.file_path} is {task.file.file_format}, "
-                    "and only Parquet is read. Rewrite the table with "
-                    "write.format.default=parquet"
+                    f"read.table: its data file {task.file.file_path} is {kind.value}, and only "
+                    "Parquet is read. Rewrite the table with write.format.default=parquet"
                 )
         return sorted(tasks, key=lambda task: task.file.file_path)
 

@@ -34,7 +34,7 @@ class LanceTable(Table):
     def __init__(self, write: WriteLance) -> None:
         self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"
-        self._number = write.number_column
+        self._number, self._columns = write.number_column, write.columns or ()
         self._added: AddedColumns | None = None
         self._known: list[str] = []
         """The columns that new ones must differ from."""
@@ -43,6 +43,7 @@ class LanceTable(Table):
         dataset = self.existing()
         if self._number and dataset is not None:
             self._known = dataset.schema.names
+            self._check_new(self._columns, self._known)
         if dataset is not None and self._append:
             self.types = dataset.schema
 

@@ -15,10 +15,14 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
 from batchinference.pipeline.storage.arrow_files import read_table, read_tables
 from batchinference.pipeline.storage.location import Location
+from batchinference.text import counted
 
 _ROW_ID, _CHANGED = "_rowid", "_row_last_updated_at_version"
-_HARMLESS = ("Append", "BaseOperation", "CreateIndex", "Delete", "Merge", "Project", "UpdateConfig")
-"""Operations after which a row ID names the same row with the same values, or no row."""
+_HARMLESS = (
+    *("Append", "BaseOperation", "CreateIndex", "Delete", "Merge", "Project", "Update"),
+    "UpdateConfig",
+)
+"""Operations that remove a fragment only if all of its rows were deleted or updated."""
 
 
 @dataclass
@@ -45,12 +49,16 @@ class AddedColumns:
         for fragment in dataset.get_fragments():
             name = f"{fragment.metadata.to_json()} {dataset.schema}"
             if name not in self._merged:
-                self._merged[name] = self._merge(dataset, fragment)
-            merged, schema = self._merged[name]
+                values = self._values(dataset, fragment)
+                self._merged[name] = values and fragment.merge(values, _ROW_ID)
+            merged, schema = self._merged[name] or (fragment.metadata, schema)
             fragments.append(merged)
+        if schema is None:
+            raise BadOutput("write.mode: the dataset has none of the rows any more")
         return lance.LanceOperation.Merge(fragments, schema, preserves_nullability=True)
 
-    def _merge(self, dataset: lance.LanceDataset, fragment: Any) -> Any:
+    def _values(self, dataset: lance.LanceDataset, fragment: Any) -> pa.Table | None:
+        """Return the new columns of the rows of a fragment; None if it has no row with values."""
         columns = dataset.scanner([_ROW_ID, _CHANGED], fragments=[fragment]).to_table()
         same = columns[_CHANGED].to_numpy() <= self.version
         ids, sources, _ = self._origins
@@ -58,7 +66,7 @@ class AddedColumns:
         at = np.searchsorted(ids, wanted)
         at = at[(at < len(ids)) & (ids[np.minimum(at, len(ids) - 1)] == wanted)]
         parts = [self._rows_of(at[sources[at] == source]) for source in np.unique(sources[at])]
-        return fragment.merge(pa.concat_tables([self._read(0).slice(0, 0), *parts]), _ROW_ID)
+        return pa.concat_tables(parts) if parts else None
 
     def _rows_of(self, at: np.ndarray) -> pa.Table:
         """Return rows of one file, by their positions in `_origins`."""
@@ -86,8 +94,9 @@ class AddedColumns:
         order = np.argsort(ids, kind="stable")
         if (repeated := ids[order][1:] == ids[order][:-1]).any():
             raise BadOutput(
-                f"write.mode: addColumn needs one row for each row that was read, and the steps "
-                f"have made several of {repeated.sum()} rows. Leave the step out that does so"
+                "write.mode: addColumn needs at most one row for each row that was read, and the "
+                f"steps have made {counted(int(repeated.sum()), 'row')} too many. Remove the step "
+                "that makes several rows of one"
             )
         sources = np.repeat(np.arange(len(each)), [len(one) for one in each])
         rows = np.concatenate([np.arange(len(one)) for one in each])
@@ -108,17 +117,23 @@ def _numbers(file: Location, name: str) -> Iterator[np.ndarray]:
 
 def _check_since(dataset: lance.LanceDataset, version: int) -> None:
     """Raise BadOutput if row IDs of a version may name other rows or values in a dataset."""
-    for transaction in dataset.get_transactions(dataset.version - version):
-        operation: Any = transaction.operation if transaction else None
-        name = type(operation).__name__
-        in_place = name == "Update" and operation.update_mode == "rewrite_columns"
-        if not (
-            name in _HARMLESS
-            or (name == "Update" and not in_place)
-            or (name == "Rewrite" and dataset.has_stable_row_ids)
-        ):
-            raise BadOutput(
-                f"write.mode: the rows of the dataset were moved or replaced since version "
-                f"{version}, which the job has read ({name}), so that its new columns fit no more. "
-                f"Restore version {version} and run the job again. It computes no row again"
-            )
+    before, now = _files(dataset.checkout_version(version)), _files(dataset)
+    rewritten = any(not before[number] <= now[number] for number in before.keys() & now.keys())
+    count = dataset.version - version
+    found = dataset.get_transactions(count)[:count]
+    names = {type(each.operation).__name__ if each else "unknown" for each in found}
+    harmful = names.difference(_HARMLESS, ["Rewrite"] if dataset.has_stable_row_ids else [])
+    if rewritten or (harmful and before.keys() - now.keys()):
+        raise BadOutput(
+            f"write.mode: the rows of the dataset were moved or replaced since version {version}, "
+            f"which the job has read ({', '.join(sorted(names))}), so that its new columns fit no "
+            f"more. Restore version {version} and run the job again. It computes no row again"
+        )
+
+
+def _files(dataset: lance.LanceDataset) -> dict[int, set[tuple[str, tuple[int, ...]]]]:
+    """Return the data files of each fragment, with the fields that are read from them."""
+    return {
+        fragment.fragment_id: {(each.path, tuple(each.fields)) for each in fragment.metadata.files}
+        for fragment in dataset.get_fragments()
+    }

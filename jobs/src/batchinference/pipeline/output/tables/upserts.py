@@ -37,6 +37,7 @@ from batchinference.pipeline.storage.arrow_files import open_parquet
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import HTTP, RetryPolicy, TryAgain
 from batchinference.spec.write.stores import WriteStore
+from batchinference.text import counted
 
 MARKS = "batchinference_commits"
 """The collection or index with the marks of commits, and the version of the last commit."""
@@ -239,8 +240,8 @@ class UpsertTable(MergingTable):
                     refused, cause = refused + len(causes), cause or next(iter(causes), "")
         if refused:
             raise BadOutput(
-                f"write: '{self.name}' has refused {refused} rows ({cause}), and has all others. "
-                "Correct its settings, and run the job again. It computes no row again"
+                f"write: '{self.name}' has refused {counted(refused, 'row')} ({cause}), and has "
+                "all others. Correct its settings, and run the job again. It computes no row again"
             )
 
     def _put(self, client: Any, batch: pa.Table, version: int) -> list[str]:

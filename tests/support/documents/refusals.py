@@ -152,6 +152,11 @@ SOURCES: dict[str, Document] = {
             "changes": "include",
         },
     },
+    "iceberg": {
+        "table": "ns.rows",
+        "catalog": {"name": "prod", "properties": {"type": "rest", "uri": "http://catalog:8181"}},
+        "options": {"columns": ["id"], "filter": "id > 3", "snapshot": 1, "changes": "include"},
+    },
     "items": {"items": [{"text": "a", "n": 1}, {"text": "b"}], "options": {"limit": 1}},
 }
 """Sources other than files, with every field."""

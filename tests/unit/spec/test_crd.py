@@ -163,7 +163,7 @@ def test_schema_required_fields() -> None:
     assert required["spec.read"] == ["format"]
     assert required["spec.write"] == ["format", "path"]
     assert required["spec.steps[]"] == ["name"]
-    assert required["spec.steps[].model"] == ["runtime", "inputs", "output"]
+    assert {*required["spec.steps[].model"]} == {"runtime", "inputs", "output"}
     assert required["spec.steps[].python"] == ["callable"]
     assert required["status"] == ["phase", "observedGeneration", "conditions"]
     assert "spec.errors" not in required

@@ -53,7 +53,7 @@ and one document may have thousands of problems."""
 MAX_COMPARED = 50_000
 """Maximum number of character pairs that are compared to find the nearest known name. More pairs
 would take longer than 10 ms."""
-MAX_LISTED = 24
+MAX_LISTED = 17
 """Maximum number of known names that are listed next to a suggestion."""
 _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""

@@ -11,4 +11,5 @@ pytest_plugins = [
     "plugins.interrupts",
     "plugins.timing",
     "plugins.messages",
+    "plugins.postgres",
 ]

@@ -10,6 +10,7 @@ import deltalake
 import duckdb
 import lance
 import pandas as pd
+import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 import sqlalchemy as sa
@@ -19,18 +20,27 @@ from pyiceberg.catalog import load_catalog
 from batchinference.api.files import with_absolute_paths
 from batchinference.pipeline.output.contents import first_rows
 from batchinference.spec import BatchInference, parse
+from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.documents.pages import jobs
 from support.inputs.photographs import photograph
 from support.jobs.on_ray import job_document
+from support.jobs.vector_jobs import STORES
 from support.jobs.without_ray import run_without_ray
 from support.outputs.verify_command import verified
+from support.servers.stores import stored_in
 
 PHOTOGRAPHS = ["astronaut", "chelsea", "coffee"]
 WITHOUT_ROWS = "./out/none"
 """The path of the example of an output without rows."""
-ALL = {job["write"]["path"]: job["write"] for job in jobs("docs/outputs.md")}
-WRITES = {write["format"]: write for path, write in ALL.items() if path != WITHOUT_ROWS}
+ALL = {job["write"]["path"]: job["write"] for job in jobs("docs/outputs.md") if "write" in job}
+WRITES = {
+    write["format"]: write
+    for path, write in ALL.items()
+    if path != WITHOUT_ROWS and "mode" not in write and "vectorColumn" not in write
+}
+VECTORS = {write["format"]: write for write in ALL.values() if "vectorColumn" in write}
+(ADD_COLUMN,) = (job for job in jobs("docs/outputs.md") if "kind" in job)
 FORMATS = ["parquet", "csv", "webdataset", "lance", "delta", "iceberg", "sql"]
 
 
@@ -90,6 +100,57 @@ def test_output_without_rows_has_columns(photos: Path, tmp_path: Path) -> None:
     assert list(pd.read_parquet(output).columns) == ["name", "embedding"]
     found = duckdb.sql(f"select * from '{output}/*.parquet'")
     assert list(map(str, found.types)) == ["VARCHAR", "FLOAT[]"]
+
+
+def test_rows_of_new_photographs_are_merged(photos: Path, tmp_path: Path) -> None:
+    (merged,) = (
+        write
+        for write in ALL.values()
+        if (write.get("mode"), write["format"]) == ("merge", "delta")
+    )
+    job = job_of(photos, tmp_path, merged)
+    assert run_without_ray(job).state == JobState.SUCCEEDED
+    again = job_of(photos, tmp_path, merged, {"name": "same", "filter": "name != ''"})
+    report = run_without_ray(again)
+    assert report.state == JobState.SUCCEEDED, report.message
+    rows = deltalake.DeltaTable(tmp_path / merged["path"]).to_pyarrow_table().to_pylist()
+    assert sorted(names(rows)) == [f"{name}.png" for name in PHOTOGRAPHS]
+
+
+@pytest.mark.parametrize("format_", STORES)
+def test_vectors_are_put_into_a_store(
+    format_: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stored_in(STORES[format_]()) as store:
+        store.name = "photos"
+        monkeypatch.setenv(VECTORS[format_]["urlEnv"], store.url)
+        job = job_of(photos, tmp_path, VECTORS[format_])
+        assert run_without_ray(job).message is None
+        assert sorted(names(store.rows())) == [f"{name}.png" for name in PHOTOGRAPHS]
+        assert len(first_rows(job.spec.write, 2)) == 2
+        assert verified(job.spec.write.path, "--trust-output").result == "proven"
+
+
+def test_vectors_are_put_into_postgresql(
+    photos: Path, tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VECTORS["sql"]["urlEnv"], postgres)
+    with sa.create_engine(postgres).begin() as connection:
+        connection.execute(sa.text("CREATE EXTENSION vector"))
+    job = job_of(photos, tmp_path, VECTORS["sql"])
+    assert run_without_ray(job).message is None
+    with sa.create_engine(postgres).connect() as connection:
+        found = connection.execute(sa.text("SELECT name, vector_dims(embedding) FROM photos"))
+        assert sorted(found) == [(f"{name}.png", 3) for name in PHOTOGRAPHS]
+    assert verified(job.spec.write.path, "--trust-output").result == "proven"
+
+
+def test_column_is_added(tmp_path: Path) -> None:
+    data = tmp_path / "texts.lance"
+    lance.write_dataset(pa.table({"text": ["a", "bcd"]}), data)
+    report = run_without_ray(with_absolute_paths(parse(ADD_COLUMN), tmp_path))
+    assert report.state == JobState.SUCCEEDED, report.message
+    assert lance.dataset(data).to_table().to_pydict() == {"text": ["a", "bcd"], "length": [1, 3]}
 
 
 def parquet(place: Path) -> list[str]:

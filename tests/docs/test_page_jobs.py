@@ -260,6 +260,11 @@ def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
 
+def check_changes_of_orders(rows: list[Row]) -> None:
+    (row,) = rows
+    assert (row["id"], row["status"], row["_change_type"]) == (1, "paid", "insert")
+
+
 def check_praise(rows: list[Row]) -> None:
     (row,) = rows  # of three texts
     assert set(row) == {"text", "score", "source"}
@@ -295,7 +300,7 @@ EXPECTED = {
         "legacy": count(3),
         "tickets": check_tickets,
     },
-    "docs/exactly-once.md": {"nightly": count(3)},
+    "docs/exactly-once.md": {"nightly": count(3), "mirror": count(3)},
     "docs/formats.md": {
         "some-pets": check_some_pets,
         "camera": check_camera,
@@ -334,6 +339,7 @@ EXPECTED = {
         "reviews": check_reviews,
         "two-prompts": check_two_prompts,
         "good-ones": check_good_ones,
+        "changes-of-orders": check_changes_of_orders,
     },
 }
 """A check of the rows that each job of a page writes, in the order of the page."""

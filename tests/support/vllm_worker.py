@@ -28,12 +28,12 @@ def share_engines() -> None:
     start = engine._started
     running: dict[str, Any] = {}
 
-    async def started(model: Any) -> Any:
-        key = json.dumps(engine.arguments_of(model), sort_keys=True)
+    async def started(*model: Any) -> Any:
+        key = json.dumps(engine.arguments_of(*model), sort_keys=True)
         if key not in running:
             while running:
                 running.popitem()[1].shutdown()
-            running[key] = await start(model)
+            running[key] = await start(*model)
         return running[key]
 
     engine._started = started

@@ -102,4 +102,4 @@ def test_pre_commit_runs_the_hook(tmp_path: Path) -> None:
     (mine / "jobs/embed.yaml").write_text(JOB.replace("format: text", "format: texts"))
     done = checked(mine)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "jobs/embed.yaml: spec.read.format: 'texts' is not one of" in done.stdout
+    assert "jobs/embed.yaml: spec.read.format: 'texts' is unknown" in done.stdout

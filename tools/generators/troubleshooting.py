@@ -114,9 +114,10 @@ MISTAKES = {
         "file. For files with other extensions, set `read.options.fileExtensions` or use a glob. "
         "If there may be no files, set `read.allowEmpty`.",
     ),
-    ("files also hold deleted rows",): Entry(
+    ("is a table of the format",): Entry(
         "the path is the directory of a table, whose Parquet files also hold deleted rows",
-        "Export a snapshot of the table as Parquet files, and read these. See "
+        "Read a Delta or Iceberg table with its own format. Export other tables as Parquet "
+        "files. See "
         "[Which files are read](formats.md#which-files-are-read).",
     ),
     ("but the columns here are",): Entry(

@@ -21,6 +21,9 @@ from batchinference.pipeline.error_attribution import (
 )
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import Part, isolate
+from batchinference.pipeline.row_warnings import count_tokens, warn
+from batchinference.spec.progress import TokenKind
+from batchinference.spec.warnings import WarningName
 from support.tiers import examples
 
 
@@ -199,3 +202,18 @@ def test_error_of_a_row_has_no_context() -> None:
     trace = "".join(traceback.format_exception(error))
     assert trace.count("ValueError: cannot take 2") == 1
     assert "in __call__" in trace
+
+
+def test_tokens_of_a_batch_that_raises_are_counted() -> None:
+    def ask(table: pa.Table) -> pa.Table:
+        for row in range(table.num_rows):
+            count_tokens(row, read=1)
+            warn(WarningName.ROTATED, row=row)
+        return Picky({5})(table)
+
+    parts = list(isolate(ask, rows(8)))
+    used = [w for part in parts for w in part.warnings if isinstance(w.name, TokenKind)]
+    assert sum(warning.amount for warning in used) == 8 + 4 + 4 + 2 + 2 + 1 + 1
+    assert all(warning.row < part.rows for part in parts for warning in part.warnings)
+    shown = [w for part in parts for w in part.warnings if w.name is WarningName.ROTATED]
+    assert len(shown) == 8 - 1, "of the rows that have not failed"

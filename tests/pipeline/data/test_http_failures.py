@@ -63,6 +63,33 @@ async def test_rejected_request_fails_its_row_only() -> None:
     assert len(server.requests) == len(rejected) + 2
 
 
+def refusing_formats(rows: str) -> Answer:
+    """Answer with JSON, but refuse rows with one of these texts, and `response_format` for all."""
+
+    async def answer(request: web.Request) -> web.Response:
+        body = json.loads(await request.text())
+        text = body["messages"][0]["content"]
+        if text in rows or ("response_format" in body and "all" in rows):
+            return web.Response(status=400, text="'pattern' is not supported")
+        return web.json_response({"choices": [{"message": {"content": '"x"'}}]})
+
+    return answer
+
+
+async def test_schema_that_the_endpoint_refuses_fails_the_job(messages: Messages) -> None:
+    schema = {"jsonSchema": {"type": "string", "pattern": "x"}}
+    async with served(refusing_formats("all b")) as server:
+        with pytest.raises(JobFailure) as failure:
+            await ask(chat(url=server.url, schema=schema, concurrency=1), question=["b", "a", "c"])
+        messages.check(failure.value.message)
+    assert len(server.requests) <= 6, "at most two for each row"
+    async with served(refusing_formats("b")) as server:
+        rows = ["b", "a", "b"]
+        found = await ask(chat(url=server.url, schema=schema, concurrency=1), question=rows)
+        assert [isinstance(one, RequestFailed) for one in found] == [True, False, True]
+        assert len(server.requests) == len(rows) + 1, "only the first is sent again"
+
+
 async def test_error_about_every_row_fails_the_job_at_once() -> None:
     for status in (301, 307, 401, 404, 405):
         async with served(always(status, "not here", Location="/other")) as server:

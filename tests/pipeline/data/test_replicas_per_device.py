@@ -56,8 +56,7 @@ def test_replicas_are_added_while_the_device_gets_faster(rates: list[float], cho
     assert sharing.step is None
     assert parts(sharing, plan) == [int(10_000 / chosen) / 10_000]
     ((_, note),) = sharing.take_notes()
-    assert json.loads(note)["replicas_per_device"] == chosen
-    assert json.loads(note)["rows_per_second"] == pytest.approx(rates[chosen - 1] * chosen)
+    assert json.loads(note) == {"replicas_per_device": chosen}
 
 
 def test_pass_without_results_of_the_step_is_repeated() -> None:

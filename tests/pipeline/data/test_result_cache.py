@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
+from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.steps import result_cache
 from batchinference.pipeline.steps.result_cache import KnownResults, ResultCache
-from batchinference.pipeline.steps.row_hashes import row_hashes
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.warnings import WarningName
 from support.servers.s3 import S3Server

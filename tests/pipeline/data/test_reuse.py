@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.task_notes import with_sums
@@ -24,9 +25,11 @@ from batchinference.pipeline.steps.code_identity import model_digest
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
+from batchinference.spec.models import VllmModel
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
+from support.documents.vllm_models import vllm
 from support.outputs.batches import as_one_batch, good, outcomes, rows_of
 from support.outputs.row_warnings import warnings_of
 
@@ -56,6 +59,8 @@ class Answers:
             warn(WarningName.TEXT_CUT, row=row, amount=2)
         if text.startswith("paid"):
             count_tokens(row, read=3)
+        if text.startswith("repaired"):
+            warn(WarningName.ANSWER_REPAIRED, row=row, amount=2)
         if text.endswith("bad"):
             return RequestFailed(text)
         if text == "busy":
@@ -146,6 +151,13 @@ def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
     assert tokens_of(Job(cache=place).of("paid")) == []
 
 
+def test_tokens_of_the_step_are_reported() -> None:
+    job = Job()
+    found = job.of("paid", "paid", "paid too"), job.of("paid", "paid bad", first=3)
+    times = collect_notes(with_sums(note for batch in found for note in batch.notes)).steps["ask"]
+    assert (times.input_tokens, times.output_tokens, times.reused) == (9, None, 2)
+
+
 def test_tokens_of_failed_rows_are_counted() -> None:
     for dedupe in (True, False):
         job = Job(dedupe=dedupe)
@@ -177,6 +189,39 @@ def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
     job = Job(cache=place, model=same)
     rows = rows_of(job.run(good(0, 0, pa.table({"renamed": ["a"]}))))
     assert rows == [(0, {"renamed": "a", "other": "a 1"})]
+
+
+def test_whatever_changes_the_answers_of_vllm_is_another_key(tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("model", "other", "adapters")}
+    for name, place in places.items():
+        (place / "a").mkdir(parents=True)
+        (place / "a" / "weights").write_text(name)
+    adapter = {"adapter": "name", "inputs": {"text": "text", "name": "name"}}
+    adapter["loraPath"] = str(places["adapters"])
+    changes: list[dict[str, Any]] = [
+        {},
+        {"source": str(places["other"])},
+        {"sampling": {"temperature": 0}},
+        {"sampling": {"temperature": 0.5}},
+        {"chatTemplate": "{{ messages }}"},
+        {"chatTemplateArgs": {"enable_thinking": False}},
+        {"system": "Hm."},
+        {"schema": {"jsonSchema": {"type": "integer"}}},
+        {"engine": {"dtype": "float32"}},
+        adapter,
+        {"request": "text", "sampling": {}},
+    ]
+
+    def digest(change: dict[str, Any]) -> str:
+        fields = {"source": str(places["model"]), "inputs": {"text": "text"}, "sampling": {}}
+        model = vllm(**{**fields, **change})
+        return model_digest(VllmModel.model_validate(model), Device())
+
+    digests = [digest(change) for change in changes]
+    assert len(set(digests)) == len(changes)
+    assert digest({"inputs": {"text": "renamed"}, "output": "other"}) == digests[0]
+    (places["adapters"] / "a" / "weights").write_text("trained again")
+    assert digest(adapter) not in digests
 
 
 def test_cache_that_cannot_be_used_costs_no_rows(tmp_path: Path) -> None:
@@ -222,6 +267,41 @@ def test_each_row_has_its_warnings() -> None:
     job = Job()
     assert warnings_of(job.of("a", "long", "long")) == [(1, "TextCut", 2), (2, "TextCut", 2)]
     assert warnings_of(job.of("long", first=3)) == [(3, "TextCut", 2)]
+
+
+def test_requests_that_repair_an_answer_count_once(tmp_path: Path) -> None:
+    cache = {"path": str(tmp_path)}
+    job = Job(cache=cache)
+    found = job.of("repaired", "repaired")
+    name = WarningName.ANSWER_REPAIRED.value
+    assert warnings_of(found) == [(0, name, 2), (1, name, 0)]
+    flush_caches()
+    assert warnings_of(Job(cache=cache).of("repaired")) == [(0, name, 0)]
+
+
+PICTURE = '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "%s"}}]}]'
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "is_kept"),
+    [
+        ("https://host/a.png", {"images": ["text"], "prompt": "{text}"}, False),
+        ("data:image/png;base64,AA==", {"images": ["text"], "prompt": "{text}"}, True),
+        ("https://host/a.png", {}, True),
+        (PICTURE % "https://host/a.png", {}, False),
+        ('{"messages": ' + PICTURE % "http://host/a.png" + "}", {"request": "text"}, False),
+        (PICTURE % "data:image/png;base64,AA==", {}, True),
+    ],
+)
+def test_content_behind_an_address_is_not_kept_for_other_jobs(
+    tmp_path: Path, text: str, fields: dict[str, Any], is_kept: bool
+) -> None:
+    for number in range(2):
+        job = Job(cache={"path": str(tmp_path)}, model={**MODEL, **fields})
+        job.of(text, "other", text)
+        flush_caches()
+        asked = [text, "other"] if not number else [] if is_kept else [text]
+        assert job.answers.asked == asked
 
 
 def test_rows_whose_warning_fails_stay_failed() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.steps.row_hashes import HASH_BYTES, row_hashes
+from batchinference.pipeline.row_hashes import HASH_BYTES, row_hashes
 from support.tiers import examples
 
 SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -129,11 +129,30 @@ def test_image_has_the_same_hash_among_images_of_other_shapes() -> None:
 
 def test_hash_is_the_same_in_other_processes() -> None:
     code = (
-        "import pyarrow as pa; from batchinference.pipeline.steps.row_hashes import row_hashes;"
+        "import pyarrow as pa; from batchinference.pipeline.row_hashes import row_hashes;"
         "print(row_hashes(pa.table({'0': ['a']}))[0].hex())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert run.stdout.strip() == hashes(pa.array(["a"]))[0].hex()
+
+
+_TIME = pa.time64("ns")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(_TIME), [[1], [2], [2], []]),
+        (pa.list_(_TIME, 1), [[1], [2], [2], [None]]),
+        (pa.large_list(pa.struct([("a", _TIME)])), [[{"a": n}] for n in (1, 2, 2, 3)]),
+        (pa.map_(pa.string(), pa.list_(_TIME)), [[("a", [n])] for n in (1, 2, 2, 3)]),
+    ],
+    ids=str,
+)
+def test_nanoseconds_of_nested_times_count(kind: pa.DataType, values: list[Any]) -> None:
+    one, two, same, other = hashes(pa.array(values, kind))
+    assert two == same
+    assert len({one, two, other}) == 3
 
 
 def test_nanoseconds_of_times_count() -> None:

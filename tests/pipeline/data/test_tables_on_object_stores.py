@@ -10,12 +10,13 @@ import deltalake
 import lance
 import pyarrow as pa
 import pytest
+from pydantic import TypeAdapter
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
-from batchinference.pipeline.input.sources import open_table
+from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.storage.object_stores import iceberg_properties
-from batchinference.spec.read import ReadLance
+from batchinference.spec.read import Read
 from batchinference.spec.storage import Storage
 from support.inputs.read_files import Outcome
 from support.jobs.table_writes import in_order, run_job, table_of
@@ -96,10 +97,11 @@ def test_rows_on_clouds_are_read_back_and_appended_once(
     storage = {"endpoint": clouds[scheme].endpoint, "anonymous": anonymous}
     path = f"{scheme}://{format_}-{anonymous}".lower() + "/out"
     write_and_append({"format": format_, "path": path, "storage": storage}, tmp_path)
-    if format_ == "lance":
-        source = ReadLance.model_validate({"format": "lance", "path": path, "storage": storage})
-        tasks = open_table(source).read_tasks(1)
-        assert in_order(Outcome([batch for task in tasks for batch in task()]).good) == ROWS
+    source = TypeAdapter(Read).validate_python(
+        {"format": format_, "path": path, "storage": storage}
+    )
+    batches = [batch for task in open_input(source).read_tasks(1) for batch in task()]
+    assert in_order(Outcome(batches).good) == ROWS
 
 
 def test_iceberg_reaches_its_warehouse_on_google(

@@ -27,6 +27,7 @@ from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of
 from batchinference.spec.reserved import PREPARED_PREFIX
 from batchinference.spec.steps import Step
+from support.documents.http_models import json_endpoint
 from support.outputs.batches import as_one_batch, errors_of, good, outcomes, rows_of
 from support.tiers import examples
 
@@ -60,6 +61,18 @@ def test_skipped_rows_pass_with_null_in_added_columns() -> None:
     result = run(good(0, 0, [1, None, 3, 4]), {**DOUBLE, "when": "n > 2"})
     assert result.table.to_pydict() == {"n": [1, None, 3, 4], "twice": [None, None, 6, 8]}
     assert (result.ids.tolist(), skipped_rows(result)) == ([0, 1, 2, 3], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("integer", pa.int64()), ("text", pa.string()), ("numbers", pa.null())],
+)
+def test_column_of_a_step_that_runs_for_no_row_has_its_declared_type(
+    kind: str, expected: pa.DataType
+) -> None:
+    model = json_endpoint(inputs={"value": "n"}, resultType=kind)
+    result = run(good(0, 0, [1, 2]), {"name": "ask", "when": "n > 2", "model": model})
+    assert result.table.schema.field("score").type == expected  # numbers may be tensors
 
 
 def test_skipped_rows_keep_the_values_of_a_replaced_column() -> None:
@@ -216,7 +229,7 @@ def test_preparation_adds_only_its_hidden_columns() -> None:
             return batch.append_column(PREPARED_PREFIX + "tokens", batch.column("x"))
 
     step = Step.model_validate({**MODEL, "when": "n == 1"})
-    prepare = with_condition(step, Prepare(), adds=())
+    prepare = with_condition(step, Prepare(), adds={})
     tables = [pa.table({"n": pair, "x": [5, 6]}) for pair in ([0, 0], [1, 1], [0, 1])]
     found = [as_result(prepare(table)).table.to_pydict() for table in tables]
     assert found[0] == {"n": [0, 0], "x": [5, 6]}

@@ -322,13 +322,24 @@ def test_append_keeps_the_rows_of_earlier_jobs(place: Place) -> None:
 
 
 @on_disk
-@pytest.mark.parametrize("format_", ["delta", "iceberg", "lance", "sql"])
-def test_table_gets_all_rows_at_once(place: Place, format_: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("delta", "iceberg", "lance", "sql", "delta merge"),
+        *(
+            pytest.param(f"{format_} merge", marks=pytest.mark.long("crash-points"))
+            for format_ in ("iceberg", "sql")
+        ),
+    ],
+)
+def test_table_gets_all_rows_at_once(place: Place, kind: str) -> None:
+    format_, _, mode = kind.partition(" ")
     directory = place.directory / "table"
     directory.mkdir()
-    job = place.job("table/out", **write_fields(format_, directory))
+    merge = {"mode": mode, "key": ["values"]} if mode else {}
+    job = place.job("table/out", **write_fields(format_, directory), **merge)
     recording = Recording(place, job, directory)
-    closed = recording.steps.index(f"write {ATTEMPT}/closed")
+    closed = [step.endswith("/closed") for step in recording.steps].index(True)
 
     def check(step: int) -> list[str]:
         directory.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,8 @@ GOOD = {"n": 20, "values": 8, "half": 4.0}
 REPAIRED = {"n": 21, "values": 11, "half": None}
 BAD = {"n": 22, "values": -3}
 """Rows that earlier nights have read."""
+OLD = {"n": 23, "values": 6, "half": 3.0}
+"""A row of a file that changes, or of one that is deleted."""
 NOWHERE = "nowhere"
 """No state directory. Of an output of several nights, only the rows are checked."""
 
@@ -131,6 +133,36 @@ def test_killed_retry_of_several_appends_is_finished(place: Place) -> None:
     job["spec"]["errors"]["retryFailedRows"] = True
     seen = OutputFaults(place.directory / "out", NOWHERE, (GOOD,), replaced=(REPAIRED,))
     assert without_order(seen.rows()) == without_order([GOOD])
+    assert faults(place, job, lambda: seen, every=1 if in_long_tier() else 2) == {}
+
+
+class OldOrNew(OutputFaults):
+    """An output with the rows of one file: while it is complete, either the old or the new ones."""
+
+    def at_any_moment(self) -> Iterator[str]:
+        yield from super().at_any_moment()
+        rows = self.rows()
+        complete = list(self.output.glob("_batchinference/append-????????/_SUCCESS"))
+        if complete and (OLD in rows) == (REPAIRED in rows):
+            yield f"complete with the rows {rows}"
+
+
+@pytest.mark.scaled("crash-points")
+def test_killed_replacement_of_changed_and_deleted_files_is_finished(place: Place) -> None:
+    """Each kill leaves the old rows, the new ones or, without _SUCCESS, none of them."""
+    job = place.job("out", mode="append")
+    job["spec"]["read"] |= {"onChange": "recompute", "onDelete": "removeRows"}
+    night(place, job, GOOD)
+    night(place, job, OLD)
+    night(place, job, OLD | {"n": 24})
+    source = place.directory / "nights"
+    shutil.rmtree(place.directory / "out")
+    assert place.run(job).report.state == JobState.SUCCEEDED, "all files in one output file"
+    (source / "1.jsonl").write_text(json.dumps({"n": 21, "values": [11]}) + "\n")
+    (source / "2.jsonl").unlink()
+    add_input(place)
+    replaced = (REPAIRED, OLD, OLD | {"n": 24})
+    seen = OldOrNew(place.directory / "out", NOWHERE, (GOOD,), replaced=replaced)
     assert faults(place, job, lambda: seen, every=1 if in_long_tier() else 2) == {}
 
 

@@ -159,6 +159,23 @@ def test_decision_for_files_with_retry_without_resume(
     )
 
 
+@table_of(CASES)
+def test_decision_for_files_that_have_changed(
+    found: OutputState, mode: str, expected: object
+) -> None:
+    """Only a complete output of this work is opened again."""
+    own = found.lease is not None and found.lease.key == LAYOUT.key and found.complete
+    check(Action.RECOMPUTE if own else expected, found, mode, recompute=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_changed_files_and_failed_rows_are_replaced_together(mode: str) -> None:
+    both = {"recompute": True, "retry": True}
+    check(Action.RETRY_FAILED, COMPLETE_WITH_FAILED, mode, **both)
+    check(Action.RECOMPUTE, COMPLETE, mode, **both)
+    check(DONE if mode != "overwrite" else Action.REPLACE, COMPLETE, mode, resume=False, **both)
+
+
 @pytest.mark.parametrize("resume", [True, False])
 @table_of(TABLES)
 def test_decision_for_tables(found: OutputState, mode: str, expected: object, resume: bool) -> None:

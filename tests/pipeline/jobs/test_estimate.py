@@ -112,3 +112,16 @@ def test_cascade_of_an_estimate_is_said(folder: Path) -> None:
     cascade = {"score": "len(text)", "agree": "text == answer", "precision": 0.9}
     (found,), _ = estimated(step_with("ask", model=chat(output="answer"), cascade=cascade))
     assert "cascade" in found["note"]
+
+
+def test_estimate_reads_and_writes_no_cache(folder: Path) -> None:
+    estimated(step_with("ask", model=chat(), cache={"path": "./results"}))
+    assert not Path("results").exists()
+
+
+def test_settings_of_a_cluster_are_refused(folder: Path) -> None:
+    Path("job.yaml").write_text(yaml.safe_dump(document(steps=[step_with("ask", model=chat())])))
+    for option in ("--defaults", "--policy"):
+        result = run_program("plan", "job.yaml", "--estimate", option, "job.yaml")
+        assert result.exit_code == 2
+        assert option in result.output

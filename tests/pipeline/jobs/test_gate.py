@@ -105,18 +105,48 @@ def test_all_rows_are_computed_once_if_the_gate_passes(
     assert f"in {min(rows, ROWS)} row" in report.notes[0]
 
 
-def test_gate_that_has_passed_is_not_checked_again(tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "in", "json")
+def steps_that_fail_from(n: int, source: Path) -> list[Document]:
+    """Return the steps of `job`, and one that fails for later rows until a file `fixed` exists."""
     fails = {"name": "fail", "python": {"callable": "support.jobs.user_code:fails_from"}}
-    gate = {"rows": 10, "expect": "max(n) < 10"}
-    fails["python"]["callArgs"] = {"n": 30, "file": str(tmp_path / "fixed")}
-    steps = [*job(source, gate)["spec"]["steps"], fails]
+    fails["python"]["callArgs"] = {"n": n, "file": str(source.parent / "fixed")}
+    return [*job(source, None)["spec"]["steps"], fails]
+
+
+@pytest.mark.parametrize(
+    ("changed", "notes"),
+    [
+        ({}, "gate: max(n) is 9 in 10 rows"),
+        ({"expect": "min(n) == 0"}, "gate: max(n) is 9 in 10 rows; gate: min(n) is 0 in 10 rows"),
+        ({"rows": 7}, "gate: max(n) is 9 in 10 rows; gate: max(n) is 6 in 7 rows"),
+        (None, "gate: max(n) is 9 in 10 rows"),
+    ],
+)
+def test_gate_that_has_passed_is_checked_again_only_if_it_has_changed(
+    tmp_path: Path, changed: Document | None, notes: str
+) -> None:
+    source = write_rows(tmp_path / "in", "json")
+    gate, steps = {"rows": 10, "expect": "max(n) < 10"}, steps_that_fail_from(30, source)
     first = run_without_ray(job(source, gate, steps=steps))
     assert first.reason == "Application"
     (tmp_path / "fixed").touch()
-    report = run_without_ray(job(source, {**gate, "expect": "max(n) < 0"}, steps=steps))
+    again = None if changed is None else {**gate, **changed}
+    report = run_without_ray(job(source, again, steps=steps))
     assert (report.reason, numbers(source)) == (None, list(range(ROWS)))
-    assert report.notes[0] == "gate: max(n) is 9 in 10 rows"
+    assert report.notes[0] == notes
+
+
+@pytest.mark.parametrize("rows", [10, 20])
+def test_gate_that_was_tightened_stops_the_job_that_resumes(tmp_path: Path, rows: int) -> None:
+    source = write_rows(tmp_path / "in", "json")
+    gate, steps = {"rows": 10, "expect": "max(n) < 10"}, steps_that_fail_from(30, source)
+    run_without_ray(job(source, gate, steps=steps))
+    before = set(computed(source))
+    (tmp_path / "fixed").touch()
+    tight = {"rows": rows, "expect": "max(n) < 0"}
+    for _ in range(2):  # the change is not accepted by running the job again
+        report = run_without_ray(job(source, tight, steps=steps))
+        assert report.reason == "GateFailed"
+    assert set(computed(source)) == before | set(range(rows))
 
 
 @pytest.mark.parametrize("write_format", ["json", "csv", "parquet"])

@@ -17,8 +17,10 @@ from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount, snapshot
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import (
+    FileChanges,
     NoNewFiles,
     ProcessedFiles,
+    ReplacementRule,
     ResumedInput,
     digest,
     read_snapshot,
@@ -33,6 +35,7 @@ from support.outputs.batches import end, good
 from support.outputs.builders import OURS, begin_job, commit_rows, entry
 
 LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
+REFUSED, POSSIBLE = ReplacementRule(), ReplacementRule(possible=True)
 FIRST_FILE = merged([good(0, 0, pa.table({"text": LINES["a.txt"]})), end(0, 4)])
 
 
@@ -46,7 +49,9 @@ def done(*files: int) -> Snapshot:
     return Snapshot(OURS, "", [entry([(file, 0, 4)]) for file in files], dict.fromkeys(files, 4))
 
 
-def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
+def check(
+    source: Path, before: Snapshot, change: str = "", rule: ReplacementRule = REFUSED
+) -> set[int]:
     """Take an input snapshot, change a file, and check the input. Return the numbers of
     missing files."""
     frozen = snapshot_input([str(source)], [])
@@ -57,8 +62,8 @@ def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
             os.utime(source / name, ns=(1, 1))
         case ["remove", name]:
             (source / name).unlink()
-    resumed = ResumedInput(frozen, lambda rows_each: before.missing_rows(len(frozen), rows_each))
-    return resumed.check(snapshot_input([str(source)], []), None)
+    resumed = ResumedInput(frozen, lambda each: before.missing_rows(len(frozen), each), rule)
+    return {*resumed.check(snapshot_input([str(source)], []), None).kept}
 
 
 def test_unchanged_input_is_accepted(source: Path) -> None:
@@ -75,6 +80,30 @@ def test_file_of_another_size_is_named_with_both(
 ) -> None:
     with messages.raises(BadInput):
         check(source, done(*finished), "write b.txt short")
+
+
+@pytest.mark.parametrize("change", ["write b.txt short", "remove b.txt"], ids=["changed", "gone"])
+def test_message_names_the_field_that_replaces_rows(
+    source: Path, change: str, messages: Messages
+) -> None:
+    with messages.raises(BadInput):
+        check(source, done(), change, POSSIBLE)
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_changed_and_deleted_files_are_found(source: Path, removes: bool) -> None:
+    frozen = snapshot_input([str(source)], [])
+    (source / "a.txt").write_text("longer than it was")
+    (source / "b.txt").unlink()
+    now = snapshot_input([str(source)], [])
+    rule = ReplacementRule(recomputes=True, removes=removes)
+    changes = ResumedInput(frozen, lambda _: (), rule).check(now, None)
+    assert (set(changes.changed), changes.removed) == ({0}, {1} if removes else set())
+    current = changes.applied(frozen)
+    assert current.versions[0] == now.versions[0]
+    assert current.versions[2] == frozen.versions[2]
+    assert current.removed == changes.removed
+    assert not FileChanges.between(current, now).changed
 
 
 def test_rewritten_file_of_the_same_size_has_changed(source: Path, messages: Messages) -> None:

@@ -19,7 +19,8 @@ from support.jobs.text_table import TextTable
 from support.jobs.without_ray import run_without_ray
 from support.outputs.verify_command import verified
 
-EXCLUSIVE = ["delta", "iceberg", "sql"]
+MERGES = ["delta merge", "iceberg merge", "sql merge"]
+EXCLUSIVE = ["delta", "iceberg", "sql", *MERGES]
 """Table formats that reject a second commit of a series, whenever it arrives."""
 FORMATS = [*EXCLUSIVE, "lance"]
 
@@ -50,7 +51,7 @@ def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
 
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
-@pytest.mark.parametrize("mode", ["error", "append"])
+@pytest.mark.parametrize("mode", ["error", ""])
 def test_driver_killed_after_its_commit_leaves_proof(
     table: TextTable, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +157,25 @@ class TestDelayedDriver:
             assert table.texts() == rows
         assert table.run("overwrite").state == JobState.SUCCEEDED
         assert (table.texts(), table.proven()) == (rows, True)
+
+
+@pytest.mark.parametrize("table", ["delta merge", "iceberg merge"], indirect=True)
+def test_rows_of_a_delayed_merge_are_merged_again(
+    table: TextTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(check: Check) -> None:
+        raise OSError("killed before its commit")
+
+    def held(check: Check) -> None:
+        check()
+        delay_driver(monkeypatch, other)
+        assert table.run().state == JobState.FAILED
+
+    delay_driver(monkeypatch, held)
+    assert table.run().state == JobState.FAILED
+    assert table.texts() == ["a1", "a3"]
+    assert table.run().state == JobState.SUCCEEDED
+    assert (table.texts(), table.proven()) == (["a1", "a3"], True)
 
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)

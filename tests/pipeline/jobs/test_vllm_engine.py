@@ -47,6 +47,10 @@ OBJECT = {
     "additionalProperties": False,
 }
 
+STEP = {"type": "number", "multipleOf": 0.5}
+LISTED = {**OBJECT, "properties": {"ok": {"type": "array", "items": STEP}}}
+REFERENCED = {**OBJECT, "properties": {"ok": {"$ref": "#/$defs/step"}}, "$defs": {"step": STEP}}
+
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
@@ -173,6 +177,30 @@ class TestTexts:
             assert answer["label"] in label["enum"]
         (cut,) = engine.rows(model(models, sampling={"max_tokens": 1}, schema=schema), text=["a"])
         messages.check(cut["error"].splitlines()[0])
+
+    @pytest.mark.parametrize("document", [LISTED, REFERENCED], ids=["items", "reference"])
+    def test_schema_that_the_engine_does_not_support(
+        self, engine: EngineProcess, models: Path, messages: Messages, document: Document
+    ) -> None:
+        config = {**ENGINE, "structured_outputs_config": {"backend": "xgrammar"}}
+        spec = model(models, engine=config, schema={"jsonSchema": document})
+        messages.check(engine.answer(spec, text=["a"])["failure"])
+
+    def test_constraint_that_the_engine_does_not_support(
+        self, engine: EngineProcess, models: Path, messages: Messages
+    ) -> None:
+        sampling = {"structured_outputs": {"regex": "("}}
+        messages.check(engine.answer(model(models, sampling=sampling), text=["a"])["failure"])
+
+    def test_rows_that_take_too_long_are_ended(self, engine: EngineProcess, models: Path) -> None:
+        sampling = {"max_tokens": 200, "ignore_eos": True, "temperature": 1}
+        spec = model(models, sampling=sampling, rowTimeout="1s")
+        found = engine.rows(spec, text=["a"] * 4000)
+        late = [row["error"] for row in found if "error" in row]
+        assert late
+        assert all("no answer within 1s" in error for error in late)
+        (after,) = engine.rows(model(models), text=["a"])
+        assert after["answer"], "the engine is free again"
 
     def test_answers_are_asked_for_again(self, engine: EngineProcess, models: Path) -> None:
         fields = {"sampling": {"max_tokens": 30, "temperature": 1}}

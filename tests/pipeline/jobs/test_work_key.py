@@ -34,6 +34,14 @@ SAME = {
     "cluster": {"cluster": {"image": "other", "workers": {"max": 50}}},
     "mode": {"write": {"format": "parquet", "path": "s3://out/result/", "mode": "overwrite"}},
     "resume": {"resume": False},
+    "changed files": {
+        "read": {
+            "format": "text",
+            "paths": ["s3://in/texts/"],
+            "onChange": "recompute",
+            "onDelete": "removeRows",
+        }
+    },
     "limits of errors": {"errors": {"maxRows": 3, "maxPercent": 2}},
     "a default that is spelt out": {
         "write": {"format": "parquet", "path": "s3://out/result/", "compression": "snappy"}

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import soundfile
 import torch
 import torchvision
+from deltalake import write_deltalake
 from onnx import TensorProto, helper
 from PIL import Image
+from pyiceberg.catalog import load_catalog
 
 from support.documents.page_media import write_media
 from support.documents.pages import blocks, code_of_pages
@@ -117,9 +119,23 @@ def write_files(folder: Path) -> None:
         base.executemany("INSERT INTO tickets VALUES (?, ?, ?)", rows)
     saved(folder / "reviews")
     lance_set(folder / "scored.lance", [{"id": n, "score": n / 40} for n in range(40)])
+    events = {"id": [1, 2], "text": ["a", "b"], "day": ["2026-11-01", "2026-11-02"]}
+    write_deltalake(folder / "events", pa.table(events), partition_by=["day"])
+    write_orders(folder)
     write_models(folder / "models")
     (folder / "steps.py").write_text(code_of_pages())
     (folder / "colours.py").write_text(blocks("docs/steps.md", "python")[0])
+
+
+def write_orders(folder: Path) -> None:
+    """Write an Iceberg table of which a row has changed."""
+    database = f"sqlite:///{folder}/lakehouse.db"
+    catalog = load_catalog(type="sql", uri=database, warehouse=f"file://{folder}/lakehouse")
+    catalog.create_namespace("shop")
+    orders = pa.table({"id": [1, 2, 3], "status": ["paid", "draft", "open"]})
+    table = catalog.create_table("shop.orders", orders.schema)
+    table.append(orders)
+    table.delete("id == 3")
 
 
 def write_models(folder: Path) -> None:

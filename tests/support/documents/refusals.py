@@ -152,6 +152,11 @@ SOURCES: dict[str, Document] = {
             "changes": "include",
         },
     },
+    "iceberg": {
+        "table": "ns.rows",
+        "catalog": {"name": "prod", "properties": {"type": "rest", "uri": "http://catalog:8181"}},
+        "options": {"columns": ["id"], "filter": "id > 3", "snapshot": 1, "changes": "include"},
+    },
     "items": {"items": [{"text": "a", "n": 1}, {"text": "b"}], "options": {"limit": 1}},
 }
 """Sources other than files, with every field."""
@@ -202,6 +207,22 @@ def valid_documents() -> dict[str, Document]:
         ),
         "write sql": writing("sql", table="rows", url="postgresql+psycopg://me@db/x"),
         "write sql, address from outside": writing("sql", table="s.rows", urlEnv="DATABASE"),
+        "write sql with vectors": writing(
+            "sql", table="rows", urlEnv="DATABASE", vectorColumn="e", dimensions=2
+        ),
+        "write qdrant": writing(
+            "qdrant",
+            collection="rows",
+            urlEnv="QDRANT",
+            apiKeyEnv="QDRANT_KEY",
+            key=["id"],
+            vectorColumn="e",
+            dimensions=2,
+            distance="dot",
+        ),
+        "write opensearch": writing(
+            "opensearch", index="rows", url="http://search:9200", mode="merge", key=["id"]
+        ),
         "write webdataset": writing("webdataset", keyColumn="path"),
     }
 

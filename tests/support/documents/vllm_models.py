@@ -45,6 +45,7 @@ def full_model() -> Document:
         loraPath="s3://models/adapters/",
         loraAdapters=["poem", "ode"],
         adapter="style",
+        rowTimeout="10m",
     )
 
 

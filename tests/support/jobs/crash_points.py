@@ -133,6 +133,11 @@ class JobProcess:
             self._process.start()
 
     @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
     def steps(self) -> list[str]:
         """The names of the steps that the process has reached."""
         return self._log.read_text().splitlines()
@@ -166,8 +171,7 @@ class JobProcess:
 
     def continue_process(self) -> None:
         if self._exit_code() is None:
-            assert self._process.pid is not None
-            os.kill(self._process.pid, signal.SIGCONT)
+            os.kill(self.pid, signal.SIGCONT)
 
 
 @dataclass(frozen=True)

@@ -26,27 +26,30 @@ def without_x(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class TextTable:
-    """A table and the job that writes it. Rows with an x fail."""
+    """A table and the job that writes it. Rows with an x fail. `kind` is a format, and a mode
+    other than append."""
 
-    def __init__(self, format_: str, place: Path) -> None:
-        self.format, self.place = format_, place
+    def __init__(self, kind: str, place: Path) -> None:
+        self.format, _, mode = kind.partition(" ")
+        self.place, self.mode = place, mode or "append"
         self.output = place / "out"
         self.lines("a", ["a1", "x a2", "a3"])
 
     def lines(self, name: str, lines: list[str]) -> None:
         write_lines(self.place / "in", {f"{name}.txt": lines})
 
-    def job(self, mode: str = "append", **spec: Any) -> Document:
+    def job(self, mode: str = "", **spec: Any) -> Document:
         step: Document = {
             "name": "own",
             "python": {"callable": "support.jobs.text_table:without_x", "method": "map"},
         }
         errors = {"maxRows": 10, **spec.pop("errors", {})}
-        write = {**write_fields(self.format, self.place), "mode": mode}
+        write = {**write_fields(self.format, self.place), "mode": mode or self.mode}
+        write |= {"key": ["text"]} if write["mode"] == "merge" else {}
         read = {"format": "text", "paths": [str(self.place / "in")]}
         return document("job", read=read, write=write, steps=[step], errors=errors, **spec)
 
-    def run(self, mode: str = "append", **spec: Any) -> Report:
+    def run(self, mode: str = "", **spec: Any) -> Report:
         return self.run_job(self.job(mode, **spec))
 
     def run_job(self, job: Document) -> Report:
@@ -58,5 +61,5 @@ class TextTable:
 
     def proven(self) -> bool:
         done = verified(self.output, "--trust-output")
-        assert done.found == {}
+        assert done.found == {}, done.proof
         return done.result == "proven"

@@ -48,6 +48,14 @@ def embed(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "embedding": np.stack(means).astype(np.float32)}
 
 
+def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row, row]
+
+
+def vectors(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "vector": np.array([[at, 0.5] for at in batch["id"]], np.float32)}
+
+
 def tens(batch: dict[str, Any]) -> dict[str, Any]:
     """Add a column with ten times the number, for at most four rows at a time."""
     if len(batch["n"]) > 4:

@@ -33,6 +33,7 @@ class ReconcileLoop:
     def __init__(self, **spec: Any) -> None:
         self.spec = {**job_body()["spec"], **spec}
         self.generation = 1
+        self.annotations: dict[str, str] = {}
         self.status: Object = {}
         self.now: datetime = BEGINNING
         self.ray_jobs: dict[str, Object] = {}
@@ -49,7 +50,7 @@ class ReconcileLoop:
         """Reconcile after this many seconds, and carry out the actions."""
         self.now += timedelta(seconds=seconds)
         body = job_body(status=self.status, generation=self.generation)
-        body["spec"] = self.spec
+        body["spec"], body["metadata"]["annotations"] = self.spec, self.annotations
         seen = {name: RayJobView.of(one) for name, one in self.ray_jobs.items()}
         reached = self.report is not None
         observed = Observed(

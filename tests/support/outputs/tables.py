@@ -42,10 +42,14 @@ def table_rows(format_: str, place: Path) -> list[Row]:
         case "iceberg" if (catalog := catalog_of(place)).table_exists("ns.rows"):
             rows = catalog.load_table("ns.rows").scan().to_arrow().to_pylist()
         case "sql":
-            engine = sa.create_engine(f"sqlite:///{place}/data.db")
-            if sa.inspect(engine).has_table("rows"):
-                table = sa.Table("rows", sa.MetaData(), autoload_with=engine)
-                with engine.connect() as connection:
-                    found = connection.execute(sa.select(table)).mappings()
-                    rows = [dict(row) for row in found]
+            rows = sql_rows(sa.create_engine(f"sqlite:///{place}/data.db"))
     return rows
+
+
+def sql_rows(engine: sa.Engine) -> list[Row]:
+    """Return the rows of the table in a database, or none if it does not exist."""
+    if not sa.inspect(engine).has_table("rows"):
+        return []
+    table = sa.Table("rows", sa.MetaData(), autoload_with=engine)
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(sa.select(table)).mappings()]

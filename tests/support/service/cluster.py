@@ -27,6 +27,10 @@ class FakeCluster:
     refusal: str = ""
     """The message with which objects are refused."""
     now: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    has_conflict: bool = False
+    """Whether another change of an object comes first."""
+    lists: int = 0
+    """The number of requests for lists."""
     run: Callable[[Object], None] | None = None
     """Runs the job of a new object, in place of the operator."""
 
@@ -72,6 +76,8 @@ class FakeCluster:
         return web.json_response(found or {}, status=200 if found else 404)
 
     async def _patch(self, request: web.Request) -> web.Response:
+        if self.has_conflict:
+            return web.json_response({"reason": "Conflict"}, status=409)
         found = self.objects[request.match_info["namespace"], request.match_info["name"]]
         assert request.content_type == "application/merge-patch+json"
         change = json.loads(await request.text())
@@ -81,6 +87,7 @@ class FakeCluster:
 
     async def _list(self, request: web.Request) -> web.Response:
         """Answer with pages of two objects."""
+        self.lists += 1
         label = request.query["labelSelector"]
         names = sorted(
             name

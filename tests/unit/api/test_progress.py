@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from batchinference.api import progress
+from batchinference.api.display import summary_of
+from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus
-from batchinference.api.progress import Observation, SpeedMeter, observed_output
+from batchinference.api.progress import (
+    Observation,
+    SpeedMeter,
+    observed_job,
+    observed_output,
+)
 from batchinference.spec.progress import Counts, History, Progress
+from support.outputs.builders import succeeded_report
 
 
 def seen(rows: int, rate: float | None = None, *, ended: bool = False) -> Observation:
@@ -48,3 +56,33 @@ def test_jobs_of_one_output_are_added_up() -> None:
     assert (found.state, found.ended, found.failed) == ("unfinished", True, True)
     assert found.progress == Progress.of(10, 18, estimated=True)
     assert found.counts == Counts(read=10, written=7, failed=3)
+
+
+def test_replaced_files_are_shown() -> None:
+    files = {"recomputed": 2, "removed": 1}
+    status = {"phase": "Running", "replacedFiles": files}
+    job = {"metadata": {"name": "demo"}, "spec": {"write": {"path": "out"}}, "status": status}
+    last = succeeded_report("./out", replacedFiles=files)
+    counts, progress = Counts(), Progress.of(9, 9)
+    stored = OutputStatus("./out", "complete", progress, counts, 1, "a", report=last)
+    seen = (observed_job(JobStatus.of(job)), observed_output("./out", [stored]))
+    shown = [dict(observation.lines)["files"] for observation in seen]
+    assert shown == ["2 recomputed, 1 removed"] * 2
+    assert dict(summary_of(last, resumes=True))["files"] == shown[0]
+
+
+@pytest.mark.parametrize(
+    ("choice", "shown"),
+    [
+        ({"number": 1, "choices": 1, "acceleratorTypes": ["T4"]}, "T4"),
+        ({"number": 2, "choices": 4, "acceleratorTypes": ["H100", "T4"], "capacityType": "spot",
+          "deviceHour": "1.6"}, "H100+T4 spot, 1.6 per device hour (choice 2 of 4)"),
+        (None, None),
+    ],
+    ids=["one", "several", "none"],
+)  # fmt: skip
+def test_devices_of_the_last_attempt_are_shown(choice: object, shown: str | None) -> None:
+    last = {"number": 2, **({"choice": choice} if choice else {})}
+    status = {"phase": "Running", "attempts": [{"number": 1, "choice": {}}, last]}
+    job = {"metadata": {"name": "job"}, "spec": {"write": {"path": "s3://a"}}, "status": status}
+    assert dict(observed_job(JobStatus.of(job)).lines).get("devices") == shown

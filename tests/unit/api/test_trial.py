@@ -8,6 +8,7 @@ import pytest
 
 from batchinference.api.trial import trial
 from batchinference.spec import BatchInference, SpecError, parse
+from batchinference.spec.job import BatchInferenceSpec
 from plugins.messages import Messages
 from support.documents.minimal import document
 
@@ -48,6 +49,12 @@ def test_error_records_are_below_the_output_of_the_trial() -> None:
 def test_lower_limit_counts(limit: int | None, rows: int) -> None:
     options: Any = trial(job(limit=limit), 3).spec.read.options
     assert options.limit == rows
+
+
+def test_trial_of_a_job_that_replaces_rows_is_valid() -> None:
+    fields = {"onChange": "recompute", "onDelete": "removeRows"}
+    found = trial(job(read={"format": "text", "paths": ["s3://in/"], **fields}), 3).spec
+    assert BatchInferenceSpec.model_validate(found.model_dump(by_alias=True)) == found
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,15 @@ def test_summary_shows_how_busy_the_replicas_of_a_pool_were(messages: Messages) 
     messages.check(shown.split("  ")[-1])
 
 
+def test_summary_shows_the_tokens_of_each_step() -> None:
+    embed = StepTimes(rows=10, seconds=5, rowsPerSecond=2, inputTokens=1500, cachedTokens=10)
+    ask = StepTimes(rows=10, seconds=5, rowsPerSecond=2, inputTokens=7, outputTokens=8)
+    lines = summary(report(JobState.SUCCEEDED, steps={"embed": embed, "ask": ask}))
+    assert "by step  embed 1,500 input (10 cached) tokens; ask 7 input + 8 output tokens" in lines
+    lines = summary(report(JobState.SUCCEEDED, steps={"embed": embed}))
+    assert not any("by step" in line for line in lines), "they are those of the job"
+
+
 @pytest.mark.parametrize(
     ("tokens", "cost", "shown"),
     [
@@ -154,8 +163,9 @@ def test_summary_shows_how_busy_the_replicas_of_a_pool_were(messages: Messages) 
             "900,000 input (100 cached) + 100,000 output tokens, 3.00 EUR per million",
         ),
         ({}, RunCost(amount="2.5", before="0.5", currency="EUR"), None),
+        ({"inputTokens": 1500, "outputTokens": 0}, None, "1,500 input tokens"),
     ],
-    ids=["tokens", "with their price", "none"],
+    ids=["tokens", "with their price", "none", "embeddings"],
 )
 def test_summary_shows_tokens_and_their_price(
     tokens: dict[str, int], cost: RunCost | None, shown: str | None

@@ -96,6 +96,27 @@ def test_plan_shows_devices(planned: Planned, resources: Document, shown: str) -
     assert stages[1]["DEVICES"] == groups[-1]["DEVICES"] == shown
 
 
+def test_plan_shows_parts_of_devices_and_the_pods_of_replicas(planned: Planned) -> None:
+    step = model_step(resources={"gpu": 0.25, "memory": "1Gi"}, replicas={"max": 6})
+    stages, groups = planned(step)
+    assert (stages[1]["DEVICES"], stages[1]["RUNS AS"]) == ("0.25 GPU", "1-6 actors")
+    shown = [groups[-1][name] for name in ("DEVICES", "CPU", "MEMORY", "MAX")]
+    assert shown == ["1 GPU", "4", "4Gi", "2"]
+
+
+def test_plan_shows_the_price_of_each_choice(invoke: Invoke, write_job: WriteJob) -> None:
+    step = model_step(resources={"gpu": 1, "acceleratorType": ["H100", "A100"]})
+    profiles: Document = {"H100": {"deviceHour": "4"}, "A100": {"deviceHour": "2.5"},
+                          "spot": {"priceFactor": 0.4}}  # fmt: skip
+    cluster = {"profiles": profiles, "fallback": {"capacityTypes": ["spot"], "after": "5m"}}
+    result = invoke("plan", write_job(document(steps=[step], cluster=cluster)))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.split("\n\n")[2].splitlines() == [
+        "devices: H100 spot, 1.6 per device hour (choice 1 of 2)",
+        "devices: A100 spot, 1 per device hour (choice 2 of 2)",
+    ]
+
+
 def test_plan_shows_cpus_of_reading_and_writing(planned: Planned) -> None:
     read, _, write = planned(model_step(replicas={}))[0]
     assert (read["STEPS"], read["CPU"], read["GROUP"]) == ("text", f"{TASK_CPUS:g}", "cpu")

@@ -143,6 +143,17 @@ def test_time_starts_again_after_a_pod_had_a_node() -> None:
     assert loop.attempt["cause"] == "NoCapacity"
 
 
+def test_loss_of_all_nodes_is_a_lack_of_capacity() -> None:
+    loop = fallback_loop()
+    start(loop)
+    loop.pods = (worker(loop, placed=True),)
+    loop.run()
+    wait_for_nodes(loop, 599)
+    assert loop.status["phase"] == "Running"
+    loop.reconcile(2)
+    assert loop.attempt["cause"] == "NoCapacity"
+
+
 def test_head_without_node_is_no_lack_of_capacity() -> None:
     loop = fallback_loop()
     start(loop)

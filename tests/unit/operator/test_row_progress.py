@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.phases import Phase
-from batchinference.spec.progress import Counts
+from batchinference.spec.progress import Counts, ReplacedFiles
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.status.attempts import without_decrease
 from batchinference_operator.status.conditions import Summary
@@ -67,3 +67,10 @@ def test_progress_never_decreases(found_report: list[Report | None]) -> None:
         now = status.get("progress", {}).get("rows", 0)
         assert now >= rows
         rows = now
+
+
+def test_replaced_files_are_kept_when_a_driver_restarts() -> None:
+    files = {"recomputed": 2, "removed": 1}
+    before = status_after(report(rows=10, replacedFiles=ReplacedFiles(**files)))
+    assert before["replacedFiles"] == files
+    assert status_after(report(JobState.PREPARING), before)["replacedFiles"] == files

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from batchinference.rendering import QUEUE_LABEL
+from batchinference.spec.job import CANCELLED_AT
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
@@ -308,3 +309,20 @@ def test_suspended_time_before_a_late_pod_is_counted() -> None:
     loop.reconcile()
     resume(loop, 10)
     assert loop.status["operator"]["suspendedSeconds"] == 110
+
+
+def test_job_that_the_batch_service_has_cancelled_is_deleted_after_its_ttl() -> None:
+    loop = removed()
+    loop.spec["ttl"] = {"afterFinished": "1h", "rayJob": "1h", "cluster": "0s"}
+    assert loop.reconcile().requeue_after is None, "it may resume"
+    loop.annotations[CANCELLED_AT] = "1"
+    assert loop.reconcile(1000).requeue_after == 2600
+    assert not loop.reconcile(2599).delete_job
+    assert loop.reconcile(1).delete_job
+
+
+def test_job_that_the_batch_service_has_cancelled_is_kept_without_a_ttl() -> None:
+    loop = removed()
+    loop.annotations[CANCELLED_AT] = "1"
+    actions = loop.reconcile(10**9)
+    assert (actions.delete_job, actions.requeue_after) == (False, None)

@@ -8,6 +8,7 @@ import pytest
 
 from batchinference.rendering import Names, attempt_objects, choices_of, with_choice
 from batchinference.spec import BatchInference, SpecError, parse
+from batchinference.spec.status import Choice
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step
 
@@ -83,6 +84,19 @@ def test_pods_with_devices_have_the_nodes_of_the_choice() -> None:
     template = pods_of(job, 2)["s0"]
     assert {"key": "spot", "operator": "Exists"} in template["spec"]["tolerations"]
     assert template["metadata"]["annotations"]["batchinference.dev/device-hour"] == "1.0000"
+
+
+def test_rayjob_and_driver_know_the_choice() -> None:
+    job = asking(["H100", "A100"])
+    choice = choices_of(job)[1]
+    made = with_choice(job, choice.number)
+    _, ray_job = attempt_objects(made, Names("job", "uid", 1), None, choice=choice)
+    text = ray_job["metadata"]["annotations"]["batchinference.dev/choice"]
+    assert Choice.model_validate_json(text) == choice
+    head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    variables = {each["name"]: each.get("value", "") for each in head["containers"][0]["env"]}
+    assert Choice.of(variables) == choice
+    assert Choice.of({}) is None
 
 
 def test_choice_after_the_last_one_is_the_last_one() -> None:

@@ -97,6 +97,27 @@ async def test_cancelling_suspends_the_job_and_keeps_what_is_finished(service: R
         await batches.cancel(batch.id)
 
 
+async def test_a_change_at_the_same_time_is_a_conflict(service: Running) -> None:
+    batch = await created(service)
+    service.cluster.has_conflict = True
+    with pytest.raises(openai.ConflictError):
+        await service.client().batches.cancel(batch.id)
+
+
+async def test_an_endpoint_of_azure_has_no_version(service: Running) -> None:
+    batch = await created(service, endpoint="/chat/completions")
+    assert (batch.endpoint, batch.errors) == (ENDPOINT, None)
+
+
+async def test_pages_list_the_batches_once(service: Running) -> None:
+    count = 7
+    for number in range(count):
+        await created(service, requests(1), metadata={"number": str(number)})
+    service.cluster.lists = 0
+    assert len([each async for each in service.client().batches.list(limit=2)]) == count
+    assert service.cluster.lists == -(-count // 2), "as many requests as for one list"
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -98,7 +98,7 @@ async def test_a_file_for_another_purpose_is_refused(service: Running) -> None:
         await service.client().files.create(
             file=("a.jsonl", requests(1)),
             purpose="batch",
-            expires_after={"anchor": "created_at", "seconds": 3600},
+            extra_body={"other": "x"},
         )
     assert [each async for each in service.client().files.list()] == []
 

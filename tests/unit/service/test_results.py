@@ -40,10 +40,10 @@ async def lines_of(service: Running, file: str | None) -> list[Any]:
     return [json.loads(line) for line in content.content.splitlines()]
 
 
-async def finished(service: Running, batch: Batch, phase: str) -> Batch:
+async def finished(service: Running, batch: Batch, phase: str, written: int = ROWS) -> Batch:
     """Return the batch after its job has reached a phase."""
     conditions = [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]
-    counts = {"written": ROWS, "failed": 1}
+    counts = {"written": written, "failed": 1}
     service.cluster.set_status({"phase": phase, "counts": counts, "conditions": conditions})
     return await service.client().batches.retrieve(batch.id)
 
@@ -134,10 +134,27 @@ async def test_an_unfinished_batch_keeps_its_finished_lines(
     assert run_without_ray(service.cluster.only()).state == JobState.FAILED
     if phase == "Suspended":
         await service.client().batches.cancel(batch.id)
-    done = await finished(service, batch, phase)
+    done = await finished(service, batch, phase, FAILING_ROW)
     assert done.status == status
     rows = await lines_of(service, done.output_file_id)
     assert [row["custom_id"] for row in rows] == [f"row-{n}" for n in range(FAILING_ROW)]
+    for _ in range(2):
+        others = await lines_of(service, done.error_file_id)
+        assert [row["custom_id"] for row in others] == [
+            f"row-{n}" for n in range(FAILING_ROW, ROWS)
+        ]
+        assert {row["error"]["code"] for row in others} == {f"batch_{status}"}
+        assert {row["response"] for row in others} == {None}
+
+
+async def test_a_batch_that_expired_before_it_began_has_errors_for_all_lines(
+    service: Running,
+) -> None:
+    batch = await created(service)
+    done = await finished(service, batch, "Failed", 0)
+    others = await lines_of(service, done.error_file_id)
+    assert [row["custom_id"] for row in others] == [f"row-{n}" for n in range(ROWS)]
+    assert done.output_file_id is None
 
 
 async def test_a_state_that_would_fill_the_memory_is_not_read(

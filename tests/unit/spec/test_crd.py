@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft4Validator
 
 from batchinference.spec import SpecError, parse
+from batchinference.spec.base import ACCELERATOR
 from batchinference.spec.problems import PATTERNS
 from batchinference.spec.quantities import NUMBER
 from generators.crds import custom_resource_definition
@@ -85,8 +86,9 @@ def test_crd_fits_into_an_annotation() -> None:
 
 
 def is_quantity(schema: Schema) -> bool:
-    """Return whether a schema has no type, because a quantity is a number or a text."""
-    return "type" not in schema and schema.get("pattern") == NUMBER
+    """Return whether a schema has no type, because a quantity is a number or a text, or because a
+    value may be a name or a list of names."""
+    return "type" not in schema and schema.get("pattern") in (NUMBER, ACCELERATOR)
 
 
 def test_schema_is_structural() -> None:
@@ -161,7 +163,7 @@ def test_schema_required_fields() -> None:
     assert required["spec.read"] == ["format"]
     assert required["spec.write"] == ["format", "path"]
     assert required["spec.steps[]"] == ["name"]
-    assert required["spec.steps[].model"] == ["runtime", "inputs", "output"]
+    assert {*required["spec.steps[].model"]} == {"runtime", "inputs", "output"}
     assert required["spec.steps[].python"] == ["callable"]
     assert required["status"] == ["phase", "observedGeneration", "conditions"]
     assert "spec.errors" not in required

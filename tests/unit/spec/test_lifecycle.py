@@ -72,7 +72,7 @@ def test_retry_rule_of_the_job_overrides_the_default(cause: Cause) -> None:
 def test_retry_default_covers_infrastructure_causes() -> None:
     assert {cause.value for cause in Cause if cause.retried} == {
         *("NodeLost", "Preempted", "OutOfMemory", "OutOfDisk", "WorkerCrashed", "HeadLost"),
-        "DeviceFailed",
+        *("DeviceFailed", "NoCapacity"),
         *("StorageUnavailable", "Stalled", "SubmissionFailed", "Incomplete", "Interrupted"),
     }
 

@@ -64,6 +64,15 @@ def test_only_a_text_with_a_single_reference_becomes_a_number() -> None:
     assert own.python.constructor_args == {"a": 0.5, "b": ["x16"], "c": "2026-01-31"}
 
 
+def test_gate_has_parameters() -> None:
+    numbers = {"limit": "0.5", "rows": "9"}
+    given = job(*({"name": n, "type": "number", "value": v} for n, v in numbers.items()))
+    given["spec"]["gate"] = {"rows": "{{ params.rows }}", "expect": "mean(a) > {{ params.limit }}"}
+    gate = parse(given).spec.gate
+    assert gate is not None
+    assert (gate.rows, gate.expect) == (9, "mean(a) > 0.5")
+
+
 @pytest.mark.parametrize(
     "value",
     ["a\nresume: false", "{format: csv}", '", "x', "[1, 2]", "null", "\\1\\g<0>", "{{ date }}"],
@@ -104,7 +113,7 @@ REFUSED = {
     ),
     "in the cluster": (
         job(DATE, cluster={"image": "r/{{ params.date }}"}),
-        "spec.cluster.image: references are replaced in read, steps, write, errors only "
+        "spec.cluster.image: references are replaced in read, steps, write, errors, gate only "
         "({{ params.date }}). Write the value itself",
     ),
     "as a key": (

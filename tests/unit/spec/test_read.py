@@ -116,14 +116,12 @@ def test_encodings_that_are_not_for_text_are_refused(
     ("value", "message"),
     [
         (REMOVED, "required, but missing"),
-        ("imagse", "'imagse' is not one of {formats}; did you mean 'images'?"),
+        ("imagse", "'imagse' is unknown; did you mean 'images'?"),
     ],
     ids=short,
 )
 def test_unknown_format_is_refused(value: Any, message: str) -> None:
-    formats = [*READ_OPTIONS, "sql", "huggingface", "lance", "delta", "items"]
-    expected = message.format(formats=", ".join(formats))
-    assert refused_at("spec.read.format", value) == f"spec.read.format: {expected}"
+    assert refused_at("spec.read.format", value) == f"spec.read.format: {message}"
 
 
 @pytest.mark.parametrize(

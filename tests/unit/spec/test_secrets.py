@@ -171,16 +171,17 @@ def test_variables_with_secrets_are_those_that_the_specification_names(
     profile = {"env": [{"name": "OF_PROFILE", "valueFrom": source}], "resource": "a.b/c"}
     env = [{"name": "OF_CLUSTER", "valueFrom": source}, {"name": "OPEN", "value": "x"}]
     model = chat(apiKeyEnv="KEY", headersFrom={"X-Own": "HEADER"})
+    store = {"format": "qdrant", "collection": "c", "key": ["id"], "vectorColumn": "e"}
     spec = parse(
         document(
             read={"format": "sql", "urlEnv": "OF_READ", "query": "SELECT 1"},
             steps=[{"name": "ask", "model": model}],
-            write={"format": "sql", "urlEnv": "OF_WRITE", "table": "t", "path": "/out"},
+            write={**store, "urlEnv": "OF_WRITE", "apiKeyEnv": "OF_WRITE_KEY", "path": "/out"},
             cluster={"env": env, "profiles": {"XPU": profile}, "envFrom": sources},
         )
     ).spec
-    expected = ("HEADER", "KEY", "OF_CLUSTER", "OF_PROFILE", "OF_READ", "OF_WRITE", "S_KEY")
-    assert secret_variables(spec).names == expected
+    of_cluster = ("OF_CLUSTER", "OF_PROFILE", "OF_READ", "OF_WRITE", "OF_WRITE_KEY", "S_KEY")
+    assert secret_variables(spec).names == ("HEADER", "KEY", *of_cluster)
 
 
 # --- the specification that is stored with the output -----------------------------------

@@ -164,3 +164,42 @@ def test_table_local_paths_can_be_moved() -> None:
     iceberg: Any = written("iceberg", table="n.t", catalog=CATALOG).map_locations(move)
     moved = {"type": "sql", "uri": "sqlite:////jobs/c.db", "warehouse": "/jobs/./w"}
     assert iceberg.catalog.properties == moved
+
+
+VECTORS = {"collection": "rows", "url": "http://q:6333", "key": ["id"], "vectorColumn": "e"}
+DOCUMENTS = {"index": "rows", "url": "http://o:9200", "key": ["id"]}
+
+
+@pytest.mark.parametrize(
+    ("format_", "given", "fields"),
+    [
+        ("qdrant", VECTORS, {"collection": "a/b"}),
+        ("qdrant", VECTORS, {"url": "localhost:6333"}),
+        ("qdrant", VECTORS, {"url": f"https://me:{SECRET}@q"}),
+        ("qdrant", VECTORS, {"urlEnv": "QDRANT"}),
+        ("qdrant", VECTORS, {"apiKeyEnv": "my key"}),
+        ("qdrant", VECTORS, {"mode": "append"}),
+        ("qdrant", VECTORS, {"key": []}),
+        ("qdrant", VECTORS, {"columns": ["id", "text"]}),
+        ("qdrant", VECTORS, {"columns": ["e"]}),
+        ("qdrant", VECTORS, {"distance": "l2"}),
+        ("qdrant", VECTORS, {"dimensions": 0}),
+        ("opensearch", DOCUMENTS, {"index": "Rows"}),
+        ("opensearch", DOCUMENTS, {"dimensions": 2}),
+        ("opensearch", DOCUMENTS, {"url": "sqlite:///x"}),
+        ("sql", {"table": "t", "url": "sqlite:///x"}, {"dimensions": 2}),
+    ],
+    ids=short,
+)
+def test_store_is_refused(
+    format_: str, given: dict[str, Any], fields: dict[str, Any], messages: Messages
+) -> None:
+    message = refused(writing(format_, **{**given, **fields}))
+    assert SECRET not in message
+    messages.check(message)
+
+
+def test_connection_of_a_store_is_known() -> None:
+    assert "http://q:6333" in written("qdrant", **VECTORS).connection
+    hidden = {name: value for name, value in DOCUMENTS.items() if name != "url"}
+    assert "OPENSEARCH" in written("opensearch", **hidden, urlEnv="OPENSEARCH").connection

@@ -32,15 +32,15 @@ def restarted(job: BatchInference) -> BatchInference:
 
     Unless the job itself overwrites, its run must replace only its own output (`own_only`).
 
-    Raises BadInput for `mode: append`, which adds rows to the output of earlier runs.
+    Raises BadInput for a mode such as append, which adds rows to the output of earlier runs.
     """
     from batchinference.pipeline.errors import BadInput
 
     write = job.spec.write
-    if write.mode == "append":
+    if write.adds:
         raise BadInput(
-            "--restart: write.mode append keeps the rows of earlier runs (append). Set write.mode "
-            "to overwrite to replace all of them, or resume to false to repeat an unfinished run"
+            f"--restart: write.mode {write.mode} keeps the rows of earlier runs. Set write.mode to "
+            "overwrite to replace all of them, or resume to false to repeat an unfinished run"
         )
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": False})
     return changed(

@@ -142,6 +142,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         shown += f", {counts.failed} failed" if counts.failed else ""
         shown += f", {counts.filtered} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
+    lines += [("files", str(report.replaced_files))] if report.replaced_files else []
     lines += [("tokens", report.tokens_text)] if report.tokens_text else []
     if report.output_bytes is not None:
         lines.append(("size", byte_size(report.output_bytes)))
@@ -172,6 +173,8 @@ def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
     texts = [f"{name} {one.reused or 0} equal rows and {one.cached or 0} of the cache"
              for name, one in steps if one.reused or one.cached]  # fmt: skip
     lines += [("reused", ", ".join(texts))] if texts else []
+    used = [f"{name} {one.tokens_text}" for name, one in steps if one.tokens_text]
+    lines += [("by step", "; ".join(used))] if len(used) > 1 else []
     return lines + [
         ("replicas", f"{name} {_percents(one.occupancy)}") for name, one in steps if one.occupancy
     ]

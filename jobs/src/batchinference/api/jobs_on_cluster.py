@@ -13,7 +13,7 @@ from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError, parse
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.phases import ENDED_PHASES
-from batchinference.spec.progress import Counts, Progress
+from batchinference.spec.progress import Counts, Progress, ReplacedFiles
 from batchinference.spec.status import Cost
 from batchinference.spec.warnings import WarningCount
 
@@ -37,6 +37,12 @@ class JobStatus:
     """The cost so far and the expected total; empty if the platform has no prices."""
     warnings: list[WarningCount]
     raw: dict[str, Any] = field(repr=False)
+
+    @property
+    def replaced_files(self) -> ReplacedFiles | None:
+        """The input files whose rows the job has replaced; None if there are none."""
+        found = self.raw.get("replacedFiles")
+        return ReplacedFiles.model_validate(found, extra="ignore") if found else None
 
     @classmethod
     def of(cls, job: dict[str, Any]) -> JobStatus:

@@ -70,7 +70,13 @@ def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation
     """Return what is known of a job on a cluster."""
     found = [one["choice"] for one in job.raw.get("attempts", ())[-1:] if "choice" in one]
     choice = Choice.model_validate(found[0], extra="ignore") if found else None
-    named = (("attempt", job.attempt), ("devices", choice), ("GPUs", job.gpus), ("cost", job.cost))
+    named = (
+        ("files", job.replaced_files),
+        ("attempt", job.attempt),
+        ("devices", choice),
+        ("GPUs", job.gpus),
+        ("cost", job.cost),
+    )
     facts = [(name, str(value)) for name, value in named if value]
     return Observation(
         ("job", f"{job.namespace}/{job.name}"), job.phase, job.progress, job.counts, job.ended,
@@ -111,6 +117,7 @@ def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
 def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
     yield "written", str(status.counts.written)
     yield "filtered", str(status.counts.filtered or "")
+    yield "files", str((status.report and status.report.replaced_files) or "")
     yield "attempt", str(status.attempt)
     yield "job", status.job
     if status.heartbeat_age is not None:

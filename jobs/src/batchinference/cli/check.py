@@ -237,9 +237,10 @@ def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
         attempt_objects(job, _names(job), None, platform=platform)
     except SpecError as error:
         problems = error.problems
-    plan, choices = plan_for_cluster(job.spec), choices_of(job)
-    several = len(choices) > 1 or any(choice.device_hour for choice in choices)
-    show_view(view_of(job.spec, plan, problems, choices if several else ()))
+    show_view(view_of(job.spec, plan_for_cluster(job.spec), problems))
+    for choice in choices_of(job):
+        if choice.choices > 1 or choice.device_hour:
+            echo(f"\ndevices: {choice}" if choice.number == 1 else f"devices: {choice}")
 
 
 def _print_objects(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:

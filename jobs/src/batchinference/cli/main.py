@@ -64,6 +64,42 @@ Policy = Annotated[
     ),
 ]
 
+Estimate = Annotated[
+    bool,
+    typer.Option(
+        "--estimate",
+        help="Run the steps over the first rows here, with requests to endpoints, and show "
+        "instead the tokens, device hours and price of all rows.",
+    ),
+]
+Prices = Annotated[
+    tuple[float, float, float],
+    typer.Option(
+        metavar="HOUR INPUT OUTPUT",
+        help="Prices for --estimate: of a device hour, and of a million tokens.",
+    ),
+]
+ReportDirectory = Annotated[
+    Path | None, typer.Option(help="Write the report of the running job to this directory.")
+]
+RetryErrors = Annotated[
+    bool, typer.Option("--retry-errors", help="Run only the failed rows of the job again.")
+]
+Trial = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="ROWS",
+        help="Run a trial over the first rows, with its own output next to the job's output.",
+    ),
+]
+Restart = Annotated[
+    bool,
+    typer.Option(
+        "--restart", help="Start over, and replace the output of earlier runs of this job."
+    ),
+]
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -84,27 +120,11 @@ def common(
 def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     file: File,
     address: Address = None,
-    report_directory: Annotated[
-        Path | None, typer.Option(help="Write the report of the running job to this directory.")
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="ROWS",
-            help="Run a trial over the first rows, with its own output next to the job's output.",
-        ),
-    ] = None,
+    report_directory: ReportDirectory = None,
+    limit: Trial = None,
     sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,
-    restart: Annotated[
-        bool,
-        typer.Option(
-            "--restart", help="Start over, and replace the output of earlier runs of this job."
-        ),
-    ] = False,
-    retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Run only the failed rows of the job again.")
-    ] = False,
+    restart: Restart = False,
+    retry_errors: RetryErrors = False,
     form: ReportForm = Format.TEXT,
     settings: Settings = None,
 ) -> None:
@@ -178,22 +198,9 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     file: File,
     defaults: Defaults = None,
     policy: Policy = None,
-    estimate: Annotated[
-        bool,
-        typer.Option(
-            "--estimate",
-            help="Run the steps over the first rows here, with requests to endpoints, and show "
-            "instead the tokens, device hours and price of all rows.",
-        ),
-    ] = False,
+    estimate: Estimate = False,
     sample: Annotated[int, typer.Option(min=1, help="Rows for --estimate.")] = 200,
-    prices: Annotated[
-        tuple[float, float, float],
-        typer.Option(
-            metavar="HOUR INPUT OUTPUT",
-            help="Prices for --estimate: of a device hour, and of a million tokens.",
-        ),
-    ] = (0, 0, 0),
+    prices: Prices = (0, 0, 0),
     form: Form = Format.TEXT,
     settings: Settings = None,
 ) -> None:
@@ -204,6 +211,9 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     from batchinference.cli.check import Platform, show_plan
     from batchinference.cli.preview import preview_file
 
+    if estimate and (defaults or policy):
+        problem = "with --estimate, the steps run here, without the settings of a cluster"
+        raise typer.BadParameter(problem, param_hint="--defaults and --policy")
     if estimate:
         raise typer.Exit(preview_file(file, sample, settings or (), form, prices))
     raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or (), form))

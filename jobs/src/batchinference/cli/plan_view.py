@@ -11,7 +11,6 @@ from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering.pods import head_size
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.profiles import GPU
-from batchinference.spec.status import Choice
 from batchinference.text import counted
 
 
@@ -47,26 +46,19 @@ class GroupView:
 
 @dataclass(frozen=True)
 class PlanView:
-    """A plan. `choices` are the devices and the capacity that its attempts ask for, and `problems`
-    are the reasons why a cluster would refuse the job."""
+    """A plan. `problems` are the reasons why a cluster would refuse the job."""
 
     stages: list[StageView]
     groups: list[GroupView]
     problems: list[str]
-    choices: Sequence[Choice] = ()
 
 
-def view_of(
-    spec: BatchInferenceSpec,
-    plan: Plan,
-    problems: Sequence[object],
-    choices: Sequence[Choice] = (),
-) -> PlanView:
+def view_of(spec: BatchInferenceSpec, plan: Plan, problems: Sequence[object]) -> PlanView:
     """Return what `plan` shows of a job."""
     cpus, memory = head_size(spec.cluster)
     head = GroupView("head", cpus, "", memory, 1, 1)
     stages = [_single_stage(spec, plan)] if plan.single_segment else _stages(spec, plan)
-    return PlanView(stages, [head, *map(_group, plan.groups)], list(map(str, problems)), choices)
+    return PlanView(stages, [head, *map(_group, plan.groups)], list(map(str, problems)))
 
 
 def show_view(view: PlanView) -> None:
@@ -80,12 +72,6 @@ def show_view(view: PlanView) -> None:
         ("GROUP", "CPU", "DEVICES", "MEMORY", "MIN", "MAX"),
         *(_row_of_group(group) for group in view.groups),
     ])  # fmt: skip
-    if view.choices:
-        echo("")
-        print_table([
-            ("CHOICE", "DEVICES", "CAPACITY", "DEVICE HOUR", "AFTER"),
-            *(_row_of_choice(choice) for choice in view.choices),
-        ])  # fmt: skip
     for problem in view.problems:
         echo(f"a cluster would refuse this job: {problem}", err=True)
 
@@ -98,13 +84,6 @@ def _row_of_stage(stage: StageView) -> tuple[str, ...]:
 def _row_of_group(group: GroupView) -> tuple[str, ...]:
     cpu, devices = f"{group.cpu:g}", group.devices or "-"
     return group.name, cpu, devices, group.memory, str(group.min), str(group.max)
-
-
-def _row_of_choice(choice: Choice) -> tuple[str, ...]:
-    """Return what a choice asks for, and after which time without capacity the next one follows."""
-    optional = choice.capacity_type, choice.device_hour, choice.after
-    devices = ",".join(choice.accelerator_types) or "-"
-    return str(choice.number), devices, *(value or "-" for value in optional)
 
 
 def _single_stage(spec: BatchInferenceSpec, plan: Plan) -> StageView:

@@ -20,6 +20,7 @@ MAX_CACHED = 1 << 14
 """Maximum characters of a text whose shown form is cached."""
 PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"
+DATABASES_EXTRA = "./jobs[databases]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
 VISION_EXTRA = "./jobs[vision]"
 HEIC_EXTRA = "./jobs[heic]"

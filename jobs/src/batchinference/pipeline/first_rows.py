@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.row_coverage import common_rows
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, GateFailed, JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
@@ -41,7 +42,7 @@ CONFIDENCE, _QUANTILE = 95, 1.645
 def run_of_first(spec: BatchInferenceSpec, run: AttemptRun) -> AttemptRun:
     """Return the run of the missing rows that must be computed first. It is the run itself if there
     are none. Raises BadInput if these rows are unknown."""
-    if not spec.first_rows_columns or run.start.findings:
+    if not _checks_first_rows(spec, run.start):
         return run
     missing = common_rows(run.missing, _first(spec, run, run.start.ends))
     rows = sum((after or 0) - first for ranges in missing.values() for first, after in ranges)
@@ -49,6 +50,15 @@ def run_of_first(spec: BatchInferenceSpec, run: AttemptRun) -> AttemptRun:
     per_file = max(1, min(run.sizing.rows_per_file, rows // MIN_FILES))
     sizing, count = Sizing(blocks, blocks, per_file), RowCount(rows, estimated=False)
     return replace(run, missing=missing, sizing=sizing, count=count, is_sample=True)
+
+
+def _checks_first_rows(spec: BatchInferenceSpec, start: Snapshot) -> bool:
+    """Return whether the first rows were not checked yet, or for another gate."""
+    return bool(spec.first_rows_columns) and (not start.findings or _changed(spec.gate, start))
+
+
+def _changed(gate: Gate | None, start: Snapshot) -> bool:
+    return gate is not None and gate.model_dump_json() != start.gate
 
 
 def _first(spec: BatchInferenceSpec, run: AttemptRun, ends: Mapping[int, int]) -> MissingRows:
@@ -66,21 +76,24 @@ def _first(spec: BatchInferenceSpec, run: AttemptRun, ends: Mapping[int, int]) -
 def with_findings(spec: BatchInferenceSpec, run: AttemptRun, end: AttemptEnd) -> AttemptEnd:
     """Return the end of an attempt. If the first rows are complete now, its snapshot has what was
     found in them. Raises GateFailed if they are not as the gate expects."""
-    if not spec.first_rows_columns or run.start.findings:
+    if not _checks_first_rows(spec, run.start):
         return end
     first = _first(spec, run, end.snapshot.ends)
     if common_rows(end.missing, first):
         return end
     entries = [entry for entry in end.snapshot.entries if _holds_any(entry, first)]
     rows = list(_rows_of(spec, run, entries))
-    findings = [described(spec.gate, rows)] if spec.gate else []
-    thresholds: dict[str, float | None] = {}
+    gate = spec.gate
+    findings = [run.start.findings] if run.start.findings else []
+    findings += [described(gate, rows)] if gate is not None and _changed(gate, run.start) else []
+    thresholds = dict(run.start.thresholds)
     for step in spec.steps:
-        if step.cascade is not None:
+        if step.cascade is not None and step.name not in thresholds:
             thresholds[step.name], text = learned(step.name, step.cascade, rows)
             findings.append(text)
-    snapshot = replace(end.snapshot, findings="; ".join(findings), thresholds=thresholds)
-    return replace(end, snapshot=snapshot)
+    passed = gate.model_dump_json() if gate else ""
+    first_rows = replace(end.snapshot, findings="; ".join(findings), thresholds=thresholds)
+    return replace(end, snapshot=replace(first_rows, gate=passed))
 
 
 def with_thresholds(plan: Plan, thresholds: Mapping[str, float | None]) -> Plan:
@@ -134,7 +147,7 @@ def described(gate: Gate, rows: Sequence[Row]) -> str:
     found += f" in {counted(len(rows), 'row', ',')}"
     if holds is not True:
         raise GateFailed(
-            f"spec.gate expects {gate.expect}, but {found}. No other rows were computed. Correct "
+            f"spec.gate expects {gate.expect}, but {found}. No further rows were computed. Correct "
             "the steps; or change gate.expect and run the job again: it resumes with these rows"
         )
     return f"gate: {found}"

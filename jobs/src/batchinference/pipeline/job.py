@@ -39,7 +39,7 @@ from batchinference.pipeline.execution.stop_signals import StopSignal, run_monit
 from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.files import FileInput
+from batchinference.pipeline.input.files import FileInput, has_changes
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
@@ -107,7 +107,8 @@ class JobRun:
         self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
             self._publish_first()
-            reports = [self._run_output(target) for target in plan_outputs(self.job.spec, layout)]
+            targets = plan_outputs(self.job.spec, layout, has_changes(self.job.spec))
+            reports = [self._run_output(target) for target in targets]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
             return self._fail(self._with_crash_location(root_cause(error)))
@@ -133,7 +134,7 @@ class JobRun:
             with keep_heartbeat(run.attempt.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
-        self._reports.begin_rows(run.count, run.start.counts)
+        self._reports.begin_rows(run.count, run.start.counts, run.start.replaced_files)
         self._finished.append(self._run_passes(run, self._plan))
         return self._finished[-1]
 

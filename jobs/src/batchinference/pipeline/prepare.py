@@ -24,6 +24,7 @@ from batchinference.pipeline.commit.output_plan import (
     begin_attempt,
     look_at_output,
 )
+from batchinference.pipeline.commit.removed_files import without_files
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -71,6 +72,7 @@ def prepare(
     the job must not change the output."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
+    request = replace(request, recompute=target.recompute)
     plan = look_at_output(target, request, table)
     if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
         _complete(spec, target.layout, plan.state.lease)
@@ -81,9 +83,12 @@ def prepare(
         return NothingToDo(target.complete[0], str(remark), target.complete)
     if plan.action is Action.ALREADY_COMPLETE:
         complete = plan.state.layout
-        return NothingToDo(complete, describe_changes(source, target.complete or [complete]))
+        adds_columns = spec.write.mode == "addColumn"  # its commit has changed the input
+        parts = target.complete or [complete]
+        return NothingToDo(complete, "" if adds_columns else describe_changes(source, parts))
     if plan.start is not None and not source.continues(plan.start.input):
         plan = plan.without_rows(spec.read.format)
+    plan = _with_changes(plan, source)
     _open_table(table, spec, source)
     count = source.count(plan.start.ends if plan.start else NOTHING)
     merged = table is not None or rewriting_writer_for(spec.write) is not None
@@ -93,6 +98,15 @@ def prepare(
         attempt, start = begin_attempt(spec, plan, request, source.serialized)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _with_changes(plan: OutputPlan, source: JobInput) -> OutputPlan:
+    """Return the plan without the rows of files that have changed or are gone."""
+    if plan.start is None or not isinstance(source, FileInput):
+        return plan
+    changes = source.changes
+    start = without_files(plan.start, changes.changed, changes.removed) if changes else plan.start
+    return replace(plan, start=start, relisted=changes.relisted)
 
 
 def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
@@ -193,7 +207,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     """Raise BadOutput if an input file is in an output path, where attempts remove files, and
     BadInput if a step reads a column that does not exist or has an unsuitable type, or if the job
     does not accept that files are ignored."""
-    for place in (layout.output, layout.errors):
+    for place in (layout.output, layout.errors) if spec.write.mode != "addColumn" else ():
         if (inside := source.below(place)) is not None:
             raise BadOutput(
                 f"'{place.uri}' is an output path and contains an input file ({inside}). Choose "

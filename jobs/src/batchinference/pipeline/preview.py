@@ -108,6 +108,8 @@ class Preview:
     def run_step(self, step: Step) -> Outcome:
         """Load a step, and run it over the rows after the last one."""
         began = time.perf_counter()
+        if step.cache is not None:  # which would get its results
+            step = step.model_copy(update={"cache": None, "dedupe": True})
         stage = replace(self._stages.get(step.name, Stage(step.name, ())), steps=(step,))
         errors = ErrorHandling(True, self._layout.input, failing=self.spec.errors.failing_warnings)
         runner = StageRunner(stage, errors)

@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TypeVar
 
+from batchinference.spec.progress import TokenKind
+
 SHARE, LEAST_SECONDS = 0.1, 0.1
 """A note is taken as soon as its work is this share of all earlier work, and at least this long.
 Few notes then describe a long job, and they lack at most this share of it."""
 LEAST_LOAD_SECONDS = 0.01
 """Loading that takes less time is not noted."""
-COUNTS = {"reused", "cached", "cache_errors"}
-"""The numbers in notes of steps that reuse results."""
+COUNTS = {"reused", "cached", "cache_errors", *TokenKind}
+"""The numbers in notes of steps that reuse results, or count tokens."""
 Batch = TypeVar("Batch")
 
 

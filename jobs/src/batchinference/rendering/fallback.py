@@ -6,6 +6,7 @@ from itertools import product
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
 from batchinference.plan.devices import profiles_of
+from batchinference.rendering.devices import device_count
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
 from batchinference.spec.profiles import Profile
@@ -69,15 +70,13 @@ def _choice(job: BatchInference, number: int, choices: int) -> Choice:
 
 def _mean_price(job: BatchInference) -> str | None:
     """Return the mean price of the devices at their maximum number; None if one has no price."""
-    cluster = job.spec.cluster
-    groups = [one for one in plan_for_cluster(job.spec).groups if one.gpus or one.custom]
-    prices = {one.name: device_hour(one, cluster) for one in groups}
-    devices = {one.name: one.max * (one.gpus or 1) for one in groups}
-    known = [price * devices[name] for name, price in prices.items() if price is not None]
-    if not groups or len(known) < len(groups):
+    cluster, groups = job.spec.cluster, plan_for_cluster(job.spec).groups
+    devices = {one: one.max * device_count(one, cluster.profiles) for one in groups}
+    prices = {one: device_hour(one, cluster) for one, number in devices.items() if number}
+    known = [price * devices[one] for one, price in prices.items() if price is not None]
+    if not prices or len(known) < len(prices):
         return None
-    mean = sum(known) / sum(devices.values())
-    return f"{round(mean, 4):.15g}"
+    return f"{round(sum(known) / sum(devices.values()), 4):.15g}"
 
 
 def device_hour(group: WorkerGroup, cluster: Cluster) -> float | None:

@@ -185,18 +185,14 @@ def ray_cluster(
     """Return the spec of a RayCluster with the worker groups of a plan. The head mounts `files`."""
     cluster, groups = job.spec.cluster, plan.groups
     scales = bool(scaling_groups(groups))
-    devices = [group for group in groups if group.gpus or group.custom]
+    falling_back = [group for group in groups if group.gpus or group.custom] or groups
     head = head_template(cluster, names, files)
     return {
         "rayVersion": RAY_VERSION,
         **(_autoscaler(head, cluster.idle_timeout or IDLE_TIMEOUT) if scales else {}),
         "authOptions": {"mode": "token", "secretName": names.secret},
         "headGroupSpec": {
-            "rayStartParams": {
-                **_HEAD_PARAMETERS,
-                "object-store-memory": str(object_store_bytes(head_size(cluster)[1])),
-                **_start_params(cluster, HEAD_GROUP),
-            },
+            "rayStartParams": _head_parameters(cluster),
             "labels": {GROUP_LABEL: HEAD_GROUP},
             "template": head,
         },
@@ -211,16 +207,18 @@ def ray_cluster(
                 "rayStartParams": start_parameters(group) | _start_params(cluster, group.name),
                 "labels": {GROUP_LABEL: group.name},
                 "template": worker_template(
-                    cluster,
-                    names,
-                    group,
-                    plan.disk_bytes(group),
-                    falls_back=not devices or group in devices,
+                    cluster, names, group, plan.disk_bytes(group), falls_back=group in falling_back
                 ),
             }
             for group in groups
         ],
     }
+
+
+def _head_parameters(cluster: Cluster) -> dict[str, str]:
+    size = str(object_store_bytes(head_size(cluster)[1]))
+    own = _start_params(cluster, HEAD_GROUP)
+    return {**_HEAD_PARAMETERS, "object-store-memory": size, **own}
 
 
 def _idle_timeout(group: WorkerGroup, cluster: Cluster) -> dict[str, int]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class ApiError(Exception):
@@ -29,6 +34,19 @@ class ApiError(Exception):
 def bad_request(message: str, param: str | None = None) -> ApiError:
     """Return the error for an invalid field of a request."""
     return ApiError(HTTPStatus.BAD_REQUEST, message, param)
+
+
+def parsed(kind: type[Model], body: bytes | Mapping[str, str]) -> Model:
+    """Return the JSON body of a request, or fields of a form. Raises ApiError with the first
+    invalid field."""
+    try:
+        if isinstance(body, bytes):
+            return kind.model_validate_json(body)
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise bad_request(f"{field}: {first['msg']}" if field else first["msg"], field) from None
 
 
 def not_found(kind: str, name: str) -> ApiError:

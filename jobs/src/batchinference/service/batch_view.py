@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from batchinference.service.line_check import LineError
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
+from batchinference.spec.job import CANCELLED_AT
 from batchinference.spec.phases import Phase
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.times import time_of
@@ -16,8 +17,12 @@ from batchinference.spec.times import time_of
 Object = dict[str, Any]
 RECORD = "batchinference.dev/batch"
 """The annotation with the Record, and the label, of a batch."""
-CANCELLED_AT = "batchinference.dev/batch-cancelled-at"
-"""Annotation with the Unix time at which the batch was cancelled."""
+UNRUN = {
+    "expired": ("batch_expired", "before the completion window expired"),
+    "cancelled": ("batch_cancelled", "before the batch was cancelled"),
+}
+"""The statuses of batches that may have lines that did not run: the code of the error of these
+lines, and until when they did not run."""
 ENDED = ("failed", "completed", "expired", "cancelled")
 """The final statuses of a batch."""
 
@@ -56,6 +61,7 @@ def as_batch(job: Object) -> Object:
     status, number = status_of(job), job["metadata"]["name"].removeprefix("batch-")
     counts = job.get("status", {}).get("counts", {})
     written, failed = counts.get("written", 0), counts.get("failed", 0)
+    has_errors = written < record.lines if status in UNRUN else status == "completed" and failed
     return {
         "id": f"batch_{number}",
         "object": "batch",
@@ -66,7 +72,7 @@ def as_batch(job: Object) -> Object:
         "completion_window": record.completion_window,
         "status": status,
         "output_file_id": f"file-output-{number}" if status in ENDED and written else None,
-        "error_file_id": f"file-errors-{number}" if status == "completed" and failed else None,
+        "error_file_id": f"file-errors-{number}" if has_errors else None,
         **_times(job, record, status),
         "request_counts": {"total": record.lines, "completed": written, "failed": failed},
         "usage": _usage(counts),

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import time
 from http import HTTPStatus
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from batchinference.service.api_error import ApiError, bad_request, not_found
+from batchinference.openai_urls import path_of
+from batchinference.service.api_error import ApiError, bad_request, not_found, parsed
 from batchinference.service.batch_view import (
-    CANCELLED_AT,
     ENDED,
     RECORD,
+    UNRUN,
     Object,
     Record,
     as_batch,
@@ -27,8 +29,10 @@ from batchinference.service.config import ServiceConfig
 from batchinference.service.files import Files
 from batchinference.service.kubernetes import AlreadyExists, Kubernetes
 from batchinference.service.line_check import FileCheck, LineError
+from batchinference.service.pages import Pages
 from batchinference.spec import API_VERSION, KIND
 from batchinference.spec.durations import Duration
+from batchinference.spec.job import CANCELLED_AT
 
 NEVER_RUN = "batchinference.dev/batch-service"
 """The value of `managedBy` of a batch whose file has errors. The operator ignores it."""
@@ -36,8 +40,15 @@ MAX_RUNS = 1000
 """Maximum number of equal batches."""
 RETRY_SECONDS = 3600
 """Age up to which an ended batch is the answer to a repeated request."""
+_NAME = re.compile("batch-[0-9a-f]{32}")
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
+
+
+def _with_version(endpoint: object) -> object:
+    """Return an endpoint with `/v1`, which is left out for Azure."""
+    path = path_of(endpoint)
+    return endpoint if path is None else f"/v1{path}"
 
 
 class BatchRequest(BaseModel):
@@ -45,7 +56,10 @@ class BatchRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+    endpoint: Annotated[
+        Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"],
+        BeforeValidator(_with_version),
+    ]
     completion_window: Duration
     metadata: Annotated[dict[_Key, _Value], Field(max_length=16)] | None = None
 
@@ -55,6 +69,7 @@ class Batches:
 
     def __init__(self, config: ServiceConfig, files: Files, cluster: Kubernetes) -> None:
         self._config, self._files, self._cluster = config, files, cluster
+        self._pages = Pages()
 
     async def create(
         self, namespace: str, body: bytes, key: str = "", *, repeated: bool = False
@@ -65,7 +80,7 @@ class Batches:
         the batch of the first one until that has ended. `key` is the idempotency key of the
         request, if it has one: requests with the same key are one. `repeated` is whether the client
         says that it repeats a request."""
-        request = _parsed(body)
+        request = parsed(BatchRequest, body)
         try:
             file = await self._files.get(namespace, request.input_file_id)
             check = await self._files.check(file)
@@ -118,6 +133,19 @@ class Batches:
         """Return a batch. Raises ApiError."""
         return as_batch(await self._get(namespace, _name_of(identifier)))
 
+    async def complete_file(self, namespace: str, file: str) -> None:
+        """Write the error file of a batch that has ended early, if `file` is its id. Raises
+        ApiError."""
+        name = f"batch-{file.removeprefix('file-errors-')}"
+        if not file.startswith("file-errors-") or not _NAME.fullmatch(name):
+            return
+        job = await self._cluster.get(namespace, name)
+        record = job and record_of(job)
+        if job and record and (ended := UNRUN.get(status_of(job))):
+            message = f"This request could not be executed {ended[1]}."
+            error = {"code": ended[0], "message": message}
+            await self._files.add_unrun(namespace, name, record.input_file_id, error)
+
     async def _get(self, namespace: str, name: str) -> Object:
         found = await self._cluster.get(namespace, name)
         if found is None or record_of(found) is None:
@@ -137,18 +165,27 @@ class Batches:
             return as_batch(found)
         annotations = {CANCELLED_AT: str(int(time.time()))}
         change = {"metadata": {"annotations": annotations}, "spec": {"suspend": True}}
-        return as_batch(await self._cluster.patch(namespace, name, change) or found)
+        try:
+            return as_batch(await self._cluster.patch(namespace, name, change) or found)
+        except AlreadyExists:  # the client repeats the request
+            message = "The batch is being changed. Try again"
+            raise ApiError(HTTPStatus.CONFLICT, message) from None
 
     async def list_newest(
         self, namespace: str, after: str | None, limit: int
     ) -> tuple[list[Object], bool]:
         """Return the newest batches, or those after one of them, and whether there are more."""
-        known = await self._cluster.list_metadata(namespace, RECORD)
-        known.sort(key=lambda each: (each["creationTimestamp"], each["name"]), reverse=True)
-        names = [each["name"] for each in known]
-        page, more = page_of(names, after and _name_of(after), limit)
-        found = await asyncio.gather(*(self._cluster.get(namespace, name) for name in page))
-        return [as_batch(each) for each in found if each and record_of(each)], more
+
+        async def load() -> list[str]:
+            known = await self._cluster.list_metadata(namespace, RECORD)
+            known.sort(key=lambda each: (each["creationTimestamp"], each["name"]), reverse=True)
+            return [each["name"] for each in known]
+
+        names = await self._pages.after(namespace, load, after and _name_of(after))
+        found = await asyncio.gather(
+            *(self._cluster.get(namespace, name) for name in names[:limit])
+        )
+        return [as_batch(each) for each in found if each and record_of(each)], len(names) > limit
 
 
 def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) -> Object:
@@ -166,26 +203,9 @@ def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) 
     }
 
 
-def page_of(names: list[str], after: str | None, limit: int) -> tuple[list[str], bool]:
-    """Return at most `limit` names after one of them, and whether there are more."""
-    if after is not None and after not in names:
-        raise bad_request("after: there is no such object", "after")
-    start = names.index(after) + 1 if after is not None else 0
-    return names[start : start + limit], len(names) > start + limit
-
-
 def _name_of(identifier: str) -> str:
     """Return the name of the object of a batch. Raises ApiError."""
-    number = identifier.removeprefix("batch_")
-    if len(number) != 32 or not set(number) <= set("0123456789abcdef"):
+    name = f"batch-{identifier.removeprefix('batch_')}"
+    if not _NAME.fullmatch(name):
         raise not_found("Batch object", identifier)
-    return f"batch-{number}"
-
-
-def _parsed(body: bytes) -> BatchRequest:
-    try:
-        return BatchRequest.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        raise bad_request(f"{field}: {first['msg']}" if field else first["msg"], field) from None
+    return name

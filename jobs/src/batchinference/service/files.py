@@ -14,22 +14,24 @@ import base64
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import obstore
 from obstore.store import LocalStore
+from pydantic import BaseModel, ConfigDict, Field
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import store_for_conditions
-from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
 from batchinference.service.api_error import ApiError, bad_request, not_found
 from batchinference.service.config import ServiceConfig
 from batchinference.service.line_check import FileCheck, LineChecker
+from batchinference.service.unrun import committed_entries, write_unrun
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -51,7 +53,16 @@ CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
 _UPLOADED = re.compile("file-[0-9a-f]{32}")
 _OF_BATCH = re.compile("file-(output|errors)-([0-9a-f]{32})")
 _BATCH = re.compile("batch-([0-9a-f]{32})")
-_CONTENT = re.compile(r"([-_A-Za-z0-9]+)\.jsonl")
+_CONTENT = re.compile(r"([-_A-Za-z0-9]+)(?:\.([0-9]{10}))?\.jsonl")
+"""The name of the object with the content: the encoded name, and when the file expires."""
+
+
+class Expiry(BaseModel):
+    """When a file expires: that many seconds after it was created."""
+
+    model_config = ConfigDict(extra="forbid")
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=3600, le=2592000)]
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ class StoredFile:
     purpose: str
     created_at: int
     parts: tuple[ObjectMeta, ...]
+    expires_at: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -74,7 +86,7 @@ class StoredFile:
             "object": "file",
             "bytes": self.bytes,
             "created_at": self.created_at,
-            "expires_at": None,
+            "expires_at": self.expires_at,
             "filename": self.name,
             "purpose": self.purpose,
             "status": "processed",
@@ -97,7 +109,8 @@ class Files:
     """The files in a store. Keys of objects begin with the namespace of the key of the request."""
 
     def __init__(self, config: ServiceConfig) -> None:
-        self._config, self._store = config, opened_store(config)
+        self._config, self.store = config, opened_store(config)
+        self.max_bytes = config.max_file_bytes
         self._one_thread = ThreadPoolExecutor(1)
 
     def location(self, key: str) -> Location:
@@ -106,9 +119,15 @@ class Files:
 
     async def objects(self, key: str) -> list[ObjectMeta]:
         """Return the objects below a key."""
-        return [each async for page in obstore.list(self._store, key) for each in page]
+        return [each async for page in obstore.list(self.store, key) for each in page]
 
-    async def add(self, namespace: str, name: str, content: AsyncIterator[bytes]) -> StoredFile:
+    async def add(
+        self,
+        namespace: str,
+        name: str,
+        content: AsyncIterator[bytes],
+        expires_after: Expiry | None = None,
+    ) -> StoredFile:
         """Store an uploaded file while its lines are checked. Raises ApiError.
 
         If the upload ends early, no file appears: its content becomes visible at the end."""
@@ -117,9 +136,10 @@ class Files:
             raise bad_request(f"file: expected a name of 1 to {MAX_NAME} bytes", "file")
         identifier = f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
         place = f"{namespace}/files/{identifier}"
+        end = f".{int(time.time()) + expires_after.seconds:010d}" if expires_after else ""
         await obstore.put_async(
-            self._store,
-            f"{place}/{base64.urlsafe_b64encode(encoded).rstrip(b'=').decode()}.jsonl",
+            self.store,
+            f"{place}/{base64.urlsafe_b64encode(encoded).rstrip(b'=').decode()}{end}.jsonl",
             self._checked(content, f"{place}/{CHECK}"),
             use_multipart=True,
             chunk_size=PART_BYTES,
@@ -129,7 +149,7 @@ class Files:
 
     async def _checked(self, content: AsyncIterator[bytes], result: str) -> AsyncIterator[bytes]:
         """Yield the content in blocks that were checked, and store the result at their end."""
-        checker, size, most = LineChecker(self._config.max_lines), 0, self._config.max_file_bytes
+        checker, size, most = LineChecker(self._config.max_lines), 0, self.max_bytes
         async for block in _blocks(content):
             size += len(block)
             if size > most:
@@ -138,7 +158,7 @@ class Files:
             await self._in_turn(checker.add, block)
             yield block
         found = await self._in_turn(checker.end)
-        await obstore.put_async(self._store, result, found.model_dump_json().encode())
+        await obstore.put_async(self.store, result, found.model_dump_json().encode())
 
     async def _in_turn(self, check: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a check in a thread, one at a time: a line may need much memory."""
@@ -151,6 +171,9 @@ class Files:
         if _UPLOADED.fullmatch(identifier):
             objects = await self.objects(f"{namespace}/files/{identifier}")
             found = next((file for each in objects if (file := _uploaded(identifier, each))), None)
+            if found and found.expires_at and found.expires_at <= time.time():
+                await self._remove(namespace, found)
+                found = None
         elif match := _OF_BATCH.fullmatch(identifier):
             found = await self._of_batch(namespace, match[1], match[2])
         if found is None:
@@ -170,7 +193,7 @@ class Files:
             raise bad_request("input_file_id: the purpose of the file is batch_output")
         key = f"{file.parts[0]['path'].rpartition('/')[0]}/{CHECK}"
         try:
-            found = await obstore.get_async(self._store, key)
+            found = await obstore.get_async(self.store, key)
             if found.meta["size"] > MAX_CHECK:
                 raise ValueError("too large")
             return FileCheck.model_validate_json(bytes(await found.bytes_async()))
@@ -193,36 +216,50 @@ class Files:
         return sorted(set(identifiers), key=lambda each: (each.rpartition("-")[2], each))
 
     async def _names(self, key: str) -> list[str]:
-        found = await obstore.list_with_delimiter_async(self._store, key)
+        found = await obstore.list_with_delimiter_async(self.store, key)
         return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     async def delete(self, namespace: str, identifier: str) -> None:
         """Delete a file. Raises ApiError."""
-        file = await self.get(namespace, identifier)
-        for part in file.parts:
-            await obstore.delete_async(self._store, part["path"])
-        if file.purpose == "batch":
-            await obstore.delete_async(self._store, f"{namespace}/files/{identifier}/{CHECK}")
+        await self._remove(namespace, await self.get(namespace, identifier))
 
-    async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
-        """Yield the content of a file."""
+    async def _remove(self, namespace: str, file: StoredFile) -> None:
         for part in file.parts:
+            await obstore.delete_async(self.store, part["path"])
+        if file.purpose == "batch":
+            await obstore.delete_async(self.store, f"{namespace}/files/{file.id}/{CHECK}")
+
+    async def content_of(self, parts: Iterable[ObjectMeta]) -> AsyncIterator[bytes]:
+        """Yield the content of objects, one after the other."""
+        for part in parts:
             path, size = part["path"], part["size"]
             for start in range(0, size, READ_BYTES):  # a slow client holds no request to the store
                 length = min(READ_BYTES, size - start)
                 yield bytes(
-                    await obstore.get_range_async(self._store, path, start=start, length=length)
+                    await obstore.get_range_async(self.store, path, start=start, length=length)
                 )
+
+    async def add_unrun(
+        self, namespace: str, name: str, source: str, error: Mapping[str, str]
+    ) -> None:
+        """Write the error file of a batch that has ended early, unless there is one, with an error
+        for the lines of its input file `source` that did not run."""
+        place = f"{namespace}/batches/{name}"
+        objects = await self.objects(place)
+        if any(each["path"] == f"{place}/{ERROR_FILE}" for each in objects):
+            return
+        _check_state(objects)
+        given = (await self.get(namespace, source)).parts[0]["path"]
+        with suppress(JobFailure, ValueError):  # the state was changed
+            output, file = self.location(place), self.location(given)
+            await asyncio.to_thread(write_unrun, output, file, error)
 
     async def _of_batch(self, namespace: str, kind: str, number: str) -> StoredFile | None:
         """Return the output or error file of a batch; None if it has no lines."""
         place, names = f"{namespace}/batches/batch-{number}", {ERROR_FILE}
         objects = await self.objects(place)
         if kind == "output" and objects:
-            states = (each["size"] for each in objects if each["path"].endswith(".json"))
-            if sum(states) > MAX_STATE:
-                message = "The state of the output is too large. Read the files in the object store"
-                raise ApiError(HTTPStatus.FORBIDDEN, message)
+            _check_state(objects)
             names = await asyncio.to_thread(_committed, self.location(place))
         parts = [each for each in objects if each["path"].removeprefix(f"{place}/") in names]
         parts = sorted((part for part in parts if part["size"]), key=lambda part: part["path"])
@@ -233,13 +270,18 @@ class Files:
         return StoredFile(f"file-{kind}-{number}", name, "batch_output", created_at, tuple(parts))
 
 
+def _check_state(objects: Iterable[ObjectMeta]) -> None:
+    """Raise ApiError if the state of an output is too large to be read."""
+    states = (each["size"] for each in objects if each["path"].endswith(".json"))
+    if sum(states) > MAX_STATE:
+        message = "The state of the output is too large. Read the files in the object store"
+        raise ApiError(HTTPStatus.FORBIDDEN, message)
+
+
 def _committed(output: Location) -> set[str]:
-    """Return the names of the files in an output whose rows are committed. Tenants can write there,
-    so nothing else of its state is used."""
+    """Return the names of the files in an output whose rows are committed."""
     try:
-        (layout,) = stored_layouts(output)
-        job = stored_job(layout)
-        entries = job.committed().entries if job else []
+        entries = committed_entries(output)
     except (JobFailure, ValueError):
         return set()
     return {file.name for entry in entries for file in entry.data}
@@ -252,7 +294,8 @@ def _uploaded(identifier: str, content: ObjectMeta) -> StoredFile | None:
         return None
     name = base64.urlsafe_b64decode(match[1] + "=" * (-len(match[1]) % 4)).decode(errors="replace")
     created_at = int(identifier[5:17], 16) // 1000
-    return StoredFile(identifier, name, "batch", created_at, (content,))
+    expires_at = int(match[2]) if match[2] else None
+    return StoredFile(identifier, name, "batch", created_at, (content,), expires_at)
 
 
 async def _blocks(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

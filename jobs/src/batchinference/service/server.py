@@ -11,12 +11,14 @@ from typing import Any
 from aiohttp import web
 from obstore.exceptions import BaseError
 
+from batchinference.service import uploads
 from batchinference.service.api_error import ApiError, bad_request
-from batchinference.service.batches import Batches, page_of
+from batchinference.service.batches import Batches
 from batchinference.service.config import ServiceConfig
-from batchinference.service.files import Files
+from batchinference.service.files import Files, StoredFile
 from batchinference.service.keys import Keys
 from batchinference.service.kubernetes import Kubernetes
+from batchinference.service.pages import Pages
 from batchinference.service.upload_form import GRACE_SECONDS, UploadForm
 
 UPLOADS = 8
@@ -59,7 +61,8 @@ class Service:
     def __init__(self, config: ServiceConfig, keys: Keys, cluster: Kubernetes) -> None:
         self._config, self._keys, self._files = config, keys, Files(config)
         self._batches = Batches(config, self._files, cluster)
-        self._uploads = asyncio.Semaphore(UPLOADS)
+        self._uploads, self._pages = asyncio.Semaphore(UPLOADS), Pages()
+        self._in_parts = uploads.Uploads(self._files)
 
     def application(self) -> web.Application:
         """Return the application."""
@@ -68,6 +71,8 @@ class Service:
         router.add_get("/healthz", self._health)
         router.add_get("/v1/models", self._models)
         router.add_post("/v1/files", self._upload)
+        router.add_post("/v1/uploads", self._upload_in_parts)
+        router.add_post("/v1/uploads/{id}/{action:parts|complete|cancel}", self._upload_in_parts)
         router.add_get("/v1/files", self._list_files)
         router.add_get("/v1/files/{id}", self._file)
         router.add_delete("/v1/files/{id}", self._delete_file)
@@ -97,16 +102,40 @@ class Service:
         async with self._uploads:
             form = UploadForm(request)
             name = await form.name_of_file()
-            stored = await self._files.add(request[NAMESPACE], name, form.content())
+            stored = await self._files.add(
+                request[NAMESPACE], name, form.content(), form.expires_after
+            )
         return web.json_response(stored.as_json())
+
+    async def _upload_in_parts(self, request: web.Request) -> web.Response:
+        namespace, info = request[NAMESPACE], request.match_info
+        if (action := info.get("action")) == "parts":
+            async with self._uploads:
+                form = UploadForm(request, "data", uploads.MAX_PART)
+                await form.name_of_file()
+                found = await self._in_parts.add_part(namespace, info["id"], form.content())
+            return web.json_response(found)
+        async with asyncio.timeout(GRACE_SECONDS):
+            body = await request.read()
+        if action is None:
+            found = await self._in_parts.create(namespace, body)
+        elif action == "cancel":
+            found = await self._in_parts.cancel(namespace, info["id"])
+        else:
+            async with self._uploads:
+                found = await self._in_parts.complete(namespace, info["id"], body)
+        return web.json_response(found)
 
     async def _list_files(self, request: web.Request) -> web.Response:
         namespace, query = request[NAMESPACE], request.query
         after = query.get("after")
-        names = await self._files.list_ids(namespace, query.get("purpose"), after)
-        if query.get("order", "desc") != "asc":
-            names.reverse()
-        names, _ = page_of(names, after, len(names))
+        purpose, order = query.get("purpose"), query.get("order", "desc")
+
+        async def load() -> list[str]:
+            names = await self._files.list_ids(namespace, purpose, after)
+            return names if order == "asc" else names[::-1]
+
+        names = await self._pages.after((namespace, purpose, order), load, after)
         limit = _limit(request, MAX_PAGE)
         found: list[dict[str, Any]] = []
         while names and len(found) < limit:
@@ -116,8 +145,13 @@ class Service:
         return _listed(found, more=bool(names))
 
     async def _file(self, request: web.Request) -> web.Response:
-        found = await self._files.get(request[NAMESPACE], request.match_info["id"])
-        return web.json_response(found.as_json())
+        return web.json_response((await self._found(request)).as_json())
+
+    async def _found(self, request: web.Request) -> StoredFile:
+        """Return the file that a request names. Raises ApiError."""
+        namespace, identifier = request[NAMESPACE], request.match_info["id"]
+        await self._batches.complete_file(namespace, identifier)
+        return await self._files.get(namespace, identifier)
 
     async def _delete_file(self, request: web.Request) -> web.Response:
         identifier = request.match_info["id"]
@@ -125,12 +159,12 @@ class Service:
         return web.json_response({"id": identifier, "object": "file", "deleted": True})
 
     async def _content(self, request: web.Request) -> web.StreamResponse:
-        file = await self._files.get(request[NAMESPACE], request.match_info["id"])
+        file = await self._found(request)
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         response.content_length = file.bytes
         await response.prepare(request)
         request[SENDING] = True
-        async for chunk in self._files.content(file):
+        async for chunk in self._files.content_of(file.parts):
             await response.write(chunk)
         await response.write_eof()
         return response

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from http import HTTPStatus
 from typing import TypeVar
 
 from aiohttp import BodyPartReader, web
 from aiohttp.http import HttpProcessingError
 
-from batchinference.service.api_error import bad_request
+from batchinference.service.api_error import ApiError, bad_request, parsed
+from batchinference.service.files import Expiry
 
 GRACE_SECONDS = 60.0
 MIN_BYTES_PER_SECOND = 10_000
@@ -17,14 +19,17 @@ MIN_BYTES_PER_SECOND = 10_000
 CHUNK = 2**18
 MAX_FIELD = 1024
 MAX_FIELDS = 16
+_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 Result = TypeVar("Result")
 
 
 class UploadForm:
-    """A form with a file, and with a field `purpose` before or after it."""
+    """A form with a file in the field `field`, of at most `most` bytes. With `file`, it has a field
+    `purpose` before or after it, and may have fields of `expires_after` before it."""
 
-    def __init__(self, request: web.Request) -> None:
-        self._request, self._purpose, self._fields = request, "", 0
+    def __init__(self, request: web.Request, field: str = "file", most: int | None = None) -> None:
+        self._request, self._field, self._most, self._fields = request, field, most, 0
+        self._values: dict[str, str] = {}
         self._start, self._received = asyncio.get_running_loop().time(), 0
 
     async def name_of_file(self) -> str:
@@ -38,14 +43,24 @@ class UploadForm:
         self._file = file
         return file.filename or ""
 
+    @property
+    def expires_after(self) -> Expiry | None:
+        """When the file expires; None if never. Raises ApiError if that is invalid."""
+        given = {name[len("expires_after[") : -1]: value for name, value in self._values.items()
+                 if name != "purpose"}  # fmt: skip
+        return parsed(Expiry, given) if given else None
+
     async def content(self) -> AsyncIterator[bytes]:
         """Yield the content of the file. Raises ApiError at its end for an invalid form."""
         while chunk := await self._timed(self._file.read_chunk(CHUNK)):
             self._received += len(chunk)
+            if self._most is not None and self._received > self._most:
+                message = f"{self._field}: larger than {self._most} bytes. Send several parts"
+                raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, self._field)
             yield chunk
         if await self._next_file() is not None:
             raise bad_request("file: the form has two files", "file")
-        if self._purpose != "batch":
+        if self._field == "file" and self._values.get("purpose") != "batch":
             raise bad_request("purpose: expected batch", "purpose")
 
     async def _next_file(self) -> BodyPartReader | None:
@@ -53,7 +68,7 @@ class UploadForm:
             self._fields += 1
             if not isinstance(part, BodyPartReader) or self._fields > MAX_FIELDS:
                 raise bad_request("The form has too many parts, or parts of parts")
-            if part.name == "file":
+            if part.name == self._field:
                 return part
             await self._read_field(part)
         return None
@@ -64,9 +79,11 @@ class UploadForm:
             value += chunk
             if len(value) > MAX_FIELD:
                 raise bad_request("A field of the form is too long", part.name)
-        if part.name != "purpose":
-            raise bad_request(f"{part.name}: not supported. Remove it", part.name)
-        self._purpose = value.decode(errors="replace")
+        name, late = part.name or "", hasattr(self, "_file")
+        if self._field != "file" or name not in (_FIELDS[:1] if late else _FIELDS):
+            fix = "Send it before the file" if name in _FIELDS else "Remove it"
+            raise bad_request(f"{name}: not supported. {fix}", name)
+        self._values[name] = value.decode(errors="replace")
 
     async def _timed(self, reading: Awaitable[Result]) -> Result:
         """Return what is read. Raises TimeoutError if the client sends too slowly, and ApiError if

@@ -97,7 +97,8 @@ StepColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), U
 Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
 Text = Annotated[str, Field(max_length=2048)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
-Money = Annotated[str, Field(pattern=r"^[0-9]{1,15}(\.[0-9]{1,4})?$", max_length=20)]
+MONEY = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
+Money = Annotated[str, Field(pattern=MONEY, max_length=20)]
 """An amount of money as a decimal number. As text, because JSON numbers are not exact."""
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
-from batchinference.spec.base import ENV_NAME, SpecModel, without_credentials
+from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, without_credentials
 from batchinference.spec.uris import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
@@ -25,6 +25,12 @@ _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
 """A user with a password. SQLAlchemy allows a slash in the password."""
 _NO_PASSWORD = without_credentials(_PASSWORD.pattern)
+_NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
+_WAREHOUSE = (
+    "catalog.properties.warehouse: Iceberg does not know az://. Write "
+    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+)
+_LOCAL_PREFIXES = ("/", ".", "~", "file:")
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
 
@@ -62,18 +68,40 @@ DatabaseUrl = Annotated[
     Field(pattern=DATABASE_URL, max_length=1024, json_schema_extra=_NO_PASSWORD),
     AfterValidator(_check_no_password),
 ]
+
+
+def _check_http(url: object) -> object:
+    if not (isinstance(url, str) and re.match(HTTP_URL, url)):
+        message = "expected the address of a server: http://HOST:PORT or https://HOST:PORT"
+        raise PydanticCustomError(HIDDEN, message, {})
+    return url
+
+
+ServerUrl = Annotated[DatabaseUrl, BeforeValidator(_check_http)]
 TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 
-class Database(SpecModel):
+class Addressed(SpecModel):
+    """Something with an address, which a variable can hold."""
+
+    url: str | None = None
+    url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
+    """Instead of `url`: the environment variable with the URL. On a cluster, `cluster.env` can set
+    it from a Secret."""
+
+    @model_validator(mode="after")
+    def _check_address(self) -> Self:
+        if (self.url is None) == (self.url_env is None):
+            raise PydanticCustomError("database_url", _ONE_ADDRESS, {})
+        return self
+
+
+class Database(Addressed):
     """A database that SQLAlchemy can access."""
 
     url: DatabaseUrl | None = None
     """The SQLAlchemy URL of the database, without a password, such as sqlite:////data/x.db or
     postgresql+psycopg://user@host/name."""
-    url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
-    """Instead of `url`: the environment variable with the URL. On a cluster, `cluster.env` can set
-    it from a Secret."""
 
     @property
     def file(self) -> dict[str, str]:
@@ -85,11 +113,12 @@ class Database(SpecModel):
         url = self.url and map_sqlite_file(self.url, change)
         return self.model_copy(update={"url": url})
 
-    @model_validator(mode="after")
-    def _check_address(self) -> Database:
-        if (self.url is None) == (self.url_env is None):
-            raise PydanticCustomError("database_url", _ONE_ADDRESS, {})
-        return self
+
+class Server(Addressed):
+    """A server with an HTTP API."""
+
+    url: ServerUrl | None = None
+    """The URL of the server, without a password, such as http://search.example:9200."""
 
 
 def names_class(name: str) -> bool:
@@ -137,3 +166,47 @@ class Catalog(SpecModel):
     ] = {}
     """The properties of the catalog, such as type, uri and warehouse. Secrets must be in the
     environment. Properties that name a class to import, such as py-io-impl, are rejected."""
+
+
+class CatalogTable(SpecModel):
+    """An Iceberg table in a catalog."""
+
+    table: TableName
+    """The table, with its namespace before a dot. A job that writes creates it if it does not
+    exist."""
+    catalog: Catalog = Catalog()
+    """The catalog of the table."""
+
+    @property
+    def catalog_files(self) -> dict[str, str]:
+        """Return the local paths in the properties of the catalog, by field."""
+        return {f"catalog.properties.{name}": path for name, path in self._paths.items()}
+
+    def map_catalog(self, change: Callable[[str], str]) -> Self:
+        properties = self.catalog.properties
+        changed = {
+            name: map_sqlite_file(properties[name], change)
+            if sqlite_file(properties[name])
+            else change(path)
+            for name, path in self._paths.items()
+        }
+        catalog = self.catalog.model_copy(update={"properties": properties | changed})
+        return self.model_copy(update={"catalog": catalog})
+
+    @property
+    def _paths(self) -> dict[str, str]:
+        """Return the catalog properties that are paths. A warehouse may also be a name."""
+        properties = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
+        paths = {
+            name: sqlite_file(value) or (value if value.startswith(_LOCAL_PREFIXES) else "")
+            for name, value in properties.items()
+        }
+        return {name: path for name, path in paths.items() if path}
+
+    @model_validator(mode="after")
+    def _check_names(self) -> CatalogTable:
+        if "." not in self.table:
+            raise PydanticCustomError("iceberg_table", _NO_NAMESPACE, {})
+        if self.catalog.properties.get("warehouse", "").startswith("az://"):
+            raise PydanticCustomError("iceberg_warehouse", _WAREHOUSE, {})
+        return self

@@ -27,6 +27,8 @@ API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "BatchInference"
 PLURAL = "batchinferences"
 SCHEDULE_KIND = "BatchInferenceSchedule"
+CANCELLED_AT = f"{GROUP}/batch-cancelled-at"
+"""Annotation with the Unix time at which the batch service cancelled the job."""
 CONTROLLER_NAME = f"{GROUP}/operator"
 """The value of `managedBy` for jobs that the operator runs."""
 MAX_NAME = 40
@@ -106,10 +108,10 @@ class BatchInferenceSpec(SpecModel):
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
     or that repeatedly end their process."""
     gate: Gate | None = None
-    """A check of the results of the first rows, before the others are computed. It is checked once,
-    and can be changed until then."""
+    """A check of the results of the first rows, before the others are computed. It can be changed:
+    a job that resumes checks the changed gate before it computes further rows."""
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
-    """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
+    """Parameters, to which strings in `read`, `steps`, `write`, `errors` and `gate` refer."""
     resume: bool = True
     """Whether committed rows of an unfinished output are kept. If false, the output starts over:
     once for a BatchInference, whose later attempts resume its own rows, and in each run of a job
@@ -163,6 +165,17 @@ class BatchInferenceSpec(SpecModel):
             raise PydanticCustomError("first_rows", message, context)
         return self
 
+    @model_validator(mode="after")
+    def _check_added_columns(self) -> BatchInferenceSpec:
+        if self.write.mode == "addColumn" and getattr(self.read, "path", "") != self.write.path:
+            raise PydanticCustomError(
+                "added_columns",
+                "write.mode: addColumn writes to the Lance dataset that the job reads. Set "
+                "read.format to lance, and read.path to write.path",
+                {},
+            )
+        return self
+
     @property
     def first_rows_columns(self) -> dict[str, set[str]]:
         """Return the columns of the output that a gate and cascades read in the rows that the job
@@ -190,11 +203,31 @@ class BatchInferenceSpec(SpecModel):
         """Return why failed rows cannot be retried alone, and the fix; None if they can."""
         if not isinstance(self.write, WriteTable):
             return None
+        again = "another write.path" if self.write.mode == "merge" else "write.mode: overwrite"
         return (
             f"the rows of a table (write.format '{self.write.format}') are written in one "
             "commit, so the failed rows cannot be retried alone. Remove errors.retryFailedRows, or "
-            "process all rows again with write.mode: overwrite"
+            f"process all rows again with {again}"
         )
+
+    @model_validator(mode="after")
+    def _check_replaced_rows(self) -> BatchInferenceSpec:
+        if (field := self.read.replaces_rows) and (why := self.why_not_replaced):
+            context = {"field": field, "why": why}
+            raise PydanticCustomError("replaced_rows", "read.{field}: {why}. Remove it", context)
+        return self
+
+    @property
+    def why_not_replaced(self) -> str | None:
+        """Return why the rows of changed files cannot be replaced; None if they can."""
+        if isinstance(self.write, WriteTable):
+            return (
+                f"rows that were committed to a table (write.format '{self.write.format}') cannot "
+                "be found again by their file"
+            )
+        if isinstance(self.read, ReadFiles) and self.read.options.limit is not None:
+            return "with read.options.limit, a changed file could change which rows are the first"
+        return None
 
 
 DEFAULT_NAME = "job"

@@ -29,7 +29,7 @@ from batchinference.spec.problems import (
     raise_for_problems,
 )
 
-REPLACED = ("read", "steps", "write", "errors")
+REPLACED = ("read", "steps", "write", "errors", "gate")
 """The fields of the spec in which references are replaced. The platform's policies and the operator
 read the other fields as they are."""
 VARIABLE_PREFIX = "BATCHINFERENCE_PARAM_"
@@ -47,7 +47,7 @@ Location = tuple[str | int, ...]
 
 
 class Parameter(SpecModel):
-    """A parameter. Strings in `read`, `steps`, `write` and `errors` refer to it as
+    """A parameter. Strings in `read`, `steps`, `write`, `errors` and `gate` refer to it as
     `{{ params.NAME }}`."""
 
     name: Annotated[str, Field(pattern=PARAMETER_NAME, max_length=63)]

@@ -41,6 +41,7 @@ from batchinference.spec.fixes import (
 from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN, PREFIX, URL_PREFIX
+from batchinference.spec.write.stores import COLLECTION, INDEX
 
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
@@ -58,6 +59,7 @@ _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""
 PATTERNS = {
     base.MEMORY: A_QUANTITY,
+    base.MONEY: "an amount of money such as 3.90, with at most four decimal places",
     base.DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
     DURATION: A_DURATION,
     base.CRON: "five fields of a crontab such as 30 2 * * MON-FRI",
@@ -83,6 +85,8 @@ PATTERNS = {
     COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
+    COLLECTION: "the name of a collection",
+    INDEX: "the name of an index: small letters, digits, '-', '_' and '.'",
     base.HTTP_URL: "an address that begins with http:// or https://",
     base.VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
     PREFIX: "the beginning of an address such as s3://bucket/, or of an absolute path",

@@ -166,13 +166,12 @@ class Counts(SpecModel):
 
     @property
     def tokens_text(self) -> str:
-        """The tokens such as `1,200 input (200 cached) + 300 output tokens`; empty if there are
-        none."""
-        if not self.tokens:
-            return ""
+        """The tokens such as `1,200 input (200 cached) + 300 output tokens`, without those of which
+        there are none; empty if there are none at all."""
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
-        read, made = self.input_tokens or 0, self.output_tokens or 0
-        return f"{read:,} input{cached} + {made:,} output tokens"
+        parts = [f"{self.input_tokens:,} input{cached}"] if self.input_tokens else []
+        parts += [f"{self.output_tokens:,} output"] if self.output_tokens else []
+        return f"{' + '.join(parts)} tokens" if parts else ""
 
     @property
     def troubles(self) -> list[str]:
@@ -191,6 +190,25 @@ class Counts(SpecModel):
         for each in parts:
             sums.update(each.model_dump(by_alias=True, exclude_none=True))
         return cls(**{name: min(number, MAX_ROWS) for name, number in sums.items()})
+
+
+class ReplacedFiles(SpecModel):
+    """Input files that have changed or are gone since the output was last complete, or began."""
+
+    recomputed: Rows = 0
+    """Changed files whose rows were computed again."""
+    removed: Rows = 0
+    """Files that are gone and whose rows were removed."""
+
+    @classmethod
+    def sum(cls, parts: Iterable[ReplacedFiles | None]) -> ReplacedFiles | None:
+        """Return the sum; None if there are no parts."""
+        known = [part for part in parts if part is not None]
+        recomputed, removed = (sum(p.recomputed for p in known), sum(p.removed for p in known))
+        return cls(recomputed=recomputed, removed=removed) if known else None
+
+    def __str__(self) -> str:
+        return f"{self.recomputed} recomputed, {self.removed} removed"
 
 
 class RowsOverTime(SpecModel):

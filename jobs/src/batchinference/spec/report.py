@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batchinference.spec.base import Money, SpecModel
-from batchinference.spec.progress import Counts, Progress, RowsOverTime
+from batchinference.spec.progress import Counts, Progress, ReplacedFiles, RowsOverTime, Tokens
 from batchinference.spec.status import Choice, FaultyNodes, Timestamp
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import in_one_line, money
@@ -102,6 +102,18 @@ class StepTimes(SpecModel):
     """Number of rows that have the result of an equal row (`dedupe`). Absent if there are none."""
     cached: int | None = None
     """Number of rows that have a result from the `cache`. Absent if there are none."""
+    input_tokens: Tokens | None = None
+    """Tokens that the model of the step has read. Absent if it counts none."""
+    cached_tokens: Tokens | None = None
+    """Those of them whose computation was reused."""
+    output_tokens: Tokens | None = None
+    """Tokens that the model of the step has generated."""
+
+    @property
+    def tokens_text(self) -> str:
+        """The tokens as text; empty if there are none."""
+        read, cached, made = self.input_tokens, self.cached_tokens, self.output_tokens
+        return Counts(inputTokens=read, cachedTokens=cached, outputTokens=made).tokens_text
 
     @property
     def occupancy(self) -> dict[str, float]:
@@ -212,6 +224,8 @@ class Report(SpecModel):
     """The devices and the capacity of the attempt. Absent if the job has no such choice."""
     cost: RunCost | None = None
     """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
+    replaced_files: ReplacedFiles | None = None
+    """Input files whose rows the job has replaced or removed. Absent if there are none."""
     rows_over_time: RowsOverTime | None = None
     """The progress so far, at no more than 60 points in time."""
     versions: dict[str, str] = {}

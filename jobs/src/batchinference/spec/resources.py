@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import ResourceName, wrong_case_of
@@ -23,6 +23,10 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _as_written(names: list[str]) -> str | list[str]:
+    return names[0] if len(names) == 1 else names
+
+
 _NAME = Field(pattern=ACCELERATOR, max_length=63)
 
 
@@ -35,6 +39,7 @@ AcceleratorTypes = Annotated[
     list[Annotated[str, _NAME]],
     Unique,
     BeforeValidator(_as_list),
+    PlainSerializer(_as_written),
     Field(min_length=1, max_length=8, json_schema_extra=_open),
 ]
 """A name, or a list of names. In the CRD, its type is open, as that of a quantity."""

@@ -18,7 +18,8 @@ environment variables that hold secrets."""
 
 def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
     """Return the environment variables that a specification names as secret."""
-    names = [getattr(place, "url_env", None) for place in (spec.read, spec.write)]
+    fields = ("url_env", "api_key_env")
+    names = [getattr(place, name, None) for place in (spec.read, spec.write) for name in fields]
     for step in spec.steps:
         names += step.facts.secrets
     environments = [spec.cluster.env, *(each.env for each in spec.cluster.profiles.values())]

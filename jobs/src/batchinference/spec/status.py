@@ -12,7 +12,7 @@ from batchinference.spec.base import REASON, Money, SpecModel, keyed
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration
 from batchinference.spec.phases import Phase
-from batchinference.spec.progress import Counts, Progress, Rows
+from batchinference.spec.progress import Counts, Progress, ReplacedFiles, Rows
 from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import money
@@ -228,6 +228,8 @@ class BatchInferenceStatus(SpecModel):
     ] = []
     """Differences between the input and what the job made of it, such as files that were not read
     or texts that were cut."""
+    replaced_files: ReplacedFiles | None = None
+    """Input files whose rows the job has replaced or removed. Absent if there are none."""
     start_time: Timestamp | None = None
     """When the first RayJob was created. As of a Job of Kubernetes, it is the time at which the
     work was handed over, and not that of the first row."""

@@ -137,8 +137,8 @@ def _derive_status(
     status = record_rows(
         job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
     )
-    job = job.with_status(record_driver_head(status, observed, ray_job))
-    job = job.with_status(track_waiting(replace(observed, job=job), ray_job))
+    status = record_driver_head(status, observed, ray_job)
+    job = job.with_status(track_waiting(status, observed, ray_job))
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
@@ -151,17 +151,22 @@ def _derive_status(
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
         return end_as_complete(job, update, now)
-    failure = (
-        failure_cause(ray_job, report, observed.disruptions)
-        if summary.failed
-        else unrecoverable_cause(replace(observed, job=job), ray_job, now)
-    )
-    if failure is not None:
+    observed = replace(observed, job=job)
+    if (failure := _failure(observed, ray_job, now, failed=summary.failed)) is not None:
         job = record_out_of_memory(job, observed, ray_job, failure[0])
         return fail_attempt(job, spec, *failure, now, update)
     status = job.build_status(update, now)
     observed = replace(observed, job=job.with_status(status))
     return _enforce_deadlines(observed, spec, update, requeue_after(observed, ray_job, now), now)
+
+
+def _failure(
+    observed: Observed, ray_job: RayJobView, now: datetime, *, failed: bool
+) -> tuple[Cause, str] | None:
+    """Return the cause and the message with which an attempt fails; None if it continues."""
+    if failed:
+        return failure_cause(ray_job, observed.report, observed.disruptions)
+    return unrecoverable_cause(observed, ray_job, now)
 
 
 def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
@@ -217,7 +222,7 @@ def _enforce_deadlines(
     # a silent driver is subject to all deadlines, but the operator must have tried to reach it
     awaits = observed.driver_polled if silent else update.phase != Phase.FINALIZING
     limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
-    if update.ray_job is not None and update.phase == Phase.PENDING:
+    if update.ray_job is not None:
         limits += capacity_deadline(observed, update.ray_job, now, _why_no_row(update))
     passed = [limit for limit in limits if limit.remaining <= 0]
     if passed:

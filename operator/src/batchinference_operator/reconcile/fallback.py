@@ -21,10 +21,10 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339, unix_seconds
 
 
-def track_waiting(observed: Observed, ray_job: RayJobView) -> Status:
+def track_waiting(status: Status, observed: Observed, ray_job: RayJobView) -> Status:
     """Return the status with the worker group that waits for capacity, if any. It is kept until a
     pod of the group has a node: Ray's autoscaler replaces pods that wait for long."""
-    status, attempt = observed.job.status, last_attempt(observed.job.status) or {}
+    attempt = last_attempt(status) or {}
     if ray_job.choice is None:
         return status
     pods, known = _pods_of_choice(observed, ray_job), attempt.get("waiting")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.base import SpecModel
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.job import CONTROLLER_NAME, KIND, OPERATOR_FIELDS
+from batchinference.spec.job import CANCELLED_AT, CONTROLLER_NAME, KIND, OPERATOR_FIELDS
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.limits import Limits, lower_limits
 from batchinference.spec.phases import Phase
@@ -40,6 +40,8 @@ class JobView:
     status: Status
     created_at: str = ""
     deleting: bool = False
+    cancelled: bool = False
+    """Whether the batch service has cancelled the job, which is suspended for ever."""
     skipped_reason: str = ""
     """Why fields of the spec were skipped; else empty. Then `spec` has only OPERATOR_FIELDS."""
 
@@ -58,6 +60,7 @@ class JobView:
             status=body.get("status", {}),
             created_at=metadata.get("creationTimestamp", ""),
             deleting="deletionTimestamp" in metadata,
+            cancelled=CANCELLED_AT in metadata.get("annotations", {}),
             skipped_reason=skipped_reason,
         )
 

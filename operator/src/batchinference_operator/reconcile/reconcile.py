@@ -54,7 +54,7 @@ def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime
             # its driver and pods are observed only after it is in the status
             return Actions(status=observed.job.status, requeue_after=0)
     if spec.suspend and not driver_ended(observed):
-        return suspend(observed, now)
+        return suspend(observed, spec.ttl, now)
     if is_running(observed.job.status):
         actions = sync_attempt(observed, spec, config, now)
         return replace(actions, delete_ray_jobs=ray_jobs_of_earlier_attempts(observed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from batchinference.spec.lifecycle import STOP_SECONDS
+from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.ray_jobs_of_job import (
@@ -13,6 +13,7 @@ from batchinference_operator.reconcile.ray_jobs_of_job import (
     stuck_in_deletion,
 )
 from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.ttl_after_finished import with_ttl_of_cancelled
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate, internal, with_internal
@@ -25,7 +26,7 @@ SUSPEND_POLL_SECONDS = 5.0
 """Interval of checking whether all RayJobs and pods are gone."""
 
 
-def suspend(observed: Observed, now: datetime) -> Actions:
+def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
     """Return the actions that stop the driver and delete all RayJobs that hold resources.
 
     The status records the suspension first, so that the deletion does not count as a failure.
@@ -43,7 +44,8 @@ def suspend(observed: Observed, now: datetime) -> Actions:
     )
     update = StatusUpdate(Phase.SUSPENDED, summary)
     status = job.build_status(update, now)
-    return Actions(release_clusters=release, status=status)
+    suspended = Actions(release_clusters=release, status=status)
+    return with_ttl_of_cancelled(suspended, job, ttl, now) if job.cancelled else suspended
 
 
 def _stop_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from math import inf
 
@@ -61,6 +62,17 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
         status=with_observed_generation(observed.job.status, observed.job.generation),
         requeue_after=requeue_after if requeue_after < inf else None,
     )
+
+
+def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetime) -> Actions:
+    """Return the actions for a suspended job that is not going to resume: it is deleted as if it
+    had finished when it was suspended."""
+    suspended = find_condition(actions.status or job.status, "Suspended")
+    kept = _job_retention_seconds(ttl)
+    if suspended is None or kept is None:
+        return actions
+    left = kept - seconds_since(suspended["lastTransitionTime"], now)
+    return replace(actions, requeue_after=left) if left > 0 else Actions(delete_job=True)
 
 
 def _with_idle_workers(observed: Observed, ends: list[RayJobView]) -> tuple[RayJobView, ...]:

@@ -61,7 +61,7 @@ def _with_report(status: Status, report: Report) -> Status:
     """Return the status with the reported fields. A report without counts keeps the warnings."""
     left = without(status, "stage", *(["warnings"] if report.counts is not None else []))
     found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
-    reported = ("progress", "stage", "counts", "warnings", "output")
+    reported = ("progress", "stage", "counts", "replacedFiles", "warnings", "output")
     return {**left, **{key: found[key] for key in reported if found.get(key)}}
 
 

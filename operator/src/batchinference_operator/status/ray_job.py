@@ -208,7 +208,8 @@ class RayJobView:
         status, spec = body.get("status") or {}, body.get("spec") or {}
         cluster, ray = status.get("rayClusterStatus") or {}, status.get("rayJobInfo") or {}
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
-        max_gpus_per_pod, max_gpus = _planned_gpus(spec)
+        annotations = body["metadata"].get("annotations") or {}
+        per_pod, max_gpus = _planned_gpus(spec)
         return cls(
             name=body["metadata"]["name"],
             uid=body["metadata"].get("uid", ""),
@@ -229,14 +230,14 @@ class RayJobView:
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
             multikueue=spec.get("managedBy") == "kueue.x-k8s.io/multikueue",
-            released_at=_valid_time(body["metadata"].get("annotations") or {}, RELEASED),
+            released_at=_valid_time(annotations, RELEASED),
             backstop=KubeRayDeadlines.in_spec(spec),
             suspend=bool(spec.get("suspend")) or _is_suspended(status),
-            generation=_parse_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
+            generation=_parse_number(annotations.get(GENERATION)),
             memory=tuple(_group_memory(spec)) if owner_uid(body, "BatchInference") else (),
             max_gpus=max_gpus,
-            max_gpus_per_pod=max_gpus_per_pod,
-            choice=_choice(body["metadata"].get("annotations") or {}),
+            max_gpus_per_pod=per_pod,
+            choice=_choice(annotations),
             head_protected=_is_head_protected(spec),
             pod_creation_error=truncate_message(_pod_creation_error(cluster)),
         )

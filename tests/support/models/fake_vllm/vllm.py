@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import io
 import os
 import sys
@@ -34,6 +35,14 @@ class SamplingParams(SimpleNamespace):
 
     max_tokens: int | None = 16
     n = 1
+
+    structured_outputs: Any = None
+
+    def clone(self) -> SamplingParams:
+        return copy.copy(self)
+
+    def verify(self, *engine: Any) -> None:
+        """Accept all parameters."""
 
 
 class PoolingParams(SimpleNamespace):
@@ -129,7 +138,14 @@ class AsyncLLMEngine:
     arguments: AsyncEngineArgs
     model_config: Any = None
     renderer: Renderer = field(init=False)
-    vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=4))
+    requests: dict[str, Any] = field(default_factory=dict)
+    vllm_config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_seqs=4),
+        **dict.fromkeys(("model_config", "speculative_config", "structured_outputs_config")),
+    )
+
+    def get_tokenizer(self) -> Any:
+        return self.renderer.tokenizer
 
     def __post_init__(self) -> None:
         if (share := self.arguments.gpu_memory_utilization) > 1:
@@ -154,7 +170,9 @@ class AsyncLLMEngine:
         text = self._checked(prompt, tokenization_kwargs)
         if isinstance(params, PoolingParams):
             return Queue(_vector(text))
-        return Queue(self._generated(text, prompt, params, lora_request))
+        queue = Queue(self._generated(text, prompt, params, lora_request))
+        self.requests[request_id] = queue, [*text]
+        return queue
 
     async def _generated(self, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
         folder = Path(self.arguments.model).parent
@@ -175,6 +193,12 @@ class AsyncLLMEngine:
         return SimpleNamespace(
             outputs=texts[::-1], prompt_token_ids=[*text], num_cached_tokens=len(text) // 2
         )
+
+    async def abort(self, request_id: str) -> None:
+        """End a request with what it has generated so far."""
+        queue, prompt = self.requests[request_id]
+        queue._task.cancel()
+        queue.put(SimpleNamespace(outputs=[Completion("so", "abort")], prompt_token_ids=prompt))
 
     def shutdown(self) -> None:
         """Do nothing."""

@@ -60,20 +60,26 @@ class Attempt:
         start: Snapshot,
         job: str = "",
         files: StoredFiles | None = None,
+        changed_input: bytes | None = None,
     ) -> Attempt:
         """Begin the attempt after the one of the lease `before`, and return it. From now on the
         output belongs to this attempt: commits of other attempts do not count, and their files are
         deleted unless `start` names them. `job` identifies this job among others that want the
-        output. `files` are those of the output, if they were listed already.
+        output. `files` are those of the output, if they were listed already. `changed_input` is the
+        input snapshot of `start`, if it is not the one that is stored.
 
         Raises BadOutput if another run has begun in the output."""
         number, series = (before.attempt + 1, before.series) if before else (1, "")
         lease = Lease.new(layout, number, job=job, series=series)
+        attempt = cls(layout, lease)
+        if changed_input is not None:
+            attempt.input.write(changed_input)
         start_of(layout, lease).write(replace(start, attempt=number).serialized())
         lease.put(layout, before)
         if before is not None and before.begun:  # otherwise its claim has deleted the marker
             layout.success.delete()  # not earlier: another run may have written it
-        attempt = cls(layout, lease)
+        if changed_input is not None:  # not earlier: a complete output has the previous one
+            layout.input.write(changed_input)
         with keep_heartbeat(attempt.heartbeat):
             attempt.remove_orphans(start.entries, files)
         return attempt
@@ -91,6 +97,11 @@ class Attempt:
     def heartbeat(self) -> Location:
         """The heartbeat file of the attempt."""
         return heartbeat_file(self.layout, self.lease)
+
+    @property
+    def input(self) -> Location:
+        """The input snapshot, if this attempt has changed it."""
+        return self.place / "input.parquet"
 
     @property
     def closed(self) -> Location:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +20,13 @@ from batchinference.pipeline.commit.manifest import (
     DataFile,
     Manifest,
     ManifestEntry,
+    Origin,
     Range,
     Share,
     ranges_of,
 )
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.row_batch import FULL_SHARE, WRITE_STEP, RowBatch, unpack_ids
+from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, WRITE_STEP, RowBatch, unpack_ids
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.arrow_files import schema_text
 from batchinference.pipeline.storage.location import Location, delete_all
@@ -48,6 +49,9 @@ class RowFiles(Protocol):
         """Yield the files of a table: the directory below the output (empty for the output itself),
         the end of the name, and the content."""
 
+    def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
+        """Yield the indexes, in the table, of the rows of each file (int64)."""
+
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:
         """Return the names and types of the columns in the data files of a table."""
 
@@ -68,6 +72,8 @@ class Committer:
 
     attempt: Attempt
     files: RowFiles
+    by_file: bool = False
+    """Whether the part of each input file is recorded, so that its rows can be removed."""
 
     def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
         """Write and commit rows as commit `number` of a task.
@@ -83,6 +89,8 @@ class Committer:
         with _removed_on_error() as written:
             write_time = StepTime(WRITE_STEP)
             with write_time.measured(lambda: len(batch.ids)):
+                if self.by_file:
+                    batch = batch.in_order_of(np.unique(batch.ids))
                 batch = self.files.with_warnings(batch)
                 entries = list(self._entries(batch, task, written))
             notes = [*batch.notes, *write_time.take_rest()]
@@ -118,6 +126,7 @@ class Committer:
             self.files.columns(table),
             self._put_errors(group.errors, task, written) if group.errors.num_rows else None,
             warnings_of_group(group),
+            origins_of(group, self.files.indexes(table)) if self.by_file else [],
         )
 
     def _put_data(self, table: pa.Table, task: int, written: list[Location]) -> list[DataFile]:
@@ -221,6 +230,12 @@ def tokens_of_group(group: RowBatch) -> dict[str, int]:
 def warnings_of_group(group: RowBatch) -> list[WarningCount]:
     """Return the warnings of a group by step and name, each once for an input row. Rows of which
     nothing is left have an error record instead, except for warnings about their file."""
+    return [warning for _, warning in _warnings(group)]
+
+
+def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, WarningCount]]:
+    """Return the same warnings, each with the number of the file of its example. With `by_file`,
+    those of each file separately."""
     if not group.warnings.num_rows:
         return []
     ids = group.warnings.column("id").to_numpy()
@@ -228,20 +243,67 @@ def warnings_of_group(group: RowBatch) -> list[WarningCount]:
     left = np.concatenate([group.ids, group.filtered, group.source[_partial(group)]])
     failed = np.isin(ids, group.errors.column("id").to_numpy()) & ~np.isin(ids, left)
     table = group.warnings.filter(pa.array((~failed | _about_files(group)) & ~_are_tokens(group)))
-    counted = table.group_by(["step", "name"], use_threads=False).aggregate(
+    if by_file:
+        files = pa.array(table.column("id").to_numpy() >> ROW_BITS)
+        table = table.append_column("file", files)
+    keys = ["file", "step", "name"] if by_file else ["step", "name"]
+    counted = table.group_by(keys, use_threads=False).aggregate(
         [("id", "count_distinct"), ("amount", "sum"), ("id", "min")]
     )
     examples = zip(*unpack_ids(counted.column("id_min").to_numpy()), strict=True)
     return [
-        WarningCount.of_rows(
-            WarningName.named(row["name"]),
-            row["step"],
-            row["id_count_distinct"],
-            row["amount_sum"] or 0,
-            f"{file}:{number}",
+        (
+            int(file),
+            WarningCount.of_rows(
+                WarningName.named(row["name"]),
+                row["step"],
+                row["id_count_distinct"],
+                row["amount_sum"] or 0,
+                f"{file}:{number}",
+            ),
         )
         for row, (file, number) in zip(counted.to_pylist(), examples, strict=True)
     ]
+
+
+def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
+    """Return the part of each input file in a group whose rows are in the order of the input.
+    `data` has the indexes of the rows of each data file."""
+    failed, warned = (table.column("id").to_numpy() for table in (group.errors, group.warnings))
+    counted = {"written": group.ids, "failed": failed, "filtered": group.filtered}
+    files = np.unique(np.concatenate([*counted.values(), group.source, warned]) >> ROW_BITS)
+    sums = {name: _sums(files, ids) for name, ids in counted.items()} | _token_sums(files, group)
+    warnings, rows = defaultdict[int, list[WarningCount]](list), defaultdict[int, list[Any]](list)
+    for file, warning in _warnings(group, by_file=True):
+        warnings[file].append(warning)
+    for number, indexes in enumerate(data):
+        found = np.unique(group.ids[indexes] >> ROW_BITS, return_counts=True)
+        for file, count in zip(*(values.tolist() for values in found), strict=True):
+            rows[file].append((number, count))
+    counts = (dict(zip(sums, values, strict=True)) for values in zip(*sums.values(), strict=True))
+    return [
+        Origin(file, rows[file], _counts(each, warnings[file]), warnings[file])
+        for file, each in zip(files.tolist(), counts, strict=True)
+    ]
+
+
+def _counts(sums: Mapping[str, int], warnings: Iterable[WarningCount]) -> Counts:
+    return Counts(**sums, warned=sum(warning.count for warning in warnings))
+
+
+def _sums(files: np.ndarray, ids: np.ndarray, amounts: np.ndarray | None = None) -> list[int]:
+    """Return the number of ids of each file, or the sum of their amounts."""
+    places = np.searchsorted(files, ids >> ROW_BITS)
+    sums: list[int] = np.bincount(places, amounts, len(files)).astype(np.int64).tolist()
+    return sums
+
+
+def _token_sums(files: np.ndarray, group: RowBatch) -> dict[str, list[int]]:
+    """Return the sum of each kind of tokens of each file. Empty if there are none."""
+    tokens = group.warnings.filter(pa.array(_are_tokens(group)))
+    ids, names, amounts = (tokens.column(name).to_numpy() for name in ("id", "name", "amount"))
+    kinds = TokenKind if len(ids) else ()
+    return {kind.value: _sums(files, ids, amounts * (names == kind.value)) for kind in kinds}
 
 
 def row_ranges_of(group: RowBatch) -> list[Range]:

@@ -87,6 +87,8 @@ class Request:
     """The hashes of its code and models."""
     work: Mapping[str, Any] = field(default_factory=dict)
     """Its work as plain data."""
+    recompute: bool = False
+    """Whether the rows of changed files in a complete output are replaced."""
     continues: bool = False
     """Whether the run has put the complete replacement of an interrupted run in place."""
     own_only: bool = False
@@ -118,6 +120,7 @@ class Action(Enum):
     FINISH_REPLACEMENT = "put a complete replacement, whose driver died, in place; decide again"
     RESUME = "process the missing rows"
     RETRY_FAILED = "process the missing rows, and the failed rows again"
+    RECOMPUTE = "replace the rows of files that have changed or are gone"
     ALREADY_COMPLETE = "do nothing"
     FINISH_TABLE_COMMIT = "complete an output whose driver died after the commit of its table"
 
@@ -129,7 +132,7 @@ class Action(Enum):
     @property
     def begins(self) -> bool:
         """Whether an attempt begins."""
-        return self.starts or self in (Action.RESUME, Action.RETRY_FAILED)
+        return self.starts or self in (Action.RESUME, Action.RETRY_FAILED, Action.RECOMPUTE)
 
 
 def decide(state: OutputState, request: Request) -> Action:
@@ -164,15 +167,18 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     """Return what a job does about an output of the same work."""
     overwrite, table = request.write.mode == "overwrite", state.table
     if state.complete:
-        if request.retry and request.resumes(lease) and table is None and lease.begun:
-            return Action.RETRY_FAILED if state.failed_rows else Action.ALREADY_COMPLETE
+        if request.resumes(lease) and table is None and lease.begun:
+            if request.retry and state.failed_rows:
+                return Action.RETRY_FAILED
+            if request.recompute or request.retry:
+                return Action.RECOMPUTE if request.recompute else Action.ALREADY_COMPLETE
         continues = request.continues and request.resume and not state.changed_code
         by_this_run = continues or request.is_resource_of(lease)
         return Action.START if overwrite and not by_this_run else Action.ALREADY_COMPLETE
     if table is not None and table.committed:
         return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
-        if overwrite:
+        if overwrite or request.write.mode == "merge":  # to merge rows twice changes nothing
             return Action.START
         raise BadOutput(
             f"the table of write.path '{state.layout.output.uri}' has the rows of a delayed "
@@ -205,7 +211,7 @@ def _remedy_of_changed_code(state: OutputState, request: Request) -> str:
     retry = ""
     if state.failed_rows:
         retry = f"Run `{RETRY}` to compute only the failed rows again, with the code of now. "
-    if request.write.mode != "append":
+    if not request.write.adds:
         restart = (
             "Run with --restart to start over. On a cluster, set resume to false and write.mode to "
             "overwrite"
@@ -228,7 +234,7 @@ def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> 
         )
     differs = f": {state.changed_spec}" if state.changed_spec else ""
     begun = f"this output was begun with another spec{differs}"
-    if request.write.mode == "append":
+    if request.write.adds:
         return f"{begun}. Choose another path"
     # a restart is refused if the table has rows, because they may belong to others
     local = state.table is None and not is_resource(request.job)
@@ -253,7 +259,7 @@ def _check_start(state: OutputState, request: Request) -> None:
             f"spec.write.path: '{state.layout.output.uri}' holds rows that {state.added_by} has "
             "appended. Set write.mode to overwrite to replace them as well, or choose another path"
         )
-    if state.foreign_files and request.write.mode != "append":
+    if state.foreign_files and not request.write.adds:
         fix = (
             "Overwriting only replaces such output. Remove them yourself, or choose another path"
             if request.write.mode == "overwrite"

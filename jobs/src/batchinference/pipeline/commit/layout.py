@@ -13,12 +13,14 @@
       input.parquet                the input snapshot: the list of input files
       code.json                    hashes of the code and of the models with which it was begun
       output.json                  the snapshot of the output, once that is complete
+      keys.parquet                 the keys of the rows that a job with the mode merge has written
       attempts/NNNN-RUN/           attempt NNNN, by a run with this random name
         start.json                 the snapshot of the output when the attempt began
+        input.parquet              the input snapshot, if this attempt has changed it
         *.json                     its manifests
         closed                     the attempt accepts no more commits
         unified.json               the final snapshot, if files were rewritten
-      append-KEY/                  the same, and _SUCCESS, of a job with the mode append
+      append-KEY/                  the same, and _SUCCESS, of a job with the mode append or merge
       append-KEY-NNNN/             the same, and _SUCCESS, of addition NNNN: the rows of new files
       replacement/                 the same, and _SUCCESS, of a job that overwrites the output
       staged/part-KEY-*            for a table: its files, until their rows are registered; for a
@@ -66,8 +68,10 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
     for step in work.get("steps", []):
         for field in MUTABLE_OF_STEP:
             step.pop(field, None)
-    work["write"].pop("mode", None)
-    work["read"].pop("allowEmpty", None)
+    for field in ("mode", "key"):  # which rows a table holds after the commit
+        work["write"].pop(field, None)
+    for field in ("allowEmpty", "onChange", "onDelete"):
+        work["read"].pop(field, None)
     # the limit on failed rows does not affect what a complete output holds
     work["errors"] = {"path": spec.errors.path}
     return work
@@ -123,7 +127,7 @@ class Layout:
         state = output / STATE_DIRECTORY
         errors = Location(spec.errors.path, storage) if spec.errors.path else state / "errors"
         whole = cls(key, output, state, errors, isinstance(spec.write, WriteTable))
-        return whole.first_append if spec.write.mode == "append" else whole
+        return whole.first_append if spec.write.adds else whole
 
     def _in(self, state: Location) -> Layout:
         """Return the layout with another directory of the state."""
@@ -227,6 +231,10 @@ class Layout:
     @property
     def end(self) -> Location:
         return self.state / "output.json"
+
+    @property
+    def keys(self) -> Location:
+        return self.state / "keys.parquet"
 
     @property
     def attempts(self) -> Location:

@@ -102,6 +102,28 @@ def _of_any_commit(stored: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The part of a manifest entry that comes from one input file. `rows` are pairs: the index of a
+    data file, and how many of its rows come from the input file. They are adjacent, in the order of
+    the origins. `counts` has all counts except `read`. The rows of a `removed` origin do not count:
+    they leave the data files when the output is completed."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    file: _File
+    rows: list[tuple[Natural, Natural]]
+    counts: Counts
+    warnings: list[WarningCount] = field(default_factory=list)
+    removed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        counts = self.counts.model_dump(by_alias=True, exclude_defaults=True)
+        warnings = [warning.model_dump() for warning in self.warnings]
+        optional = {"warnings": warnings, "removed": self.removed}
+        stored = {"file": self.file, "rows": self.rows, "counts": counts}
+        return stored | {name: value for name, value in optional.items() if value}
+
+
+@dataclass(frozen=True)
 class ManifestEntry:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     counts: Counts
@@ -118,6 +140,13 @@ class ManifestEntry:
         default_factory=list
     )
     """The examples are the ids of rows, as in error records."""
+    origins: list[Origin] = field(default_factory=list)
+    """The parts of the input files. Empty if they are unknown."""
+
+    @property
+    def removed(self) -> list[Origin]:
+        """The parts that do not count."""
+        return [origin for origin in self.origins if origin.removed]
 
     @property
     def files(self) -> list[DataFile]:
@@ -130,7 +159,14 @@ class ManifestEntry:
         files = {"data": [asdict(file) for file in self.data], "errors": errors}
         warnings = [warning.model_dump() for warning in self.warnings]
         counts = self.counts.model_dump(by_alias=True, exclude_none=True)
-        return {**vars(self), **files, "counts": counts, "warnings": warnings}
+        stored = {**vars(self), **files, "counts": counts, "warnings": warnings}
+        origins = {"origins": [origin.as_json() for origin in stored.pop("origins")]}
+        return stored | (origins if self.origins else {})
+
+
+def rows_in(row_ranges: Iterable[Range]) -> int:
+    """Return the number of rows in ranges."""
+    return sum(after - first for _, first, after in row_ranges)
 
 
 def warnings_of(entries: Iterable[ManifestEntry]) -> list[WarningCount]:

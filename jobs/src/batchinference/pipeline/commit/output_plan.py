@@ -37,17 +37,20 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.secrets import without_secrets
 
+HasChanges = Callable[[Layout], bool]
+
 
 @dataclass(frozen=True)
 class OutputTarget:
     """An output that a run of a job writes, at `layout`. `others` are the other outputs of the same
     work. `complete` are the outputs of the work that are already complete. `reader` has found
-    them."""
+    them. `recompute` is whether the rows of files that have changed or are gone are replaced."""
 
     layout: Layout
     others: tuple[Layout, ...] = ()
     complete: tuple[Layout, ...] = ()
     reader: OutputReader = field(default_factory=OutputReader, compare=False, repr=False)
+    recompute: bool = False
 
     @property
     def processed(self) -> list[Location]:
@@ -78,11 +81,14 @@ class OutputTarget:
         ]
 
 
-def plan_outputs(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTarget]:
+def plan_outputs(
+    spec: BatchInferenceSpec, layout: Layout, has_changes: HasChanges = lambda _: False
+) -> Iterator[OutputTarget]:
     """Yield the outputs that a run of a job writes, one after the other. `layout` is that of the
     job. Each one is determined after the previous ones are complete. Most runs have one output. If
-    failed rows are retried, the outputs are the first output and the additions that have failed
-    rows, followed by the addition for new files.
+    failed rows are retried, or the rows of changed files are replaced, the outputs are the first
+    output and the additions that have such rows, followed by the addition for new files.
+    `has_changes` returns whether a complete output has rows of changed files.
 
     Raises BadOutput if the state of the existing outputs cannot be determined."""
     if not isinstance(spec.read, ReadFiles | ReadVersioned) or spec.write.mode == "overwrite":
@@ -91,11 +97,15 @@ def plan_outputs(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTar
             first = _first_output(spec, layout, reader)
         yield OutputTarget(first, reader=reader)
         return
-    retried = 0
-    for target in _targets_with_failed_rows(spec, layout) if spec.errors.retry_failed_rows else ():
-        retried += 1
+    reopened = 0
+    resumes = _adds_new_files(spec) and spec.resume
+    replaces = resumes and isinstance(spec.read, ReadFiles) and spec.read.replaces_rows is not None
+    reopens = spec.errors.retry_failed_rows or replaces
+    changed = has_changes if replaces else lambda _: False
+    for target in _reopened_targets(spec, layout, changed) if reopens else ():
+        reopened += 1
         yield target
-    if not retried or _adds_new_files(spec):
+    if not reopened or _adds_new_files(spec):
         with storage_errors_as_bad_output(spec.write):
             target = _next_target(spec, layout, OutputReader())
         yield target
@@ -106,7 +116,7 @@ def _adds_new_files(spec: BatchInferenceSpec) -> bool:
     read = spec.read
     limited = isinstance(read, ReadFiles | ReadVersioned) and read.options.limit is not None
     pinned = isinstance(read, ReadVersioned) and read.is_pinned
-    return spec.write.mode == "append" and not limited and not pinned
+    return spec.write.adds and not limited and not pinned
 
 
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: OutputReader) -> Layout:
@@ -124,18 +134,22 @@ def _was_complete(reader: OutputReader, layout: Layout) -> bool:
     return reader.is_of_work(layout) and (reader.has_marker(layout) or layout.end.exists())
 
 
-def _targets_with_failed_rows(spec: BatchInferenceSpec, layout: Layout) -> Iterator[OutputTarget]:
-    reader = OutputReader()
+def _reopened_targets(
+    spec: BatchInferenceSpec, layout: Layout, has_changes: HasChanges
+) -> Iterator[OutputTarget]:
+    reader, retries = OutputReader(), spec.errors.retry_failed_rows
     with storage_errors_as_bad_output(spec.write):
         first = _first_output(spec, layout, reader)
         outputs = (first, *reader.additions(layout))
     for output in outputs:
         with storage_errors_as_bad_output(spec.write):
             complete = reader.is_complete(output)
-            retried = has_failed_rows(output) if complete else _was_complete(reader, output)
-            target = _target(layout, output, first, reader) if retried else None
+            changed = complete and has_changes(output)
+            failed = complete and retries and has_failed_rows(output)
+            reopened = changed or failed or (not complete and _was_complete(reader, output))
+            target = _target(layout, output, first, reader) if reopened else None
         if target is not None:
-            yield target
+            yield replace(target, recompute=changed)
             reader = OutputReader()  # the run has changed the output
 
 
@@ -169,6 +183,8 @@ class OutputPlan:
     action: Action
     start: Snapshot | None = None
     files: StoredFiles | None = None
+    relisted: bool = False
+    """Whether the input snapshot differs from the one that the output has stored."""
 
     def without_rows(self, source: str) -> OutputPlan:
         """Return what the job does if its rows cannot be resumed: it starts over. `source` is the
@@ -216,6 +232,8 @@ def _with_rows(
     if action.starts or state.lease is None:
         return OutputPlan(state, action)
     start, files = Attempt(state.layout, state.lease).load_committed_files()
+    if state.complete:
+        start = replace(start, recomputed=[], removed=[])
     if action is Action.RETRY_FAILED:
         start = without_failed(start, state.layout.errors)
     return OutputPlan(state, action, start, files)
@@ -278,7 +296,7 @@ def begin_attempt(
 
     Raises BadOutput if another run has begun in the output."""
     layout, lease, start = plan.state.layout, plan.state.lease, plan.start
-    starts_over = start is None or lease is None
+    starts_over, changed_input = start is None or lease is None, None
     if start is None or lease is None:
         series = lease.series if lease is not None and plan.action is Action.START_AGAIN else ""
         overwrite = request.write.mode == "overwrite"
@@ -286,8 +304,12 @@ def begin_attempt(
         content = serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
+    elif plan.relisted:
+        changed_input = serialized()
+        start = replace(start, input=digest(changed_input))
     # users fix the code before they retry failed rows
-    if starts_over or plan.action is Action.RETRY_FAILED or not layout.code.exists():
+    reopens = plan.action in (Action.RETRY_FAILED, Action.RECOMPUTE)
+    if starts_over or reopens or not layout.code.exists():
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return Attempt.begin(layout, lease, start, request.job, plan.files), start
+    return Attempt.begin(layout, lease, start, request.job, plan.files, changed_input), start

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.commit.manifest import ManifestEntry, Range
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, rows_in
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.row_batch import READ_STEP, ROW_BITS, pack_id
 from batchinference.pipeline.storage.arrow_files import read_table
@@ -68,9 +68,12 @@ def _without_failed_rows(entry: ManifestEntry, failed: np.ndarray) -> ManifestEn
     row_ranges = _without_rows(entry.row_ranges, failed)
     if not row_ranges:
         return None
-    counts = entry.counts
-    remaining = counts.model_copy(update={"read": counts.read - len(failed), "failed": 0})
-    return replace(entry, row_ranges=row_ranges, counts=remaining, errors=None)
+    remaining = entry.counts.model_copy(update={"read": rows_in(row_ranges), "failed": 0})
+    origins = [
+        replace(origin, counts=origin.counts.model_copy(update={"failed": 0}))
+        for origin in entry.origins
+    ]
+    return replace(entry, row_ranges=row_ranges, counts=remaining, errors=None, origins=origins)
 
 
 def _without_rows(row_ranges: list[Range], ids: np.ndarray) -> list[Range]:

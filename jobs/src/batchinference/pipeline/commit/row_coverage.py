@@ -184,6 +184,14 @@ class RowSet:
         return np.flatnonzero(unfinished)
 
 
+def rows_in_all(files: int, ends: Mapping[int, int], rows_each: int | None) -> int:
+    """Return the number of rows of an input of `files` files: those in `ends`, which are all if
+    `rows_each` is unknown. Files whose rows were removed have an end of 0."""
+    if rows_each is None:
+        return sum(ends.values())
+    return files * rows_each + sum(rows - rows_each for rows in ends.values())
+
+
 def _gaps_between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
     """Return the row ranges between the held ranges and after the last one."""
     gaps: list[RowRange] = []

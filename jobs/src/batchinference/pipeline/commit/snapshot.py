@@ -25,7 +25,7 @@ from batchinference.pipeline.commit.manifest import (
     all_of_work,
     counts_of,
 )
-from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
+from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps, rows_in_all
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.storage.json import (
@@ -36,10 +36,12 @@ from batchinference.pipeline.storage.json import (
     verify_checksum,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.progress import Counts
+from batchinference.spec.progress import Counts, ReplacedFiles
 from batchinference.version import __version__
 
 MAX_SCHEMAS = 100
+_OF_FIRST_ROWS = ("findings", "thresholds", "gate")
+_OPTIONAL = (*_OF_FIRST_ROWS, "recomputed", "removed")
 FORMAT = 6
 """The version of the format of state files. An output in another format cannot be resumed."""
 
@@ -63,6 +65,12 @@ class Snapshot:
     """What was found in the rows that the job must compute first, once its gate has passed."""
     thresholds: dict[str, float | None] = field(default_factory=dict)
     """The scores from which on cascades skip rows, by step."""
+    gate: str = ""
+    """The gate that has passed, as JSON."""
+    recomputed: list[Natural] = field(default_factory=list)
+    """The input files that have changed since the output was last complete, or began."""
+    removed: list[Natural] = field(default_factory=list)
+    """The input files that are gone since then, and whose rows are removed."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
         """Return the snapshot with further commits. Entries that do not count are left out, and
@@ -89,11 +97,18 @@ class Snapshot:
 
     def rows(self, files: int, rows_each: int | None) -> int:
         """Return the number of input rows, provided that no rows are missing."""
-        return files * rows_each if rows_each is not None else sum(self.ends.values())
+        return rows_in_all(files, self.ends, rows_each)
 
     @property
     def counts(self) -> Counts:
         return counts_of(self.entries)
+
+    @property
+    def replaced_files(self) -> ReplacedFiles | None:
+        """How many files have changed or are gone; None if there are none."""
+        recomputed, removed = len(self.recomputed), len(self.removed)
+        found = ReplacedFiles(recomputed=recomputed, removed=removed)
+        return found if recomputed or removed else None
 
     @property
     def has_rows(self) -> bool:
@@ -117,7 +132,9 @@ class Snapshot:
                 for entry, number in zip(self.entries, numbers, strict=True)
             ],
         }
-        found = {"findings": self.findings, "thresholds": self.thresholds}
+        found = {name: getattr(self, name) for name in _OF_FIRST_ROWS}
+        replaced = {"recomputed": self.recomputed, "removed": self.removed}
+        stored |= {name: files for name, files in replaced.items() if files}
         return dump_checksummed(stored | (found if self.findings else {}))
 
     @classmethod
@@ -135,7 +152,7 @@ class Snapshot:
             verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
             fields = {name: raw[name] for name in ("work", "input", "attempt", "empty_schemas")}
-            fields |= {name: raw[name] for name in ("findings", "thresholds") if name in raw}
+            fields |= {name: raw[name] for name in _OPTIONAL if name in raw}
             read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(place) from None

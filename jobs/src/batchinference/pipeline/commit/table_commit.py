@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from batchinference.spec.write import WriteTable
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
-ATTEMPTS, FIRST_WAIT = 6, 0.1
-"""Attempts of a commit that conflicts with other writers, and the first backoff in seconds."""
+ATTEMPTS, FIRST_WAIT, MAX_WAIT = 60, 0.1, 10.0
+"""Attempts of a commit that conflicts with other writers, and the first and the longest backoff in
+seconds. In all, a commit waits for about 7 minutes for other writers."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class TableFiles:
 
     schema: pa.Schema
     files: list[Any]
+    keys: Any = None
+    """The keys of the rows (output.tables.keys.Keys), if they update rows of the table."""
+    origin: Callable[[], tuple[int, Any]] | None = None
+    """Returns the version of the dataset that the job has read, and the row IDs of each part of its
+    input; None if rows have no such IDs."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,20 @@ class Fence:
 
     def put(self, commit: Callable[[], None], conflicts: tuple[type[Exception], ...]) -> None:
         """Call `commit`, which must begin by reading the table. Retry it after each conflict with a
-        commit of another writer."""
-        RetryPolicy(ATTEMPTS, FIRST_WAIT, lambda error: isinstance(error, conflicts)).call(commit)
+        commit of another writer.
+
+        Raises BadOutput if all tries have had conflicts. The rows remain stored then."""
+        policy = RetryPolicy(
+            ATTEMPTS, FIRST_WAIT, lambda error: isinstance(error, conflicts), MAX_WAIT
+        )
+        try:
+            policy.call(commit)
+        except conflicts as error:
+            raise BadOutput(
+                f"write: other writers have changed the table during each of {ATTEMPTS} tries to "
+                f"commit the rows ({type(error).__name__}). Run the job again when there are fewer "
+                "writers. It computes no row again"
+            ) from None
 
 
 @contextmanager

@@ -192,21 +192,29 @@ class DatasetExecution:
         self, dataset: Dataset, stage: Stage, device: PlacementGroupSchedulingStrategy | None
     ) -> Dataset:
         plan = self.plan
-        group = plan.group_of(stage) if plan.groups else ""
         common: dict[str, Any] = {
             "batch_format": "pyarrow",
             "num_cpus": cpus_of(stage, plan),
             "udf_modifying_row_count": False,
-            "label_selector": selector(plan, group),
+            "label_selector": selector(plan, plan.group_of(stage) if plan.groups else ""),
         }
         if stage.replicas is None:
-            task = _task(stage.name, self._segment([stage]))
             # Ray fuses tasks with equal arguments: the few tasks that read would run the step
-            retries = {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
+            common |= {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
             # no larger calls: the rows of a slow input would wait for them
-            return dataset.map_batches(task, batch_size=None, **common, **retries)
-        placement = placement_arguments(stage, plan, dataset)
-        least, most = pool_size(stage, plan)
+            task = _task(stage.name, self._segment([stage]))
+            return dataset.map_batches(task, batch_size=None, **common)
+        return self._add_pool(dataset, stage, device, common)
+
+    def _add_pool(
+        self,
+        dataset: Dataset,
+        stage: Stage,
+        device: PlacementGroupSchedulingStrategy | None,
+        common: dict[str, Any],
+    ) -> Dataset:
+        plan = self.plan
+        (least, most), placement = pool_size(stage, plan), placement_arguments(stage, plan, dataset)
         if device is not None and stage.name == self.control.measured:
             least = most = replicas_per_device(stage)
             placement = {"ray_remote_args_fn": lambda: {"scheduling_strategy": device}}
@@ -221,9 +229,8 @@ class DatasetExecution:
             **placement,
         }
         concurrency = concurrency_of_actors(stage, self._blocks_at_once(most))
-        segment = replace(self._segment([stage]), concurrent=bool(concurrency))
         return dataset.map_batches(
-            _actor(stage, segment),
+            _actor(stage, replace(self._segment([stage]), concurrent=bool(concurrency))),
             batch_size=self._rows_at_once(stage, most),
             compute=ActorPoolStrategy(min_size=least, max_size=most, **concurrency),
             **arguments,

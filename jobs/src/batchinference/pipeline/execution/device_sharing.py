@@ -62,7 +62,6 @@ class DeviceSharing:
         if rate < GAIN * self._rate:
             self._choose(step, number - 1)
         elif number == self._most[step]:
-            self._rate = rate
             self._choose(step, number)
         else:
             self._replicas[step], self._rate = number + 1, rate
@@ -82,8 +81,7 @@ class DeviceSharing:
         return notes
 
     def _choose(self, step: str, number: int) -> None:
-        values = {"replicas_per_device": number, "rows_per_second": round(self._rate, 1)}
-        self._notes.append((step, json.dumps(values)))
+        self._notes.append((step, json.dumps({"replicas_per_device": number})))
         self._replicas[step], self._rate = number, 0.0
         del self._most[step]
 

@@ -57,8 +57,11 @@ from batchinference.pipeline.output.file_rewrites import (
     MERGED_BYTES,
     fit_in_driver,
     rewrites,
+    size_of,
 )
+from batchinference.pipeline.output.removed_rows import without_removed
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
+from batchinference.pipeline.output.tables.keys import store_keys
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.no_rows import columns_after_all
 from batchinference.plan import Plan
@@ -150,7 +153,7 @@ class Executor:
         table defines how rows are divided into files."""
         table, layout = self._prepared.table, self._layout
         mergeable = table is not None or self._spec.write.MERGES_FILES
-        partitions = table.partition_by if table else layout.partition_by
+        partitions = table.file_partitions if table else layout.partition_by
         return mergeable and not (layout.rows_per_file or partitions)
 
     @cached_property
@@ -193,7 +196,9 @@ class Executor:
     def _committer(self) -> Committer:
         write, prepared = self._spec.write, self._prepared
         writer = prepared.table or writer_for(write)
-        return committer_for(write, prepared.attempt, writer, self._errors, prepared.first_file)
+        attempt, first_file = prepared.attempt, prepared.first_file
+        by_file = bool(self._spec.read.replaces_rows and rewriting_writer_for(write))
+        return committer_for(write, attempt, writer, self._errors, first_file, by_file=by_file)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""
@@ -249,6 +254,7 @@ class Executor:
         the files, and merges the small files that this run has written, unless the spec defines how
         rows are divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
+        end = self._without_removed(end)
         if not end.has_rows:
             return self._with_columns(end)
         end = without_empty_files(end)
@@ -262,6 +268,18 @@ class Executor:
         work, entries = rewrites(attempt, end.entries, writer, mergeable)
         rewritten = self._results(work, in_tasks=not fit_in_driver(work))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
+
+    def _without_removed(self, end: Snapshot) -> Snapshot:
+        """Return the snapshot after the rows of changed and deleted files have left its files."""
+        stale = [entry for entry in end.entries if entry.removed]
+        writer = rewriting_writer_for(self._spec.write) if stale else None
+        if writer is None:
+            return end
+        attempt = self._prepared.attempt
+        work = [partial(without_removed, attempt, entry, writer) for entry in stale]
+        in_tasks = sum(map(size_of, stale)) > MERGED_BYTES
+        kept = [entry for entry in end.entries if not entry.removed]
+        return replace(end, entries=[*kept, *self._results(work, in_tasks=in_tasks)])
 
     def _with_columns(self, end: Snapshot) -> Snapshot:
         """Return the snapshot of an output without rows, with its columns."""
@@ -280,9 +298,11 @@ class Executor:
         with table_errors_as_bad_output():
             table.find_place()
         files = [file for entry in entries for file in entry.data]
+        keys = store_keys(table, self._prepared.attempt.layout, files)
         work = [partial(table.place, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
-        return TableFiles(schema, self._results(work, in_tasks=in_tasks))
+        origin = getattr(self._prepared.input, "origin", None)
+        return TableFiles(schema, self._results(work, in_tasks=in_tasks), keys, origin)
 
     def _results(self, work: Sequence[Callable[[], Result]], *, in_tasks: bool) -> list[Result]:
         """Call functions and return their results, in order."""

@@ -29,11 +29,19 @@ if TYPE_CHECKING:
 
 
 def committer_for(
-    write: Write, attempt: Attempt, writer: Writer, errors: ErrorHandling, first_file: int = 0
+    write: Write,
+    attempt: Attempt,
+    writer: Writer,
+    errors: ErrorHandling,
+    first_file: int = 0,
+    *,
+    by_file: bool = False,
 ) -> Committer:
-    """Return the committer of an attempt that uses this writer. `first_file` is the
-    number of the first input file, for the row numbers."""
-    return Committer(attempt, OutputFiles(writer, FileLayout.of(write), errors, first_file))
+    """Return the committer of an attempt that uses this writer. `first_file` is the number of the
+    first input file, for the row numbers. With `by_file`, later runs can remove the rows of single
+    input files."""
+    files = OutputFiles(writer, FileLayout.of(write), errors, first_file)
+    return Committer(attempt, files, by_file)
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,10 @@ class OutputFiles:
         for directory, rows in self.layout.split(table):
             for ending, content in self.writer.files(rows):
                 yield directory, ending, content
+
+    def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
+        """Yield int64."""
+        yield from self.layout.indexes(table) if table.num_rows else ()
 
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:
         names = self.layout.written(table.column_names)

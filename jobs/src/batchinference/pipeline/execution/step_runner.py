@@ -5,10 +5,12 @@ A batch that raises is halved until each failing row is alone."""
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import platform
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
@@ -184,7 +186,7 @@ def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     """Return the runner of the preparation of a model step. Its time is measured separately."""
     began = time.perf_counter()
     preparation = Preparation.load(step.name, step.model, device)
-    transform = with_condition(step, preparation, adds=())
+    transform = with_condition(step, preparation, adds={})
     runner = StepRunner(step, transform, errors, preparation_of(step.name))
     runner.add_load(time.perf_counter() - began)
     return runner
@@ -245,7 +247,7 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
-            own = [(self.name, note) for note in self._take_own_notes()]
+            own = [(self.name, note) for note in [*self._take_own_notes(), *results.token_notes()]]
             notes = (*batch.notes, *sizes, *own, *self._time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):
@@ -475,6 +477,14 @@ class StepResults:
         found.warnings = [warning for warning in self.warnings if warning.row < row]
         return found
 
+    def token_notes(self) -> list[str]:
+        """Return the note of the tokens that were used, as JSON, if there are any."""
+        used = Counter[str]()
+        for warning in self.warnings:
+            if isinstance(warning.name, TokenKind):
+                used[warning.name.value] += warning.amount
+        return [json.dumps(+used)] if +used else []
+
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
         """Return the batch after a step with this name. Raises JobFailure if no type can hold all
         values of a column."""
@@ -543,14 +553,20 @@ def isolate(
             return
     del result  # its traceback holds the tensors of the batch, whose memory the halves need
     half = batch.num_rows // 2
-    yield from isolate(apply, batch.slice(0, half), failing, start)
-    yield from isolate(apply, batch.slice(half), failing, start + half)
+    parts = itertools.chain(
+        isolate(apply, batch.slice(0, half), failing, start),
+        isolate(apply, batch.slice(half), failing, start + half),
+    )
+    for part in parts:
+        yield replace(part, warnings=[*warnings, *part.warnings])
+        warnings = []
 
 
 def _try(
     apply: Transform, batch: pa.Table, failing: Collection[str]
 ) -> tuple[pa.Table | TransformResult | Exception, list[RowWarning]]:
-    """Return the result of a step, and its warnings about rows that have not failed."""
+    """Return the result of a step, and its warnings about rows that have not failed. The tokens of
+    an error are those of the first row."""
     # do not halve here: this error would become the context of the errors of single rows
     try:
         with collect_warnings() as warnings:
@@ -559,7 +575,8 @@ def _try(
     except Exception as error:
         if not is_about_the_row(error):
             raise
-        return error, []
+        used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
+        return error, used
     failed = result.failed if isinstance(result, TransformResult) else {}
     # the tokens of a failed row were used
     return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Collection, Container, Mapping, Set
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount, no_note
@@ -41,15 +43,20 @@ from batchinference.pipeline.input.readers import (
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import (
+    NO_CHANGES,
+    FileChanges,
     InputFile,
     InputSnapshot,
     ProcessedFiles,
+    ReplacementRule,
     ResumedInput,
+    read_own_snapshot,
     read_snapshot,
 )
 from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.input.tables import list_table, reader_of
 from batchinference.pipeline.row_batch import MissingRows, RowRange
+from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import FileOptions, Read, ReadFiles, ReadVersioned
@@ -89,12 +96,60 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputP
     Raises BadInput and NoNewFiles like `open_input`."""
     read, start = spec.read, plan.start
     earlier: ResumedInput | ProcessedFiles | None = None
-    if isinstance(read, ReadFiles | ReadVersioned) and start is not None:
-        frozen = read_snapshot(plan.state.layout.input, read.storage, start.input)
-        earlier = ResumedInput(frozen, lambda each: start.missing_rows(len(frozen), each))
-    elif isinstance(read, ReadFiles | ReadVersioned) and (places := target.processed):
-        earlier = ProcessedFiles([read_snapshot(place, read.storage) for place in places])
+    if spec.write.mode == "addColumn" and start is not None:
+        read = _pinned(read, plan.state.layout.input)
+    if not isinstance(read, ReadFiles | ReadVersioned):
+        return open_input(read, None, spec.errors.failing_warnings)
+    if start is not None and (lease := plan.state.lease):
+        attempt = Attempt(plan.state.layout, lease)
+        frozen, relisted = read_own_snapshot(attempt, read.storage, start.input)
+        unfinished = lambda each: start.missing_rows(len(frozen), each)  # noqa: E731
+        earlier = ResumedInput(frozen, unfinished, rule_of(spec), relisted)
+    elif places := target.processed:
+        lists = [read_snapshot(place, read.storage) for place in places]
+        earlier = ProcessedFiles(lists, rule_of(spec))
     return open_input(read, earlier, spec.errors.failing_warnings)
+
+
+def _pinned(read: Read, snapshot: Location) -> Read:
+    """Return the read of the version of a Lance dataset that an input snapshot has."""
+    stored = read_table(pa.BufferReader(snapshot.read()), ["version"])
+    version = int(stored["version"][0].as_py().partition("-")[0])
+    options = read.options.model_copy(update={"version": version})
+    return read.model_copy(update={"options": options})
+
+
+def rule_of(spec: BatchInferenceSpec) -> ReplacementRule:
+    """Return what happens to the rows of files that have changed or are gone."""
+    read, possible = spec.read, spec.why_not_replaced is None
+    if not isinstance(read, ReadFiles):
+        return ReplacementRule()
+    recomputes, removes = read.on_change == "recompute", read.on_delete == "removeRows"
+    return ReplacementRule(recomputes, removes, possible)
+
+
+def has_changes(spec: BatchInferenceSpec) -> Callable[[Layout], bool]:
+    """Return a function that returns whether rows of a complete output must be replaced. The input
+    is listed once.
+
+    Raises BadInput if it cannot be listed."""
+    read, rule = spec.read, rule_of(spec)
+    if not isinstance(read, ReadFiles) or read.replaces_rows is None:
+        return lambda _: False
+    now = cache(partial(_list_now, read))
+
+    def differs(output: Layout) -> bool:
+        changes = FileChanges.between(read_snapshot(output.input, read.storage), now())
+        return bool((rule.recomputes and changes.changed) or (rule.removes and changes.gone))
+
+    return differs
+
+
+def _list_now(read: ReadFiles) -> InputSnapshot:
+    """Return the files that are there now. If the rows of missing files are removed, a path must
+    not be missing."""
+    removes = read.on_delete == "removeRows"
+    return list_input(read) if removes else list_existing(read, read.storage)
 
 
 def open_files(
@@ -111,17 +166,19 @@ def open_files(
     options = read.options
     reader = reader_for(read)  # type: ignore[arg-type]
     resumes = isinstance(earlier, ResumedInput)
-    gone: Set[int] = frozenset()
+    changes = NO_CHANGES
     if isinstance(earlier, ResumedInput):
-        gone = earlier.check(list_existing(read, read.storage), _rows_each(reader))
-        frozen = earlier.frozen
+        changes = earlier.check(_list_now(read), _rows_each(reader))
+        frozen = changes.applied(earlier.frozen)
     else:
         frozen = list_input(read)
         frozen = earlier.without(frozen) if earlier else frozen
     frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
-    existing = [file for file in frozen.files() if file.number not in gone]
-    counted = bool(frozen.stats)
-    frozen, rows = prepared(read, frozen, existing, sampled)
+    missing = changes.gone | frozen.removed
+    existing = [file for file in frozen.files() if file.number not in missing]
+    counted = bool(frozen.stats) and not changes
+    changed = [file for file in existing if file.number in changes.changed]
+    frozen, rows = prepared(read, frozen, existing, sampled, changed)
     rows = replace(rows, failing=failing)
     if len(frozen):
         names = rows.reader.columns() or []
@@ -129,7 +186,7 @@ def open_files(
         rows.path_columns.check(names, frozen.uris[0])
     if options.limit is not None and not resumes and len(frozen):
         frozen = limited(frozen, rows, options.limit)
-    return FileInput(frozen, rows, options, counted=counted)
+    return FileInput(frozen, rows, options, counted=counted, changes=changes)
 
 
 def open_versioned(
@@ -152,15 +209,18 @@ def prepared(
     frozen: InputSnapshot,
     files: list[InputFile],
     sampled: int | None = None,
+    changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
     """Return the snapshot with the statistics of the files that were inspected, and the reader of
-    the rows. At most `sampled` files are inspected, by default as many as the reader needs."""
+    the rows. At most `sampled` files are inspected, by default as many as the reader needs, and as
+    many of the files that have `changed`."""
     if isinstance(read, ReadVersioned):
         path_columns, reader = PathColumns(), reader_of(read, frozen)
     else:
         path_columns = PathColumns.of(read.options, frozen.uris)
         reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]
-    frozen = prepare_reader(frozen, reader, sample(files, sampled or reader.sampled_files))
+    most = sampled or reader.sampled_files
+    frozen = prepare_reader(frozen, reader, sample(files, most), sample(list(changed), most))
     return frozen, FileRows(frozen.root, reader, path_columns)
 
 
@@ -189,6 +249,8 @@ class FileInput:
     options: FileOptions
     repeatable: bool = True
     counted: bool = False
+    changes: FileChanges = NO_CHANGES
+    """The files that have changed or are gone since the output began, whose rows are replaced."""
     _largest_part: float | None = None
     """The largest part into which the last read tasks divided the input, as a fraction of it. 0 if
     they could divide it evenly, None if they did not try."""
@@ -399,7 +461,7 @@ def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
 
 def _with_first_rows(frozen: InputSnapshot, reader: Reader, most: int) -> InputSnapshot:
     """Return the snapshot with the statistics of the first files that together have `most` rows."""
-    files = frozen.files() if _has_stats(reader) else []
+    files = [file for file in frozen.files() if file.rows != 0] if _has_stats(reader) else []
     rows = start = 0
     while rows < most and start < len(files):
         chosen = files[start : start + max(1, start)]  # twice as many in each round
@@ -411,6 +473,8 @@ def _with_first_rows(frozen: InputSnapshot, reader: Reader, most: int) -> InputS
 
 def _rows_up_to(most: int, file: InputFile, rows: FileRows, known: Mapping[int, FileStats]) -> int:
     """Return the number of rows of a file. If it must be read, count at most `most` rows."""
+    if file.rows == 0:
+        return 0
     if file.number in known:
         return known[file.number].rows
     if (each := _rows_each(rows.reader)) is not None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from batchinference.pipeline.commit.row_coverage import rows_in_all
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input.readers import (
     FileStats,
@@ -98,7 +99,7 @@ def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -
     `ends` maps file numbers to numbers of rows, for the files where this is known. The result is
     None if the reader cannot count or estimate the rows of a file."""
     if isinstance(reader, WholeFileReader):
-        return RowCount(len(frozen), estimated=False)
+        return RowCount(rows_in_all(len(frozen), ends, 1), estimated=False)
     files = [file for file in frozen.files() if file.number not in ends]
     if reader.rows_exact:
         known = frozen.stats
@@ -171,16 +172,17 @@ def _stats(reader: Reader, file: Location, size: int) -> FileStats | None:
 
 
 def prepare_reader(
-    frozen: InputSnapshot, reader: Reader, samples: list[InputFile]
+    frozen: InputSnapshot, reader: Reader, samples: list[InputFile], changed: list[InputFile]
 ) -> InputSnapshot:
     """Prepare the reader for the column types of the input. Return the snapshot with the statistics
-    of the samples, unless it has statistics already."""
+    of the samples, or, if it has statistics already, of the files that have changed since."""
     if not isinstance(reader, StatsReader):
-        addresses = [frozen.address(file) for file in samples]
+        addresses = [frozen.address(file) for file in dict.fromkeys([*samples, *changed])]
         with_retries(lambda: reader.prepare(addresses))
         return frozen
-    if not frozen.stats:
-        frozen = frozen.with_stats(read_stats(frozen, reader, samples))
+    inspect = changed if frozen.stats else samples
+    if inspect:
+        frozen = frozen.with_stats(frozen.stats | read_stats(frozen, reader, inspect))
     files, known = frozen.files(), frozen.stats
     inspected = ((frozen.address(files[number]).uri, stats) for number, stats in known.items())
     reader.use_schemas(schemas_of(inspected))

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadInput, BadOutput
@@ -46,6 +48,10 @@ _VERSION = b"version"
 PARTS_AT_ONCE = 10_000
 """Parts of an input that are Python objects at the same time."""
 START_OVER_HINT = "start over with resume: false"
+Version = tuple[int, int | None]
+"""The size of a file in bytes and its modification time in nanoseconds, if it is known."""
+REMOVED: Version = (0, -1)
+"""The version of a file that is gone and whose rows were removed. It keeps its number."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ class InputSnapshot:
     def files(self) -> list[InputFile]:
         paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
         rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
+        rows = [0 if file in self.removed else known for file, known in enumerate(rows)]
         read = zip(paths, self._read_bytes(), rows, strict=True)
         files = [InputFile(number, *values) for number, values in enumerate(read)]
         for name in TABLE_COLUMNS.intersection(self.table.column_names):
@@ -114,10 +121,30 @@ class InputSnapshot:
         return list(self.table.column("size").to_pylist())
 
     @property
-    def versions(self) -> list[tuple[int, int | None]]:
+    def versions(self) -> list[Version]:
         """The size and the modification time of each file."""
         columns = (self.table.column(name).to_pylist() for name in ("size", "modified"))
         return list(zip(*columns, strict=True))
+
+    @cached_property
+    def removed(self) -> frozenset[int]:
+        """The numbers of the files whose rows were removed."""
+        if "modified" not in self.table.column_names:  # sources that are not files
+            return frozenset()
+        removed = pc.equal(self.table.column("modified"), REMOVED[1])
+        return frozenset(pc.indices_nonzero(removed).to_pylist())
+
+    def with_versions(self, versions: Mapping[int, Version]) -> InputSnapshot:
+        """Return the snapshot with other versions of files, by number, and without their
+        statistics."""
+        table = self.table
+        sizes, times = zip(*(versions.get(n, v) for n, v in enumerate(self.versions)), strict=True)
+        for name, values in (("size", sizes), ("modified", times)):
+            index = table.column_names.index(name)
+            table = table.set_column(index, name, pa.array(values, pa.int64()))
+        changed = replace(self, table=table)
+        stats = {number: one for number, one in self.stats.items() if number not in versions}
+        return changed.with_stats(stats) if stats else changed
 
     @cached_property
     def stats(self) -> dict[int, FileStats]:
@@ -168,6 +195,18 @@ class InputSnapshot:
     def uris(self) -> list[str]:
         """The paths of the files in the form that users write."""
         return [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of each file. A file with changes of a table may occur several times, with other
+        changes."""
+        if self.version is None or self.version.since is None:
+            return self.uris
+        changes = (
+            ", ".join(f"{name} {value}" for name, value in (file.constants or {}).items())
+            for file in self.files()
+        )
+        return [f"{uri} ({change})" for uri, change in zip(self.uris, changes, strict=True)]
 
     def serialized(self) -> bytes:
         """Return the list as a Parquet file, with each path in the form that users write."""
@@ -224,35 +263,93 @@ def paths_of(frozen: Location) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True)
+class ReplacementRule:
+    """What happens to the rows of files that have changed or are gone. `possible` is whether they
+    could be replaced."""
+
+    recomputes: bool = False
+    removes: bool = False
+    possible: bool = False
+
+    def fix(self, setting: str, other: str) -> str:
+        """Return the end of a message: the setting of `read` with which the rows are replaced, if
+        that is possible, or else another fix."""
+        return f"set read.{setting}, or {other}" if self.possible else other
+
+
+@dataclass(frozen=True)
+class FileChanges:
+    """The files of a snapshot that differ from the current ones: those that have `changed`, with
+    their versions, and those that are `gone`, of which the rows of `kept` stay."""
+
+    changed: Mapping[int, Version]
+    gone: frozenset[int]
+    kept: frozenset[int] = frozenset()
+    relisted: bool = False
+    """Whether the current snapshot differs from the one that the output has stored."""
+
+    @classmethod
+    def between(cls, frozen: InputSnapshot, now: InputSnapshot) -> FileChanges:
+        found = dict(zip(now.uris, now.versions, strict=True))
+        changed, gone = {}, set()
+        for number, (uri, known) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
+            if known == REMOVED:
+                continue  # a file that comes back is a new file
+            if uri not in found:
+                gone.add(number)
+            elif found[uri] != known:
+                changed[number] = found[uri]
+        return cls(changed, frozenset(gone))
+
+    @property
+    def removed(self) -> frozenset[int]:
+        """The files whose rows are removed."""
+        return self.gone - self.kept
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.removed)
+
+    def applied(self, frozen: InputSnapshot) -> InputSnapshot:
+        """Return the snapshot with the current versions."""
+        versions = {**self.changed, **dict.fromkeys(self.removed, REMOVED)}
+        return frozen.with_versions(versions) if versions else frozen
+
+
+NO_CHANGES = FileChanges({}, frozenset())
+
+
+@dataclass(frozen=True)
 class ResumedInput:
     """The input snapshot of a job that resumes.
 
     `unfinished` returns the numbers of the files with rows missing in the output. Its argument is
-    the number of rows of each file, if that is known before reading."""
+    the number of rows of each file, if that is known before reading. `rule` says what happens to
+    the rows of files that have changed or are gone. `relisted` is whether the stored list is that
+    of an attempt that died before it had replaced the list of the output."""
 
     frozen: InputSnapshot
     unfinished: Callable[[int | None], Collection[int]]
+    rule: ReplacementRule = ReplacementRule()
+    relisted: bool = False
 
-    def check(self, now: InputSnapshot, rows_each: int | None) -> set[int]:
-        """Return the numbers of the files that were deleted after all their rows were read.
+    def check(self, now: InputSnapshot, rows_each: int | None) -> FileChanges:
+        """Return the files that differ from the current files `now`.
 
-        `now` are the current files. `rows_each` is the number of rows of every file, if it is known
-        before reading. Files that were added since the job started are ignored. Raises BadInput
-        with the path if a file has changed, or was deleted before all its rows were read."""
-        gone = set()
+        `rows_each` is the number of rows of every file, if it is known before reading. Files that
+        were added since the job started are ignored. Raises BadInput with the path if a file has
+        changed whose rows are not replaced, or was deleted before all its rows were read."""
+        changes = FileChanges.between(self.frozen, now)
         unfinished = self.unfinished(rows_each)
-        found = dict(zip(now.uris, now.versions, strict=True))
-        versions = self.frozen.versions
-        for number, (uri, version) in enumerate(zip(self.frozen.uris, versions, strict=True)):
-            if uri not in found:
-                if number in unfinished:
-                    raise BadInput(
-                        f"'{uri}' is gone, and the output lacks rows of it: {START_OVER_HINT}"
-                    )
-                gone.add(number)
-            elif found[uri] != version:
-                raise _changed_file_error(uri, version, found[uri], START_OVER_HINT)
-        return gone
+        uris, versions = self.frozen.uris, self.frozen.versions
+        for number, version in changes.changed.items():
+            if not self.rule.recomputes:
+                fix = self.rule.fix("onChange: recompute", START_OVER_HINT)
+                raise _changed_file_error(uris[number], versions[number], version, fix)
+        for number in () if self.rule.removes else sorted(changes.gone.intersection(unfinished)):
+            fix = self.rule.fix("onDelete: removeRows", START_OVER_HINT)
+            raise BadInput(f"'{uris[number]}' is gone, and the output lacks rows of it: {fix}")
+        changes = replace(changes, kept=frozenset() if self.rule.removes else changes.gone)
+        return replace(changes, relisted=self.relisted or bool(changes))
 
 
 class NoNewFiles(Exception):
@@ -266,22 +363,26 @@ class NoNewFiles(Exception):
 
 @dataclass(frozen=True)
 class ProcessedFiles:
-    """Files whose rows are already in the output."""
+    """Files whose rows are already in the output. `rule` says what happens to them if they have
+    changed since."""
 
     lists: list[InputSnapshot]
+    rule: ReplacementRule = ReplacementRule()
 
     def without(self, now: InputSnapshot) -> InputSnapshot:
         """Return the files that are new.
 
-        Raises BadInput with the path if a processed file has changed, and NoNewFiles if no file is
-        new."""
-        known: dict[str, tuple[int, int | None]] = {}
+        Raises BadInput with the path if a processed file has changed whose rows are not replaced,
+        and NoNewFiles if no file is new."""
+        known: dict[str, Version] = {}
         for frozen in self.lists:
-            known.update(zip(frozen.uris, frozen.versions, strict=True))
+            pairs = zip(frozen.uris, frozen.versions, strict=True)
+            known.update((uri, version) for uri, version in pairs if version != REMOVED)
         uris = now.uris
         for uri, version in zip(uris, now.versions, strict=True):
-            if uri in known and known[uri] != version:
-                raise _changed_file_error(uri, known[uri], version, "set write.mode to overwrite")
+            if known.get(uri, version) != version and not self.rule.recomputes:
+                fix = self.rule.fix("onChange: recompute", "set write.mode to overwrite")
+                raise _changed_file_error(uri, known[uri], version, fix)
         new = [uri for uri in uris if uri not in known]
         if not new:
             raise NoNewFiles(now.ignored)
@@ -290,9 +391,7 @@ class ProcessedFiles:
         return replace(now, table=table, ignored=ignored)
 
 
-def _changed_file_error(
-    uri: str, before: tuple[int, int | None], now: tuple[int, int | None], fix: str
-) -> BadInput:
+def _changed_file_error(uri: str, before: Version, now: Version, fix: str) -> BadInput:
     return BadInput(
         f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now), and the "
         f"output has rows of its earlier content: {fix}"
@@ -311,6 +410,21 @@ def read_snapshot(place: Location, storage: Storage, wanted: str | None = None) 
     except (FileNotFoundError, KeyError, ValueError):  # ArrowInvalid is a ValueError
         pass
     raise damaged_state(place)
+
+
+def read_own_snapshot(
+    attempt: Attempt, storage: Storage, wanted: str
+) -> tuple[InputSnapshot, bool]:
+    """Return the input snapshot with the digest `wanted` of an output, and whether only its last
+    attempt has it: this attempt has changed it, and died before it replaced that of the output.
+
+    Raises BadOutput if it is missing or damaged."""
+    try:
+        return read_snapshot(attempt.layout.input, storage, wanted), False
+    except BadOutput:
+        if not attempt.input.exists():
+            raise
+    return read_snapshot(attempt.input, storage, wanted), True
 
 
 def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
@@ -347,10 +461,13 @@ def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> Non
 
 
 def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
-    """Yield the identity of each part of an input: its values, without statistics."""
+    """Yield the identity of each part of an input: its values, without statistics. Removed files
+    are no parts."""
     table = read_table(pa.BufferReader(content))
     other = (*STATS.names, "constants")
     table = table.drop_columns([name for name in other if name in table.column_names])
+    if "modified" in table.column_names:
+        table = table.filter(pc.fill_null(pc.not_equal(table.column("modified"), REMOVED[1]), True))
     for batch in table.to_batches(max_chunksize=PARTS_AT_ONCE):
         yield from zip(*batch.to_pydict().values(), strict=True)
 

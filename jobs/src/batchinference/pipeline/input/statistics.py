@@ -72,14 +72,14 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
     return None if value is None else pa.scalar(value).cast(kind)
 
 
-def bounds_of_group(footer: pq.FileMetaData, group: int, schema: pa.Schema) -> FileBounds:
-    """Return the bounds of the columns in a row group."""
+def bounds_of_group(footer: pq.FileMetaData, group: int, names: Iterable[str]) -> FileBounds:
+    """Return the bounds of the columns with these names in a row group."""
     columns: Iterable[Any] = map(
         footer.row_group(group).column, range(footer.row_group(group).num_columns)
     )
     known = {column.path_in_schema: column.statistics for column in columns}
     return {
         name: Bounds(stats.min, stats.max, not stats.has_null_count or stats.null_count > 0)
-        for name in schema.names
+        for name in names
         if "." not in name and (stats := known.get(name)) is not None and stats.has_min_max
     }

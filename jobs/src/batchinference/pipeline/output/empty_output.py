@@ -29,7 +29,7 @@ def with_columns(
     """Return the snapshot of a finished output without rows, with its columns, and with a file
     without rows if readers need one. `planned` are the columns as far as they are known without
     rows. If none are known, they are `guessed`, unless rows may be appended."""
-    known = planned.names or end.empty_schemas or write.mode == "append"
+    known = planned.names or end.empty_schemas or write.adds
     schema = _schema(end, FileLayout.of(write), planned if known else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])
     if isinstance(write, WriteTable) or not _may_have_file(attempt, end, write, schema):
@@ -69,8 +69,8 @@ def _may_have_file(attempt: Attempt, end: Snapshot, write: WriteFiles, schema: p
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:
-        return write.mode != "append" or not _has_files(attempt)
-    if write.mode != "append":
+        return not write.adds or not _has_files(attempt)
+    if not write.adds:
         return bool(schema.names)
     suits = (
         bool(schema.names) and is_complete(schema) and not write.column_fields.get("partitionBy")

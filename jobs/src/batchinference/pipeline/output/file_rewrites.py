@@ -28,6 +28,7 @@ from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     warnings_of,
 )
+from batchinference.pipeline.commit.removed_files import merged_origins
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
@@ -160,6 +161,7 @@ class RewriteTask:
             self.schema.columns(entries[0]),
             _merged_errors(self.attempt, entries),
             warnings_of(entries),
+            merged_origins(entries),
         )
 
     def _rewritten(self, entry: ManifestEntry) -> ManifestEntry:

@@ -24,10 +24,15 @@ _STATUS = re.compile(r"answered (\d{3}): ")
 
 
 def write_error_file(
-    layout: Layout, id_column: str, entries: Iterable[ManifestEntry], first_file: int
+    layout: Layout,
+    id_column: str,
+    entries: Iterable[ManifestEntry],
+    first_file: int,
+    others: Iterable[tuple[int, bytes]] = (),
 ) -> None:
     """Write a line for each failed row of an output, in the order of the input, with the value of
-    the column `id_column`. `first_file` is the number of the first input file, for the ids."""
+    the column `id_column`. `first_file` is the number of the first input file, for the ids.
+    `others` are further rows of it with their lines."""
     with TemporaryFile() as found, TemporaryFile() as ordered:  # memory for all lines is not needed
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):
@@ -36,6 +41,10 @@ def write_error_file(
                 numbers.append((file + first_file) * NUMBERS_PER_FILE + row)
                 starts.append(found.tell())
                 found.write(_line(record, id_column, numbers[-1]))
+        for number, line in others:
+            numbers.append(first_file * NUMBERS_PER_FILE + number)
+            starts.append(found.tell())
+            found.write(line)
         lines = _mapped(found)
         for index in np.argsort(np.frombuffer(numbers, dtype=np.uint64), kind="stable"):
             lines.seek(starts[index])

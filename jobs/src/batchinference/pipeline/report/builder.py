@@ -21,7 +21,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import COUNTS
-from batchinference.spec.progress import Counts, History, Progress
+from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles, TokenKind
 from batchinference.spec.report import (
     MAX_WARNINGS,
     Capacity,
@@ -97,8 +97,12 @@ class ReportBuilder:
         self.warnings, self._fields = [], {}
         self._history = History(self._history.start)
 
-    def begin_rows(self, total: RowCount | None, before: Counts) -> None:
-        """Report the progress of rows from now on. Earlier attempts have finished `before`."""
+    def begin_rows(
+        self, total: RowCount | None, before: Counts, replaced: ReplacedFiles | None = None
+    ) -> None:
+        """Report the progress of rows from now on. Earlier attempts have finished `before`, and the
+        rows of the `replaced` files are replaced."""
+        self._fields["replacedFiles"] = replaced
         self._total, self._before, self._counts = total, before.read, before
         self._running_before = self._seconds.get(JobState.RUNNING, 0.0)
         self.enter(JobState.RUNNING)
@@ -266,7 +270,6 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
             texts[_note_text(step, note)] = None
         if "replicas_per_device" in note:
             shared[step] = note["replicas_per_device"]
-            texts[_sharing_text(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     names = {**times, **counts}
     ordered = sorted(names, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
@@ -275,11 +278,6 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     texts |= {_cache_text(step, number): None for step, number in errors.items() if number}
     again = sum(retries.values())
     return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, again, shared)
-
-
-def _sharing_text(step: str, note: dict[str, float]) -> str:
-    number = counted(int(note["replicas_per_device"]), "replica")
-    return f"step '{step}': {number} on a device: {note['rows_per_second']:g} rows/s"
 
 
 def _cache_text(step: str, errors: int) -> str:
@@ -302,6 +300,9 @@ def _times(notes: list[dict[str, float]], counts: Counter[str]) -> StepTimes:
         rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
         reused=counts["reused"] or None,
         cached=counts["cached"] or None,
+        inputTokens=counts[TokenKind.INPUT] or None,
+        cachedTokens=counts[TokenKind.CACHED] or None,
+        outputTokens=counts[TokenKind.OUTPUT] or None,
     )
 
 
@@ -328,6 +329,7 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "progress": Progress.sum(parts) if parts else None,
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
+            "replaced_files": ReplacedFiles.sum(item.replaced_files for item in reports),
             "output_bytes": sum(item.output_bytes or 0 for item in reports) or None,
             "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
             "warnings": _total_warnings(reports),

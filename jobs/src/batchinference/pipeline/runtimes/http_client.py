@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RateLimited,
     RateLimiter,
     RequestFailed,
+    RequestInvalid,
     Retries,
     TimedOut,
 )
@@ -48,6 +50,8 @@ _GATEWAY = {502, 503, 504}
 _OVERLOADED = {503, 504}
 _FATAL = {401, 404, 405, 407, 410}
 """Status codes that every row would get, such as for an unknown key, path or model."""
+_INVALID = {400, 422}
+_FORMAT = "response_format"
 Result = TypeVar("Result")
 
 
@@ -69,6 +73,11 @@ class Endpoint:
 
     async def close(self) -> None:
         await self._session.close()
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the endpoint has answered a row."""
+        return self._retries.answers > 0
 
     async def ask(self, body: bytes, url: str = "") -> Any:
         """Send a request with this JSON to the endpoint, or to another URL of it, with retries, and
@@ -128,7 +137,7 @@ class Endpoint:
         of_row = self._model.request is not None and status == HTTPStatus.NOT_FOUND
         if (status in _FATAL and not of_row) or status < HTTPStatus.BAD_REQUEST:
             raise JobFailure(f"{message} ({self._model.endpoint})")
-        raise RequestFailed(message)
+        raise (RequestInvalid if status in _INVALID else RequestFailed)(message)
 
     def _answer(self, content: bytes) -> Any:
         try:
@@ -233,16 +242,33 @@ class HttpRuntime:
 
     async def _ask(self, row: Mapping[str, Any], answered: Callable[[], None]) -> Any:
         try:
-            body, url = dumped(self._shared.adapter.request(row)), url_of(self._model, row)
+            request = self._shared.adapter.request(row)
+            body, url = dumped(request), url_of(self._model, row)
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             answered()
             return error
         try:
             return await self._shared.endpoint.ask(body, url)
         except RequestFailed as error:
+            if isinstance(error, RequestInvalid) and self._model.answer_schema is not None:
+                await self._check_schema(request, error)
             return error
         finally:
             answered()
+
+    async def _check_schema(self, request: Mapping[str, Any], refusal: RequestInvalid) -> None:
+        """Raise JobFailure if the endpoint has refused the schema of the model: it has not answered
+        any request with it, and answers this one without it."""
+        endpoint = self._shared.endpoint
+        if endpoint.has_answered:
+            return
+        free = {name: value for name, value in request.items() if name != _FORMAT}
+        with suppress(RequestFailed):
+            await endpoint.ask(dumped(free))
+            raise JobFailure(
+                f"schema: {refusal} (and answered the request without {_FORMAT}). Use only "
+                "keywords that the endpoint supports, or remove 'schema'"
+            )
 
 
 def checks(model: HttpModel) -> None:

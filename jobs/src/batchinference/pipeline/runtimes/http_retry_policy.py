@@ -23,6 +23,10 @@ class RequestFailed(Exception):
     """The request of this row failed, but the endpoint answers other rows."""
 
 
+class RequestInvalid(RequestFailed):
+    """The endpoint says that the request of this row is invalid."""
+
+
 class EndpointDown(ConnectionError):
     """The endpoint does not answer any row, and the retries are exhausted."""
 
@@ -90,7 +94,7 @@ class Retries:
         """The time at which the endpoint last answered a row, even if it rejected the row."""
         self._failed_rows = 0
         """The number of rows that failed since then."""
-        self._answers = self._rejections = 0
+        self.answers = self._rejections = 0
         """The number of rows that were answered, and of rate-limited requests."""
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -101,7 +105,7 @@ class Retries:
         Raises RequestFailed if the row gets no response, and EndpointDown if the endpoint is
         down."""
         attempts, sent, rejections, in_vain = 0, float("inf"), 0, 0
-        before = self._answers, self._rejections
+        before = self.answers, self._rejections
         while True:
             began = _now()
             try:
@@ -133,7 +137,7 @@ class Retries:
             self._answered, self._failed_rows = _now(), 0
             raise
         self._answered, self._failed_rows = _now(), 0
-        self._answers += 1
+        self.answers += 1
         return answer
 
     def _rejects_only_this_row(self, rejections: int, answers: int, all_rejections: int) -> bool:
@@ -142,7 +146,7 @@ class Retries:
         before this request."""
         if rejections <= self._retries:
             return False
-        answered = self._answers - answers
+        answered = self.answers - answers
         others = self._rejections - all_rejections - rejections
         by_chance: float = ((others + 1) / (others + answered + 1)) ** rejections
         return by_chance < CHANCE

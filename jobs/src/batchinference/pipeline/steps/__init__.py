@@ -15,6 +15,7 @@ from batchinference.pipeline.row_warnings import RowWarning, errors_of
 
 if TYPE_CHECKING:
     from batchinference.pipeline.runtimes.device import Device
+    from batchinference.spec.column_types import ColumnType
     from batchinference.spec.steps import Step
 
 RESULT_BYTES = 64 << 20
@@ -167,7 +168,7 @@ def load_step(step: Step, device: Device) -> Transform:
 
 
 def with_condition(
-    step: Step, transform: Transform, adds: Collection[str] | None = None
+    step: Step, transform: Transform, adds: Mapping[str, ColumnType | None] | None = None
 ) -> Transform:
     """Return a step that runs only for the rows for which its condition is true, if it has one.
     `adds` are the columns that it adds; None for those of the step."""

@@ -36,7 +36,7 @@ their size. Smaller files are hashed entirely."""
 READ_THREADS, READ_BYTES = 16, 8 << 20
 _WITHOUT_EFFECT = (
     *("inputs", "output", "details", "storage", "revision"),
-    *("api_key_env", "headers_from", "requests_per_second", "timeout", "retries"),
+    *("api_key_env", "headers_from", "requests_per_second", "timeout", "row_timeout", "retries"),
 )
 """The settings of models that do not change the results, or that are known more exactly."""
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat, with_nulls
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.steps import Transform, TransformResult, all_failed, as_result
 from batchinference.pipeline.steps.preparation import is_prepared, split_prepared
 from batchinference.pipeline.steps.relational import Filter
+from batchinference.spec.column_types import ColumnType
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
@@ -25,13 +27,15 @@ class Conditional(Transform):
     """Runs a step for some rows. The rows that it skips pass unchanged, with null in the columns
     that the step adds."""
 
-    def __init__(self, step: Step, transform: Transform, adds: Collection[str]) -> None:
+    def __init__(
+        self, step: Step, transform: Transform, adds: Mapping[str, ColumnType | None]
+    ) -> None:
         self._step, self._transform = step.name, transform
         self._condition = Filter(step.name, step.when or "", "when")
         self._reads = None if step.facts.user_code else set(step.facts.reads)
         self.result_columns = getattr(transform, "result_columns", None)
         self._adds = set(adds)
-        self._added = dict.fromkeys(adds, pa.null())
+        self._added = {name: _type_of(kind) for name, kind in adds.items()}
         """The columns that the step adds or may change, with their types as far as they are known:
         for user code, all columns."""
 
@@ -137,3 +141,8 @@ class Conditional(Transform):
             else:
                 columns[name] = pa.nulls(len(order), self._added[name])
         return pa.table(columns)
+
+
+def _type_of(kind: ColumnType | None) -> pa.DataType:
+    """Return a declared type; null for lists, which may be tensors, and if it is unknown."""
+    return pa.null() if kind is None or isinstance(kind, list) else arrow_type(kind)

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.row_hashes import HASH_BYTES
 from batchinference.pipeline.row_warnings import RowWarning, split_warnings, with_warnings
 from batchinference.pipeline.schema import register_tensors
-from batchinference.pipeline.steps.row_hashes import HASH_BYTES
 from batchinference.pipeline.storage.arrow_files import read_stream
 from batchinference.pipeline.storage.location import Location, base_name
 

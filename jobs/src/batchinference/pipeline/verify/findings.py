@@ -39,6 +39,16 @@ class Kind(StrEnum):
         _START_OVER,
     )
     DUPLICATED = ("duplicated", "rows that are in the output more than once", _START_OVER)
+    MISSING_KEYS = (
+        "missingKeys",
+        "keys of rows of the job that the table does not have any more",
+        f"if nobody has deleted these rows, {_RESTORE}",
+    )
+    REPEATED_KEYS = (
+        "repeatedKeys",
+        "keys of rows of the job that several rows of the table have",
+        "remove the rows that are too many from the table",
+    )
     UNKNOWN_ROWS = (
         "unknownRows",
         "rows in the output that the input does not have",

@@ -12,9 +12,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range
 from batchinference.pipeline.commit.retry_errors import ids_of
-from batchinference.pipeline.commit.row_coverage import RowSet, edges, summed_shares
+from batchinference.pipeline.commit.row_coverage import (
+    RowSet,
+    edges,
+    rows_in_all,
+    summed_shares,
+)
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.files import prepared
@@ -27,7 +33,7 @@ from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import (
     InputFile,
     InputSnapshot,
-    read_snapshot,
+    read_own_snapshot,
 )
 from batchinference.pipeline.input.tables import reader_of
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
@@ -51,7 +57,7 @@ class Sizes:
     def total(self) -> int | None:
         """The number of input rows; None unless the rows of every file are known."""
         if self.rows_each is not None:
-            return self.files * self.rows_each
+            return rows_in_all(self.files, self.ends, self.rows_each)
         return sum(self.ends.values()) if len(self.ends) == self.files else None
 
     def of(self, files: np.ndarray) -> np.ndarray:
@@ -160,24 +166,29 @@ def input_rows(work: StoredJob, end: Snapshot, *, quick: bool) -> InputRows:
 
     Raises BadOutput if the state of the input is damaged, and BadInput or JobFailure if the input
     cannot be read."""
-    frozen = read_snapshot(work.layout.input, work.storage_of_input, end.input)
+    attempt = Attempt(work.layout, work.lease)
+    frozen, _ = read_own_snapshot(attempt, work.storage_of_input, end.input)
     return replace(_input_rows(work, end, frozen, quick=quick), ignored=frozen.ignored)
 
 
 def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick: bool) -> InputRows:
     place = work.layout.input
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
+    for part in frozen.removed:  # a file that has come back is a new file
+        names[part] += " (removed)"
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read
     if not isinstance(read, ReadFiles | ReadVersioned):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
     if isinstance(read, ReadVersioned):
-        reader, found = reader_of(read, frozen), _gone(frozen)
+        reader, found, names = reader_of(read, frozen), _gone(frozen), frozen.labels
     else:
         reader, found = reader_for(read), _differences(frozen, read)
     if isinstance(reader, WholeFileReader):
-        return InputRows(names, Sizes(len(frozen), {}, 1), len(frozen), list(found.values()))
-    files = [file for file in frozen.files() if file.number not in found]
+        sizes = Sizes(len(frozen), dict.fromkeys(frozen.removed, 0), 1)
+        return InputRows(names, sizes, len(frozen), list(found.values()))
+    missing = found.keys() | frozen.removed
+    files = [file for file in frozen.files() if file.number not in missing]
     counted = dict(_counted(frozen, read, reader, files, ends, quick=quick))
     sizes = Sizes(len(frozen), ends | counted)
     return InputRows(names, sizes, len(counted), list(found.values()))
@@ -189,6 +200,8 @@ def _differences(frozen: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
     current = dict(zip(listed.uris, listed.versions, strict=True)) if listed else {}
     found: dict[int, Defect] = {}
     for number, (uri, version) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
+        if number in frozen.removed:
+            continue
         if uri not in current:
             found[number] = (Kind.INPUT_GONE, Spot(uri), 1)
         elif current[uri] != version:

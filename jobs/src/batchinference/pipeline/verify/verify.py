@@ -31,6 +31,7 @@ from batchinference.pipeline.verify.findings import (
     VerificationReport,
 )
 from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
+from batchinference.pipeline.verify.key_check import key_defects
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
@@ -171,8 +172,9 @@ class Commits:
         found = [defect for _, defect in checked if defect]
         yield from found
         counts = [rows for rows, _ in checked if rows is not None]
-        if not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
-            yield self._miscounted(entry, counted(sum(counts), "row"), entry.counts.written)
+        stored = sum(counts) - sum(rows for one in entry.removed for _, rows in one.rows)
+        if not found and len(counts) == len(checked) and stored != entry.counts.written:
+            yield self._miscounted(entry, counted(stored, "row"), entry.counts.written)
 
     def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
         failed = entry.counts.failed
@@ -184,7 +186,9 @@ class Commits:
         )
         if defect:
             return [defect]
-        found = []
+        found: list[Defect] = []
+        if entry.removed:  # its error records are removed when the output is completed
+            return found
         if rows != failed:
             found.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
         try:
@@ -317,6 +321,12 @@ class JobCheck:
             detail = f"delayed attempts made them, {made} commits in all"
             rows = (made - 1) * self._committed.counts.written
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows
+        elif self._merges:
+            yield from key_defects(table, self.work.layout.keys, self._committed.counts.written)
+
+    @property
+    def _merges(self) -> bool:
+        return bool(self.work.spec.write.column_fields.get("key"))
 
     def _unproven(self) -> Iterator[str]:
         """Yield what could not be verified, as text."""
@@ -332,6 +342,8 @@ class JobCheck:
                 "the commit in the table, whose catalog or database only the output names: "
                 "--trust-output checks it"
             )
+        elif self._merges:
+            yield "the values of the rows in the table, because only their keys were checked"
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"
         if self.quick:

@@ -20,16 +20,17 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
-from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
     Template,
     check_prompt,
 )
+from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_transformers
 from batchinference.spec.models.texts import WindowedModel
 from batchinference.spec.models.transformers_tasks import (
+    ANSWERING,
     CLASSIFICATION,
     EMBEDDING,
     FIELDS,
@@ -51,7 +52,7 @@ _NO_FLASH = (
 _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
-class TransformersModel(GeneratingModel, WindowedModel):
+class TransformersModel(RequestModel, WindowedModel):
     """A model of the transformers library."""
 
     MEDIA: ClassVar[Mapping[str, str]] = {
@@ -132,11 +133,12 @@ class TransformersModel(GeneratingModel, WindowedModel):
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
-        return tuple(self.inputs.values()) if self.task in PADDED_TEXTS else ()
+        is_padded = self.task in PADDED_TEXTS and self.request is None
+        return tuple(self.inputs.values()) if is_padded else ()
 
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
-        if self.task not in TOKENIZED or self.too_long == "windows":
+        if self.task not in TOKENIZED or self.too_long == "windows" or self.request is not None:
             return ()
         return tuple(name for name in ("text", "text_pair") if name in self.inputs)
 
@@ -150,10 +152,16 @@ class TransformersModel(GeneratingModel, WindowedModel):
 
     @property
     def uses_texts(self) -> bool:
-        return self.generates
+        return self.generates or self.request is not None
+
+    @property
+    def needs_finite(self) -> bool:
+        return super().needs_finite and self.request is None
 
     @property
     def output_type(self) -> ColumnType | None:
+        if self.request is not None:
+            return "string"
         if self.task in EMBEDDING:
             return ["float32"]
         if self.task in CLASSIFICATION:
@@ -171,7 +179,9 @@ class TransformersModel(GeneratingModel, WindowedModel):
                 description = describe_tasks(tasks)
                 message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'"
                 raise _error("model_field", message)
-        if self.task in GENERATION:
+        if self.request is not None or self.request_url is not None:
+            self._check_request()
+        elif self.task in GENERATION:
             self._check_prompt()
         else:
             self._check_inputs()
@@ -186,6 +196,12 @@ class TransformersModel(GeneratingModel, WindowedModel):
         if self.attention == "flash_attention_2" and self.dtype == "float32":
             raise _error("model_attention", _NO_FLASH)
         return self
+
+    def _check_request(self) -> None:
+        if self.task not in ANSWERING:
+            message = f"'request' is for {describe_tasks(ANSWERING)}, not for '{self.task}'"
+            raise _error("model_request", message)
+        self.check_request()
 
     def _check_inputs(self) -> None:
         known = INPUTS[self.task]

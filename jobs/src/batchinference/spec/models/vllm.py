@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnType
+from batchinference.spec.durations import Duration
 from batchinference.spec.models.base import (
     Inputs,
     OutputName,
@@ -124,6 +125,9 @@ class VllmModel(RequestModel):
     value of the row, such as `max_tokens: "{limit}"` with an input `limit`; if it is null, the
     default applies.
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
+    row_timeout: Duration | None = None
+    """Time limit of a row in the engine, which includes its wait for rows that the engine got
+    before. The computation of a row is ended then, and it is a failed row. Unlimited by default."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
     `enable_prefix_caching` or `limit_mm_per_prompt`. With a part of a GPU (`resources.gpu`),

@@ -46,7 +46,9 @@ from batchinference.spec.read.sources import (
 )
 from batchinference.spec.read.tables import (
     DeltaOptions,
+    IcebergOptions,
     ReadDelta,
+    ReadIceberg,
     ReadVersioned,
     VersionedOptions,
 )
@@ -69,6 +71,7 @@ Read = Annotated[
     | ReadHuggingface
     | ReadLance
     | ReadDelta
+    | ReadIceberg
     | ReadItems,
     Field(discriminator="format"),
 ]

@@ -161,6 +161,11 @@ class ReadModel(SpecModel):
         return None
 
     @property
+    def replaces_rows(self) -> str | None:
+        """Return the field with which rows of earlier content are removed; None if none does."""
+        return None
+
+    @property
     def locations(self) -> dict[str, str]:
         """Return the paths and URIs of the input, by field."""
         locations: dict[str, str] = {}
@@ -219,6 +224,25 @@ class ReadFiles(ReadModel):
     allow_empty: bool = False
     """Whether there may be no files to read. The output is then complete and has no rows. A local
     path must exist, unless `ignoreMissingPaths` is set: a directory or a glob may be empty."""
+    on_change: Literal["fail", "recompute"] = "fail"
+    """What happens if a file has changed whose rows are in the output: when an unfinished job
+    resumes, and with `write.mode: append`. `fail`: the job fails before it writes anything.
+    `recompute`: the rows of the new content replace those of the old one. Not for tables."""
+    on_delete: Literal["keep", "removeRows"] = "keep"
+    """What happens to the rows of a file that is gone: when an unfinished job resumes, and with
+    `write.mode: append`. `keep`: they stay, and the job fails if it has not read all of them.
+    `removeRows`: the output loses them, and their error records. Not for tables."""
+
+    @property
+    def replaces_rows(self) -> str | None:
+        if self.on_change == "recompute":
+            return "onChange"
+        return "onDelete" if self.on_delete == "removeRows" else None
+
+    def limited(self, rows: int) -> Self:
+        """Return a copy that reads at most `rows` rows, and so never replaces any."""
+        kept = {"on_change": "fail", "on_delete": "keep"}
+        return super().limited(rows).model_copy(update=kept)
 
     @property
     def path_name(self) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from batchinference.spec.base import Columns
-from batchinference.spec.expression import Condition
+from batchinference.spec.databases import CatalogTable
+from batchinference.spec.expression import MAX_INTEGER, Condition
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
@@ -81,3 +83,32 @@ class ReadDelta(ReadVersioned):
     @property
     def is_pinned(self) -> bool:
         return self.options.version is not None
+
+
+class IcebergOptions(VersionedOptions):
+    CHANGE_COLUMNS = (
+        *("_change_type", "_change_ordinal"),
+        *("_commit_snapshot_id", "_commit_timestamp"),
+    )
+
+    snapshot: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    """The id of the snapshot to read. The latest by default. With it, `write.mode: append` adds no
+    later rows."""
+
+
+class ReadIceberg(ReadVersioned, CatalogTable):
+    """An Iceberg table in a catalog. Its data files must be Parquet files."""
+
+    format: Literal["iceberg"]
+    options: IcebergOptions = IcebergOptions()
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.options.snapshot is not None
+
+    @property
+    def locations(self) -> dict[str, str]:
+        return self.catalog_files
+
+    def map_locations(self, change: Callable[[str], str]) -> Self:
+        return self.map_catalog(change)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from batchinference.spec.write.base import (
     WriteColumns,
+    WriteKeyed,
     WriteModel,
     WritePartitioned,
     WriteRows,
@@ -21,8 +22,9 @@ from batchinference.spec.write.files import (
     WriteParquet,
     WriteWebdataset,
 )
+from batchinference.spec.write.stores import WriteOpensearch, WriteQdrant, WriteVectors
 from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLance, WriteSql
 
 WriteFiles = WriteParquet | WriteJson | WriteOpenaiBatch | WriteCsv | WriteWebdataset
-WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql
+WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql | WriteQdrant | WriteOpensearch
 Write = Annotated[WriteFiles | WriteTable, Field(discriminator="format")]

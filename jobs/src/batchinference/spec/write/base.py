@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
 PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
+KeyColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
 
 
 class WriteModel(SpecModel):
@@ -39,6 +41,11 @@ class WriteModel(SpecModel):
 
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output and of the error records."""
+
+    @property
+    def adds(self) -> bool:
+        """Return whether the rows are added to what the output holds, as in the mode append."""
+        return self.mode not in ("error", "overwrite")
 
     @property
     def number_column(self) -> str | None:
@@ -97,6 +104,41 @@ class WriteColumns(WriteModel):
     @property
     def columns_needed(self) -> list[str] | None:
         return self.columns
+
+
+class WriteKeyed(WriteModel):
+    """An output whose rows can have a key."""
+
+    mode: Literal["error", "append", "overwrite", "merge"] = "error"  # type: ignore[assignment]
+    """What to do if the path or the table is not empty. error: fail. append: add rows. overwrite:
+    replace the content. merge: update the rows that have the key of a row of the job, and add the
+    other rows. If a job runs again on its own complete output, append and merge read only new
+    files, overwrite starts over, and error does nothing. A BatchInference on a cluster runs once:
+    if a complete one is applied again, nothing happens in any mode."""
+    key: KeyColumns | None = None
+    """The columns whose values identify a row, for the mode merge. No two rows of a job may have
+    the same values, and none may be null."""
+
+    @property
+    def column_fields(self) -> dict[str, list[str]]:
+        return super().column_fields | {"key": self.key or []}
+
+    @model_validator(mode="after")
+    def _check_key(self) -> Self:
+        if (self.mode == "merge") != (self.key is not None):
+            problem = "mode: merge needs the columns that identify a row. Set key"
+            if self.key is not None:
+                problem = "key: only the mode merge uses it. Set mode to merge, or remove key"
+            raise PydanticCustomError("write_key", problem, {})
+        columns = getattr(self, "columns", None) or self.key or ()
+        for column in self.key or ():
+            if column not in columns:
+                raise PydanticCustomError(
+                    "write_key",
+                    "key: column '{column}' is not written. Add it to columns",
+                    {"column": column},
+                )
+        return self
 
 
 class WriteSized(WriteColumns):

@@ -9,30 +9,37 @@ from typing import Literal, Self
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.databases import (
-    Catalog,
-    Database,
-    TableName,
-    map_sqlite_file,
-    sqlite_file,
-)
-from batchinference.spec.write.base import WriteColumns, WriteRows, WriteSized
-
-_NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
-_WAREHOUSE = (
-    "catalog.properties.warehouse: Iceberg does not know az://. Write "
-    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
-)
-_LOCAL_PREFIXES = ("/", ".", "~", "file:")
+from batchinference.spec.databases import CatalogTable, Database, TableName
+from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.spec.write.base import WriteKeyed, WriteRows, WriteSized
+from batchinference.spec.write.stores import WriteVectors
 
 
 class WriteLance(WriteSized):
     """A Lance dataset at the path. Its vectors have a fixed size, so that they can be indexed."""
 
     format: Literal["lance"]
+    mode: Literal["error", "append", "overwrite", "addColumn"] = "error"  # type: ignore[assignment]
+    """What to do if the dataset is not empty. error: fail. append: add rows. overwrite: replace the
+    content. addColumn: add the new `columns` to the rows of the dataset, which the job reads too;
+    the other columns are not written again. If a job runs again on its own complete output, append
+    and addColumn do nothing, overwrite starts over, and error does nothing. A BatchInference on a
+    cluster runs once: if a complete one is applied again, nothing happens in any mode."""
+
+    @property
+    def number_column(self) -> str | None:
+        return f"{OWN_PREFIX}row" if self.mode == "addColumn" else None
+
+    @model_validator(mode="after")
+    def _check_new_columns(self) -> Self:
+        if self.mode == "addColumn" and not self.columns:
+            raise PydanticCustomError(
+                "new_columns", "mode: addColumn needs the new columns. Set columns", {}
+            )
+        return self
 
 
-class WriteDelta(WriteRows):
+class WriteDelta(WriteKeyed, WriteRows):
     """A Delta Lake table at the path."""
 
     CASELESS = True
@@ -40,16 +47,12 @@ class WriteDelta(WriteRows):
     format: Literal["delta"]
 
 
-class WriteIceberg(WriteRows):
+class WriteIceberg(WriteKeyed, WriteRows, CatalogTable):
     """An Iceberg table in a catalog. `path` is for the report and the error records of the job."""
 
     CASELESS = True
 
     format: Literal["iceberg"]
-    table: TableName
-    """The table, with its namespace or schema before a dot. It is created if it does not exist."""
-    catalog: Catalog = Catalog()
-    """The catalog of the table."""
 
     @property
     def connection(self) -> str:
@@ -57,40 +60,13 @@ class WriteIceberg(WriteRows):
 
     @property
     def locations(self) -> dict[str, str]:
-        in_catalog = {f"catalog.properties.{name}": path for name, path in self._paths.items()}
-        return super().locations | in_catalog
+        return super().locations | self.catalog_files
 
     def map_locations(self, change: Callable[[str], str]) -> Self:
-        properties = self.catalog.properties
-        changed = {
-            name: map_sqlite_file(properties[name], change)
-            if sqlite_file(properties[name])
-            else change(path)
-            for name, path in self._paths.items()
-        }
-        catalog = self.catalog.model_copy(update={"properties": properties | changed})
-        return super().map_locations(change).model_copy(update={"catalog": catalog})
-
-    @property
-    def _paths(self) -> dict[str, str]:
-        """Return the catalog properties that are paths. A warehouse may also be a name."""
-        properties = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
-        paths = {
-            name: sqlite_file(value) or (value if value.startswith(_LOCAL_PREFIXES) else "")
-            for name, value in properties.items()
-        }
-        return {name: path for name, path in paths.items() if path}
-
-    @model_validator(mode="after")
-    def _check_names(self) -> WriteIceberg:
-        if "." not in self.table:
-            raise PydanticCustomError("iceberg_table", _NO_NAMESPACE, {})
-        if self.catalog.properties.get("warehouse", "").startswith("az://"):
-            raise PydanticCustomError("iceberg_warehouse", _WAREHOUSE, {})
-        return self
+        return super().map_locations(change).map_catalog(change)
 
 
-class WriteSql(WriteColumns, Database):
+class WriteSql(WriteKeyed, WriteVectors, Database):
     """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON.
     `path` is for the rows before the commit, the report and the error records of the job."""
 

@@ -170,7 +170,7 @@ class ParquetReader(StatsReader, DivisibleReader):
     ) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
-                opened = OpenParquet(source, _metadata(source), self._options)
+                opened = self._opened(source)
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return
@@ -182,6 +182,9 @@ class ParquetReader(StatsReader, DivisibleReader):
                 if begin < end:
                     chunks = self._group(opened, group)
                     yield from first_rows(end - begin, after_rows(begin - first, chunks, file.uri))
+
+    def _opened(self, source: pa.NativeFile) -> OpenParquet:
+        return OpenParquet(source, metadata_of(source), self._options)
 
     def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
         """Yield the rows of a row group. If it is damaged, or its types do not match the types of
@@ -219,7 +222,7 @@ class ParquetReader(StatsReader, DivisibleReader):
         return self._casts.shared
 
 
-def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
+def metadata_of(source: pa.NativeFile) -> pq.FileMetaData:
     """Return the footer of a file. Reads TAIL_BYTES first, because Arrow would read 64 KiB, which
     may be more than the wanted rows. Raises ArrowInvalid if the file is not a Parquet file."""
     size = source.size()

@@ -29,7 +29,7 @@ from batchinference.pipeline.input.readers import (
     size_of,
 )
 from batchinference.pipeline.input.readers.parquet import ParquetReader
-from batchinference.pipeline.input.statistics import bounds_of_group, matching
+from batchinference.pipeline.input.statistics import FileBounds, bounds_of_group, matching
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.schema import exact_cast
 from batchinference.pipeline.storage.location import Location
@@ -121,7 +121,10 @@ class VersionedReader(ParquetReader):
         return {name: self._schema.field(name).type for name in self._names}
 
     def stats(self, file: Location, size: int) -> FileStats:
-        stats = super().stats(file, size)
+        try:
+            stats = super().stats(file, size)
+        except FileNotFoundError:
+            raise removed_file(self._version, file.uri) from None
         return FileStats(stats.rows, stats.starts)
 
     def read_part(
@@ -166,8 +169,10 @@ class VersionedReader(ParquetReader):
         """Return whether the statistics of a row group show that the filter removes its rows."""
         if self.condition is None:
             return False
-        bounds = bounds_of_group(footer, group, self._schema)
-        return not matching(self.condition, self._schema, [bounds])
+        return not matching(self.condition, self._schema, [self._bounds(footer, group)])
+
+    def _bounds(self, footer: pq.FileMetaData, group: int) -> FileBounds:
+        return bounds_of_group(footer, group, self._schema.names)
 
 
 def _check_known(version: TableVersion, name: str, option: str) -> None:
@@ -189,8 +194,8 @@ def removed_file(version: TableVersion, uri: str) -> BadInput:
     latest = "Read a later version as a new output"
     fix = latest if version.since is None else START_OVER
     return BadInput(
-        f"read.path: {uri} is gone, a data file of version {version.version} of {version.name}: it "
-        f"was vacuumed or deleted. {fix}, and let the table keep removed files longer than the "
+        f"read: {uri} is gone, a data file of version {version.version} of {version.name}: it was "
+        f"vacuumed or deleted. {fix}, and let the table keep removed files longer than the "
         "time between two runs"
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
@@ -64,6 +65,8 @@ class TableInput:
     rows_each: None = None
     ignored: IgnoredFiles = NONE_IGNORED
     explain: Explain = describe
+    origin: Callable[[], tuple[int, list[np.ndarray]]] | None = None
+    """Returns the version of a Lance dataset, and the row IDs of each part."""
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import lance
+import numpy as np
 
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadInput
@@ -53,7 +55,22 @@ def open_source(read: ReadLance) -> TableInput:
         place=place,
         repeatable=True,  # the version is fixed
         version=_version(dataset),
+        origin=partial(_origin, dataset, options, most),
     )
+
+
+def _origin(
+    dataset: lance.LanceDataset, options: LanceOptions, most: int
+) -> tuple[int, list[np.ndarray]]:
+    """Return the version of the dataset, and the row IDs of each of at most `most` parts."""
+    fragments = dataset.get_fragments()
+    ids = [
+        dataset.scanner(
+            ["_rowid"], options.filter, options.limit, fragments=[fragments[at] for at in part]
+        ).to_table()["_rowid"]
+        for part in np.array_split(range(len(fragments)), max(1, min(most, len(fragments))))
+    ]
+    return dataset.version, [column.to_numpy() for column in ids]
 
 
 def _version(dataset: lance.LanceDataset) -> str:

@@ -82,7 +82,8 @@ class VersionedTable(Protocol):
 
 
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-"""The library of each format of tables. Its module has the name of the format."""
+"""The library of each format of tables. Its module has the name of the format, and names the class
+of the reader of data files (READER)."""
 
 
 def open_table(read: ReadVersioned) -> VersionedTable:
@@ -100,12 +101,16 @@ def reader_of(read: ReadVersioned, frozen: InputSnapshot) -> Reader:
 
 def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
     options, names = read.options, version.schema.names
-    own = [name for name in names if name not in {CHANGE_TYPE, *options.CHANGE_COLUMNS}]
+    has_changes = version.since is not None or options.changes == "include"
+    added = {CHANGE_TYPE, *options.CHANGE_COLUMNS} if has_changes else set[str]()
+    own = [name for name in names if name not in added]
     where = options.filter
-    if CHANGE_TYPE in names and options.changes == "inserts":
+    if added and options.changes == "inserts":
         inserts = f"{CHANGE_TYPE} == '{INSERT}'"
         where = f"{inserts} and (\n{where}\n)" if where else inserts
-    return VersionedReader(version, [*(options.columns or own), *options.added_columns], where)
+    wanted = [*(options.columns or own), *options.added_columns]
+    module = importlib.import_module(f"{__name__}.{read.format}")
+    return cast(VersionedReader, module.READER(version, wanted, where))
 
 
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:

@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, describe
-from batchinference.pipeline.input.readers.table import START_OVER
+from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader
 from batchinference.pipeline.input.statistics import Bounds
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import CHANGE_TYPE, INSERT, DataFile, TableFiles
@@ -40,6 +40,7 @@ _CHANGES = pa.schema(
         ("_commit_timestamp", pa.timestamp("ms", "UTC")),
     ]
 )
+READER = VersionedReader
 
 
 def open_versioned(read: ReadDelta) -> DeltaVersions:

@@ -27,7 +27,13 @@ from batchinference.pipeline.commit.table_commit import (
     TableFiles,
     table_errors_as_bad_output,
 )
-from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_package
+from batchinference.pipeline.errors import (
+    DATABASES_EXTRA,
+    FORMATS_EXTRA,
+    BadOutput,
+    UnwritableValue,
+    require_package,
+)
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -85,22 +91,37 @@ class Table(CommittedTable, ABC):
         optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
             rows = pa.table(converted.columns, schema=optional)
-            return cast_to(rows, self.types or pa.schema([]))
+            return cast_to(rows, self.expected(rows.column_names))
         except TypeMismatch as error:
             raise BadOutput(
                 f"write: column '{error.column}' is {error.other} in the table, and {error.one} in "
                 f"the rows ({error.error}). Give the column one type in a step"
             ) from None
 
+    def expected(self, names: Sequence[str]) -> pa.Schema:
+        """Return the columns of the table that rows with these columns must have."""
+        return self.types or pa.schema([])
+
+    @property
+    def file_partitions(self) -> tuple[str, ...]:
+        """The columns that have one value in each file of a task."""
+        return self.partition_by
+
     def columns(self, rows: TableFiles) -> pa.Schema:
         """Return the columns of a new table with these rows."""
         return self.convert(rows.schema.empty_table()).schema
 
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        """Return the error of each row that the table cannot hold, by row index."""
+        return {}
+
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
-        layout = FileLayout(partition_by=self.partition_by)
+        for error in self.unwritable(table).values():
+            raise error
+        layout = FileLayout(partition_by=self.file_partitions)
         rows = layout.chosen(self.converted(table))
         self._check_with_earlier(rows.schema)
-        for _, partition in partitions(rows, self.partition_by):
+        for _, partition in partitions(rows, self.file_partitions):
             yield ".parquet", self.parquet.write([partition])
 
     def _check_with_earlier(self, schema: pa.Schema) -> None:
@@ -315,6 +336,8 @@ TABLES = {
     "delta": ("DeltaLakeTable", "deltalake"),
     "iceberg": ("IcebergTable", "pyiceberg"),
     "sql": ("SqlTable", "sqlalchemy"),
+    "qdrant": ("QdrantTable", "qdrant_client"),
+    "opensearch": ("OpensearchTable", "opensearchpy"),
 }
 """The class of each format, and the library that it imports. A format's module has the name of the
 format, and is imported when it is needed."""
@@ -324,7 +347,8 @@ def table_for(write: WriteTable) -> Table:
     """Return the table that a job writes. Raises BadOutput, which states what to install, if the
     format's library is missing."""
     name, library = TABLES[write.format]
-    require_package(f"the format '{write.format}'", library, FORMATS_EXTRA, BadOutput)
+    extra = DATABASES_EXTRA if write.format in ("qdrant", "opensearch") else FORMATS_EXTRA
+    require_package(f"the format '{write.format}'", library, extra, BadOutput)
     module = importlib.import_module(f"{__name__}.{write.format}")
     return cast(Table, getattr(module, name)(write))
 

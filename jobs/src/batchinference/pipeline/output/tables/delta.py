@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from batchinference.pipeline.arrow import tensors_to_lists
@@ -19,16 +20,16 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_layout import partitions, value_text
 from batchinference.pipeline.output.tables import (
     Row,
-    Table,
     check_case,
     check_types,
     common_types,
     partitions_of,
     typed_columns,
 )
+from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
-from batchinference.pipeline.schema import unify_schemas
-from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.schema import cast_to, unify_schemas
+from batchinference.pipeline.storage.arrow_files import checked, read_tables
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteDelta
 
@@ -36,13 +37,14 @@ MAX_ROWS = (1 << 31) - 1
 """The largest number of rows that pyarrow takes as a limit."""
 
 
-class DeltaLakeTable(Table):
+class DeltaLakeTable(MergingTable):
     parquet = ParquetWriter("snappy")
 
     def __init__(self, write: WriteDelta) -> None:
         address = Location(write.path, write.storage)
         self._address = address.without_links_below(address)
-        self._append = write.mode == "append"
+        self._adds = write.adds
+        self.key = tuple(write.key or ())
         self.partition_by = tuple(write.partition_by or ())
 
     def load(self) -> None:
@@ -50,7 +52,7 @@ class DeltaLakeTable(Table):
         if table is not None:
             where, found = f"at '{self._address.uri}'", table.metadata().partition_columns
             self.partition_by = partitions_of(where, self.partition_by, found)
-            self.types = pa.schema(table.schema().to_arrow()) if self._append else None
+            self.types = pa.schema(table.schema().to_arrow()) if self._adds else None
 
     def convert(self, table: pa.Table) -> pa.Table:
         check_case(table.column_names, self.types.names if self.types is not None else ())
@@ -59,7 +61,9 @@ class DeltaLakeTable(Table):
         _check_partitions(table, self.partition_by)
         return table
 
-    def put(self, file: Location, content: bytes) -> AddAction:
+    def put(self, file: Location, content: bytes) -> AddAction | Location:
+        if self.key:
+            return file
         _, count = self.footer(content)
         values, directory = {}, ""
         if self.partition_by:
@@ -84,18 +88,28 @@ class DeltaLakeTable(Table):
     def head(self, existing: DeltaTable, count: int) -> list[Row]:
         return list(checked(existing.to_pyarrow_dataset().head(min(count, MAX_ROWS))).to_pylist())
 
+    def keys_in(self, existing: DeltaTable) -> Iterator[pa.Table]:
+        names = ", ".join(map(_quoted, self.key))
+        found = QueryBuilder().register("rows", existing).execute(f"SELECT {names} FROM rows")  # noqa: S608 - quoted names
+        yield from (pa.table(batch) for batch in pa.RecordBatchReader.from_stream(found))
+
     def register(self, rows: TableFiles, fence: Fence) -> None:
+        fence.put(lambda: self._register(rows, fence), (CommitFailedError,) if self._adds else ())
+
+    def _register(self, rows: TableFiles, fence: Fence) -> None:
         table = self.existing()
         # Delta reports a conflict if a concurrent commit has one of these as well
         transactions = [
             Transaction(_application(mark), 1) for mark in (fence.commit_id, fence.series)
         ]
         properties = CommitProperties(app_transactions=transactions)
-        if table is None:
+        if rows.keys is not None:
+            self._merge(table or self._empty(rows), rows, properties, fence)
+        elif table is None:
             self._create(rows, properties, fence)
         elif rows.files:
             self._write(table, rows, properties, fence)
-        elif not self._append and not fence.is_passed(partial(self.commits_in, table)):
+        elif not self._adds and not fence.is_passed(partial(self.commits_in, table)):
             fence.check()
             table.delete(commit_properties=properties)
 
@@ -117,18 +131,44 @@ class DeltaLakeTable(Table):
     ) -> None:
         self._check_partitions_kept(table)
         schema = typed_columns(rows.schema, self.partition_by)
-        if self._append:
+        if self._adds:
             schema = self._widen(table, schema)
         if fence.is_passed(partial(self.commits_in, table)):
             return
         fence.check()
         table.create_write_transaction(
             rows.files,
-            "append" if self._append else "overwrite",
+            "append" if self._adds else "overwrite",
             Schema.from_arrow(schema),
             partition_by=list(self.partition_by) or None,
             commit_properties=properties,
         )
+
+    def _empty(self, rows: TableFiles) -> DeltaTable:
+        """Create the table without rows, and return it."""
+        return DeltaTable.create(
+            self._address.library_uri,
+            Schema.from_arrow(typed_columns(self.columns(rows), self.partition_by)),
+            mode="ignore",
+            partition_by=list(self.partition_by) or None,
+            storage_options=self._address.storage_options,
+        )
+
+    def _merge(
+        self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
+    ) -> None:
+        schema = typed_columns(rows.schema)
+        whole = self._widen(table, schema)
+        if fence.is_passed(partial(self.commits_in, table)):
+            return
+        rows.keys.check_once(rows.keys.numbers(self.keys_in(table)))
+        fence.check()
+        values = {_quoted(name): f"source.{_quoted(name)}" for name in schema.names}
+        same = " AND ".join(f"target.{name} = source.{name}" for name in map(_quoted, self.key))
+        source = _stream(rows.files, pa.schema([whole.field(name) for name in schema.names]))
+        merged = table.merge(source, same, "source", "target", commit_properties=properties)
+        # a merge that only inserts makes no commit if it has nothing to insert
+        merged.when_matched_update(values).when_not_matched_insert(values).execute()
 
     def _check_partitions_kept(self, table: DeltaTable) -> None:
         """Raise BadOutput if the table has other partition columns than the files were made for.
@@ -150,6 +190,22 @@ class DeltaLakeTable(Table):
             table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
             table.update_incremental()
         return whole
+
+
+def _stream(files: Sequence[Location], schema: pa.Schema) -> pa.RecordBatchReader:
+    """Return the rows of Parquet files with these columns, one row group at a time."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            with file.open_input_file() as source:
+                for table in read_tables(source):
+                    yield from cast_to(table, schema).select(schema.names).to_batches()
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _application(mark: str) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
-    NoSuchTableError,
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue
@@ -27,28 +25,28 @@ from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, Tab
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
     Row,
-    Table,
     check_case,
     check_types,
     common_types,
     partitions_of,
     typed_columns,
 )
+from batchinference.pipeline.output.tables.iceberg_merge import IcebergMerge, keys_in
+from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.schema import unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.object_stores import iceberg_properties
-from batchinference.spec.databases import names_class
 from batchinference.spec.write import WriteIceberg
 
-_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
-
-class IcebergTable(Table):
+class IcebergTable(MergingTable):
     def __init__(self, write: WriteIceberg) -> None:
         self._write = write
-        self._append = write.mode == "append"
+        self._adds = write.adds
+        self.key = tuple(write.key or ())
+        self._merging: IcebergMerge | None = None
         self.partition_by = tuple(write.partition_by or ())
         self._place: tuple[FileIO, str] | None = None
 
@@ -76,7 +74,9 @@ class IcebergTable(Table):
         else:
             self._place = existing.io, existing.location()
 
-    def put(self, file: Location, content: bytes) -> str:
+    def put(self, file: Location, content: bytes) -> str | Location:
+        if self.key:
+            return file
         if self._place is None:
             raise BadOutput("write: the location of the table is unknown")
         io, place = self._place
@@ -130,6 +130,9 @@ class IcebergTable(Table):
         found = [summary.additional_properties for summary in summaries if summary is not None]
         return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
 
+    def keys_in(self, existing: ExistingTable) -> Iterator[pa.Table]:
+        return keys_in(existing.transaction(), self.key)
+
     def head(self, existing: ExistingTable, count: int) -> list[Row]:
         return list(checked(existing.scan(limit=count).to_arrow()).to_pylist())
 
@@ -146,9 +149,7 @@ class IcebergTable(Table):
             self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
                 _partition(creation, self.partition_by)
-                if rows.files:
-                    creation.add_files(rows.files, fence.marks)
-                fence.check()
+                self._add(creation, rows, fence)
 
     def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
         if fence.is_passed(partial(self.commits_in, table)):
@@ -156,28 +157,27 @@ class IcebergTable(Table):
         # after a conflict, pyiceberg would retry without a check of the new commits' marks
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         with table.transaction() as transaction:
-            if not self._append:
+            if not self._adds:
                 transaction.delete(AlwaysTrue(), {} if rows.files else fence.marks)
             if rows.files:
                 _widen(transaction, table, typed_columns(rows.schema, self.partition_by))
-                transaction.add_files(rows.files, fence.marks)
-            fence.check()
+            self._add(transaction, rows, fence)
+
+    def _add(self, transaction: Transaction, rows: TableFiles, fence: Fence) -> None:
+        """Add the rows to a transaction, right before it is committed."""
+        if rows.keys is not None:
+            names = typed_columns(rows.schema).names
+            self._merging = self._merging or IcebergMerge(rows.keys, rows.files, names)
+            self._merging.apply(transaction, fence.marks)
+        elif rows.files:
+            transaction.add_files(rows.files, fence.marks)
+        fence.check()
 
     def _catalog(self) -> Catalog:
-        configured = self._write.catalog.properties
-        warehouse = configured.get("warehouse", "")
-        defaults = iceberg_properties(
-            warehouse if "://" in warehouse else self._write.path, self._write.storage
-        )
-        catalog = load_catalog(self._write.catalog.name, **defaults | configured)
-        _refuse_imports_of_tables(catalog)
-        return catalog
+        return open_catalog(self._write, self._write.path, self._write.storage, "write")
 
     def _table(self, catalog: Catalog) -> ExistingTable | None:
-        try:
-            return catalog.load_table(self._write.table)
-        except NoSuchTableError:
-            return None
+        return table_in(catalog, self._write)
 
     def _check_partitions(self, table: ExistingTable) -> None:
         fields = table.spec().fields
@@ -190,26 +190,6 @@ class IcebergTable(Table):
             )
         existing = [table.schema().find_column_name(field.source_id) or "" for field in fields]
         self.partition_by = partitions_of(f"'{self._write.table}'", self.partition_by, existing)
-
-
-def _refuse_imports_of_tables(catalog: Catalog) -> None:
-    """Make a catalog refuse tables whose properties name a class to import. Anyone who can write to
-    a table can set its properties."""
-    load = catalog._load_file_io
-
-    def guarded(
-        properties: Mapping[str, str] = _NO_PROPERTIES, location: str | None = None
-    ) -> FileIO:
-        for name, value in properties.items():
-            if names_class(name) and catalog.properties.get(name) != value:
-                raise BadOutput(
-                    f"write.table: the property '{name}' of the table names a class to import, "
-                    "which could run any code. Remove it, or set the same property in pyiceberg's "
-                    "own configuration"
-                )
-        return load(dict(properties), location)
-
-    catalog._load_file_io = guarded  # type: ignore[method-assign]
 
 
 def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Row, Table, check_columns
+from batchinference.pipeline.output.tables.lance_columns import AddedColumns
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
 from batchinference.pipeline.schema import is_tensor
 from batchinference.pipeline.storage.arrow_files import checked
@@ -32,19 +34,37 @@ class LanceTable(Table):
     def __init__(self, write: WriteLance) -> None:
         self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"
+        self._number, self._columns = write.number_column, write.columns or ()
+        self._added: AddedColumns | None = None
+        self._known: list[str] = []
+        """The columns that new ones must differ from."""
 
     def load(self) -> None:
         dataset = self.existing()
+        if self._number and dataset is not None:
+            self._known = dataset.schema.names
+            self._check_new(self._columns, self._known)
         if dataset is not None and self._append:
             self.types = dataset.schema
 
     def convert(self, table: pa.Table) -> pa.Table:
+        self._check_new(table.column_names, self._known)
         if self.types is not None:
             where = f"write.path: the dataset '{self._address.uri}'"
             check_columns(table.column_names, self.types.names, where)
         return without_empty_structs(_with_vectors(table))
 
-    def put(self, file: Location, content: bytes) -> Placed:
+    def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
+        """Raise BadOutput if the dataset has a column that the job is to add."""
+        if self._number and (both := [name for name in names if name in known]):
+            raise BadOutput(
+                f"write.columns: the dataset '{self._address.uri}' has the column '{both[0]}' "
+                "already. Give the new column another name in a step"
+            )
+
+    def put(self, file: Location, content: bytes) -> Placed | Location:
+        if self._number:
+            return file
         dataset = self.existing()
         table = self.converted(self.parquet.read(content))  # Parquet has changed some types
         mode = "append" if self._append else "overwrite"
@@ -80,6 +100,9 @@ class LanceTable(Table):
             return
         if not rows.files and (not rows.schema if dataset is None else self._append):
             return
+        if self._number:
+            self._commit(dataset, self._added_columns(dataset, rows), fence)
+            return
         if self._append:
             self._check_columns_kept(dataset, rows)
         operation: lance.LanceOperation.BaseOperation
@@ -91,6 +114,19 @@ class LanceTable(Table):
             operation = lance.LanceOperation.Overwrite(dataset.schema, [])
         else:
             operation = lance.LanceOperation.Overwrite(self.columns(rows), fragments)
+        self._commit(dataset, operation, fence)
+
+    def _added_columns(self, dataset: lance.LanceDataset | None, rows: TableFiles) -> Any:
+        """Return the operation that adds the columns of the job to the rows that it has read."""
+        if dataset is None or rows.origin is None or self._number is None:
+            raise BadOutput(f"write.path: there is no dataset any more ('{self._address.uri}')")
+        self._check_new(rows.schema.names, dataset.schema.names)
+        if self._added is None:
+            version, ids = rows.origin()
+            self._added = AddedColumns(version, ids, rows.files, self._number, self.convert)
+        return self._added.operation(dataset)
+
+    def _commit(self, dataset: lance.LanceDataset | None, operation: Any, fence: Fence) -> None:
         version = 0 if dataset is None else dataset.version
         fence.check()
         lance.LanceDataset.commit(

@@ -15,9 +15,23 @@ from sqlalchemy.exc import SQLAlchemyError
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
-from batchinference.pipeline.errors import BadOutput, mask_secrets
+from batchinference.pipeline.errors import BadOutput, UnwritableValue, mask_secrets
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.tables import Row, Table, check_case, check_columns
+from batchinference.pipeline.output.tables import Row, check_case, check_columns
+from batchinference.pipeline.output.tables.keys import MergingTable
+from batchinference.pipeline.output.tables.pg_vectors import (
+    register_vectors,
+    vector_type,
+    vectors_in,
+)
+from batchinference.pipeline.output.tables.sql_merge import (
+    Blocked,
+    check_upsert,
+    is_blocked,
+    key_column,
+    upsert,
+)
+from batchinference.pipeline.output.tables.vectors import Vectors
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import open_parquet
 from batchinference.pipeline.storage.location import Location
@@ -32,26 +46,36 @@ CASE_SENSITIVE = ("postgresql", "oracle")
 """Databases in which names of columns may differ only in case."""
 
 
-class SqlTable(Table):
+class SqlTable(MergingTable):
     def __init__(self, write: WriteSql) -> None:
         self._write = write
         schema, _, self._name = write.table.rpartition(".")
         self._schema = schema or None
+        self.key = tuple(write.key or ())
         self._columns: list[str] | None = None
         """The columns of the table; None if it does not exist."""
         self._ignores_case = False
+        self.vectors: Vectors | None = None
 
     def load(self) -> None:
-        self._ignores_case = self._engine().dialect.name not in CASE_SENSITIVE
+        engine = self._engine()
+        self._ignores_case = engine.dialect.name not in CASE_SENSITIVE
         existing = self.existing()
+        self.vectors = vectors_in(engine, self._write, existing)
         self._columns = existing.columns.keys() if existing is not None else None
+        if self.key:
+            check_upsert(self._engine(), existing, self.key)
 
     def convert(self, table: pa.Table) -> pa.Table:
         if self._columns is not None:
             check_columns(table.column_names, self._columns, f"write.table: '{self._write.table}'")
         elif self._ignores_case:
             check_case(table.column_names)
-        return storable(tensors_to_lists(table))
+        table = storable(tensors_to_lists(table))
+        return self.vectors.cast(table) if self.vectors else table
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        return self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
 
     def put(self, file: Location, content: bytes) -> Location:
         return file
@@ -61,6 +85,7 @@ class SqlTable(Table):
         SQLite, each NaN becomes null."""
         table = tensors_to_lists(table)
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+        nested = [name for name in nested if name != self._write.vector_column]
         rows = Counter(non_finite_values(table.select(nested)))
         for column in table.columns if sqlite_file(self._url()) else ():
             if pa.types.is_floating(column.type):
@@ -82,32 +107,53 @@ class SqlTable(Table):
             return len(connection.execute(wanted).all())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        engine, marks, existing = self._engine(), self._marks(), self.existing()
+        fence.put(lambda: self._register(rows, fence), (Blocked,))
+
+    def _register(self, rows: TableFiles, fence: Fence) -> None:
+        engine, existing = self._engine(), self.existing()
         if (existing is None and not rows.schema) or self._was_committed(fence):
             return
         table = self._new(self.columns(rows)) if existing is None else existing
         fence.check()
         try:
-            # before the transaction: in some databases, creating a table ends a transaction
-            table.metadata.create_all(engine)
-            marks.create(engine, checkfirst=True)
-            with engine.begin() as connection:
-                # the unique key allows one commit per series
-                for mark in (fence.series, fence.commit_id):
-                    connection.execute(sa.insert(marks).values(mark=mark))
-                if self._write.mode == "overwrite":
-                    connection.execute(sa.delete(table))
-                for batch in _batches(rows.files):
-                    connection.execute(sa.insert(table), batch)
-        except Exception as error:  # noqa: BLE001 - drivers raise any exception
+            self._put(engine, table, rows, fence)
+        except Exception as error:
             if self._was_committed(fence):
                 return
+            if is_blocked(error):
+                raise Blocked(_short_message(error)) from None
             if existing is None and not self.holds_rows():
                 table.drop(engine, checkfirst=True)
+            if isinstance(error, BadOutput):
+                raise
             raise BadOutput(
                 f"write.table: the rows could not be inserted into '{self._write.table}' "
                 f"({_short_message(error)})"
             ) from None
+
+    def _put(self, engine: sa.Engine, table: sa.Table, rows: TableFiles, fence: Fence) -> None:
+        """Insert or merge the rows, in one transaction."""
+        marks = self._marks()
+        # before the transaction: in some databases, creating a table ends a transaction
+        for new in (table, marks):
+            _create(new, engine)
+        with engine.begin() as connection:
+            # the unique key allows one commit per series
+            for mark in (fence.series, fence.commit_id):
+                connection.execute(sa.insert(marks).values(mark=mark))
+            if self._write.mode == "overwrite":
+                connection.execute(sa.delete(table))
+            for batch in _batches(rows.files):
+                if self.key:
+                    upsert(connection, table, self.key, batch)
+                else:
+                    connection.execute(sa.insert(table), batch)
+
+    def keys_in(self, existing: sa.Table) -> Iterator[pa.Table]:
+        columns = [existing.columns[name] for name in self.key]
+        with self._engine().connect().execution_options(yield_per=INSERT_ROWS) as connection:
+            for rows in connection.execute(sa.select(*columns)).mappings().partitions():
+                yield pa.Table.from_pylist([dict(row) for row in rows])
 
     def _was_committed(self, fence: Fence) -> bool:
         """Return whether the commit was made and only its response was lost.
@@ -143,22 +189,41 @@ class SqlTable(Table):
 
     def existing(self) -> sa.Table | None:
         engine = self._engine()
+        if self._write.vector_column:
+            register_vectors()
         try:
             if not sa.inspect(engine).has_table(self._name, schema=self._schema):
                 return None
         except SQLAlchemyError as error:
+            if is_blocked(error):
+                raise Blocked(_short_message(error)) from None
             raise BadOutput(
                 f"write.url: the database cannot be used ({_short_message(error)})"
             ) from None
         return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
 
     def _new(self, schema: pa.Schema) -> sa.Table:
-        columns: list[Any] = [sa.Column(field.name, _type(field.type)) for field in schema]
+        kinds = {field.name: _type(field.type) for field in schema}
+        if self.vectors is not None:
+            kinds[self.vectors.column] = vector_type(self.vectors)
+        columns: list[Any] = [
+            key_column(name, kind) if name in self.key else sa.Column(name, kind)
+            for name, kind in kinds.items()
+        ]
         return sa.Table(self._name, sa.MetaData(), *columns, schema=self._schema)
 
     def _marks(self) -> sa.Table:
         column = sa.Column("mark", sa.String(128), primary_key=True)
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
+
+
+def _create(table: sa.Table, engine: sa.Engine) -> None:
+    """Create a table that does not exist, unless another job does so at the same moment."""
+    try:
+        table.create(engine, checkfirst=True)
+    except SQLAlchemyError:
+        if not sa.inspect(engine).has_table(table.name, schema=table.schema):
+            raise
 
 
 def _batches(files: list[Location]) -> Iterator[list[Row]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ class EncoderRuntime:
         if self._spec.normalize:
             results = torch.nn.functional.normalize(results, dim=1)
         return results.numpy()
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text. For models of texts."""
+        return self._prepare.lengths(texts) if isinstance(self._prepare, TextInput) else []
 
     def _results(
         self, inputs: Batch, windows: Windows | None, prepared: Prepared | None

@@ -112,6 +112,7 @@ class TextPrompts:
         self._model = model
         self._template = ChatTemplate(self.tokenizer, model)
         self._template.check(model)
+        self.is_chat = self._template.exists
         # a truncated prompt would be a different request
         self._tokens = Tokens(self.tokenizer, model, network, "fail")
         has_encoder = network.config.is_encoder_decoder
@@ -151,7 +152,7 @@ class TextPrompts:
                 yield PromptBatch(group[numbers], tensors, [texts[number] for number in numbers])
 
     def _prompt(self, row: Row) -> str | list[Message]:
-        return prompt_of(self._model, row, {}, chat=self._template.exists)
+        return prompt_of(self._model, row, {}, chat=self.is_chat)
 
     def _text(self, number: int, row: Row, *, special: bool) -> str:
         """Return the text of a prompt, which may be cut."""

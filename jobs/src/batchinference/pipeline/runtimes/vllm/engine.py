@@ -11,7 +11,8 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,9 +24,12 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
+from batchinference.pipeline.runtimes.vllm.engine_checks import check_parameters
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
+from batchinference.pipeline.runtimes.vllm.results import NO_ANSWER, TimedOut
 from batchinference.pipeline.runtimes.vllm.server import server_of
 from batchinference.pipeline.storage.http import THREADS
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import VllmModel
 
 NO_DEVICES = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
@@ -91,8 +95,11 @@ class Engine:
         threads, and more of them would take Python's own lock from the event loop."""
         self._adapters = Adapters(model)
         self._numbers = itertools.count()
+        self._timeout, self._late = model.row_timeout, set[int]()
         self._loop = _event_loop()
         self._llm = self._run(_started(model, share))
+        if model.task == "generate":
+            check_parameters(model, self._llm, self.parameters)
         if model.request is not None:
             self._server = self._run(server_of(self._llm, model))
         # as many rows wait in the engine as it computes: it takes the next one without delay
@@ -107,6 +114,25 @@ class Engine:
         limits = self._llm.renderer.default_cmpl_tok_params
         self._limits = limits.with_kwargs(**self._tokenization)
         weakref.finalize(self, self._llm.shutdown)
+        if model.task == "generate":
+            self._check_constraint(model)
+
+    def _check_constraint(self, model: VllmModel) -> None:
+        """Raise ModelLoad if the engine cannot compile what constrains the answers of all rows."""
+        parameters = self.parameters.clone()
+        parameters.max_tokens, parameters.min_tokens = 1, 0
+        if parameters.structured_outputs is None:
+            return
+        (answer,) = self.submit([(self.tokens("a"), parameters, None)]).result()
+        if isinstance(answer, Exception) and (fault := self.log.device_fault()):
+            raise fault from answer
+        reasons = {one.finish_reason for one in getattr(answer, "outputs", ())}
+        if isinstance(answer, Exception) or reasons & set(NO_ANSWER):
+            where = "sampling" if model.answer_schema is None else "schema"
+            raise ModelLoad(
+                f"{where}: the engine cannot compile it, and its log says why. Choose another "
+                "structured_outputs_config.backend in engine"
+            )
 
     def tokens(self, prompt: str) -> Prompt:
         """Return the tokens of a prompt. Raises an error of vLLM if they are too many."""
@@ -124,27 +150,47 @@ class Engine:
     async def _answers(self, asked: list[Any], answered: Callable[[], None]) -> list[Any]:
         added = [await _result_or_error(self._add(answered, *one)) for one in asked]
         return [
-            one if isinstance(one, Exception) else await _result_or_error(one.get())
+            one if isinstance(one, Exception) else await _result_or_error(self._output(one))
             for one in added
         ]
+
+    async def _output(self, queue: Any) -> Any:
+        """Return the output in a queue. Raises TimedOut if the row has reached its time limit."""
+        output = await queue.get()
+        if id(queue) in self._late:
+            self._late.remove(id(queue))
+            raise TimedOut(self._timeout, output)
+        return output
+
+    async def _abort(self, number: str, queue: Any) -> None:
+        self._late.add(id(queue))
+        await self._llm.abort(number)
 
     async def _add(
         self, answered: Callable[[], None], prompt: Prompt, parameters: Any, adapter: Any
     ) -> Any:
         """Return the queue that gets the only output of a prompt, or an error. Call `answered` when
         it gets that."""
+        number = str(next(self._numbers))
         queue = await self._llm.add_request(
-            str(next(self._numbers)),
+            number,
             prompt,
             parameters,
             lora_request=adapter,
             tokenization_kwargs=self._tokenization,
         )
-        put = queue.put
+        put, timer = queue.put, None
+        if self._timeout is not None:
+            end = partial(self._abort, number, queue)
+            timer = self._loop.call_later(
+                seconds_of(self._timeout), lambda: self._loop.create_task(end())
+            )
 
         def put_only(output: Any) -> None:
             put(output)
             answered()
+            if timer is not None:
+                timer.cancel()
 
         queue.put = put_only
         return queue
@@ -161,9 +207,14 @@ class Engine:
     async def _responses(
         self, asked: list[tuple[str, bytes]], answered: Callable[[], None]
     ) -> list[tuple[int, bytes]]:
+        limit = None if self._timeout is None else seconds_of(self._timeout)
+
         async def response(request: tuple[str, bytes]) -> tuple[int, bytes]:
             try:
-                return await self._server(*request)
+                async with asyncio.timeout(limit):
+                    return await self._server(*request)
+            except TimeoutError:
+                return HTTPStatus.REQUEST_TIMEOUT, f"no answer within {self._timeout}".encode()
             finally:
                 answered()
 

@@ -9,7 +9,12 @@ from typing import Any
 
 from batchinference.pipeline.runtimes.answers import report_response
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.openai_requests import body_of, dumped, path_of_row
+from batchinference.pipeline.runtimes.openai_requests import (
+    body_of,
+    check_fields,
+    dumped,
+    path_of_row,
+)
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.vllm.engine import engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
@@ -17,11 +22,6 @@ from batchinference.pipeline.runtimes.vllm.runtime import row_error
 from batchinference.pipeline.storage.json import load_json
 from batchinference.spec.models import VllmModel
 
-_WITHOUT_EFFECT = {
-    *("model", "user", "metadata", "store", "service_tier", "prediction", "safety_identifier"),
-    *("prompt_cache_key", "prompt_cache_retention"),
-}
-"""Fields of OpenAI that do not change an answer. The model is the one of the step."""
 _GENERATION = {
     *("temperature", "top_p", "n", "stop", "seed", "frequency_penalty", "presence_penalty"),
     *("logit_bias", "logprobs", "max_tokens", "response_format", "stream_options", "echo"),
@@ -80,8 +80,7 @@ class RequestRuntime:
 
     def _checked(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return a body with only the fields that rows may set, and with images as data URIs."""
-        if unknown := sorted(body.keys() - _FIELDS[path] - _WITHOUT_EFFECT):
-            raise ValueError(f"request: '{unknown[0]}' is not supported for {path}. Remove it")
+        check_fields(path, body, _FIELDS[path])
         checked = {name: body[name] for name in body.keys() & _FIELDS[path]}
         if "messages" in checked:
             checked["messages"] = self._inlined(checked["messages"])

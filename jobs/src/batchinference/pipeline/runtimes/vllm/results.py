@@ -10,15 +10,26 @@ import numpy as np
 from batchinference.pipeline.runtimes.answers import Answer, Text
 from batchinference.spec.models import VllmModel
 
-_NO_ANSWER = ("abort", "error")
+NO_ANSWER = ("abort", "error")
 """Reasons for which vLLM ends a request without its whole text."""
+
+
+class TimedOut(RuntimeError):
+    """A row was ended because of its time limit, with an output so far."""
+
+    def __init__(self, limit: str | None, output: Any) -> None:
+        super().__init__(
+            f"no answer within {limit} (rowTimeout). Set sampling.max_tokens, or increase it"
+        )
+        texts = output.outputs if isinstance(output.outputs, list) else []
+        self.read, self.made = len(output.prompt_token_ids), sum(len(t.token_ids) for t in texts)
 
 
 def answer_of(model: VllmModel, output: Any) -> Answer:
     """Return the answer for a row. Raises RuntimeError if the engine has ended the request."""
     completions = sorted(output.outputs, key=lambda completion: completion.index)
     for completion in completions:
-        if completion.finish_reason in _NO_ANSWER:
+        if completion.finish_reason in NO_ANSWER:
             raise RuntimeError(f"vLLM ended the request with '{completion.finish_reason}'")
     texts = [_text_of(model, completion) for completion in completions]
     return Answer(texts, len(output.prompt_token_ids), output.num_cached_tokens)

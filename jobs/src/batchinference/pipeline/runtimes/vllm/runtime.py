@@ -24,7 +24,7 @@ from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.prompts import fitted
-from batchinference.pipeline.runtimes.vllm.results import answer_of, labels_of, vector_of
+from batchinference.pipeline.runtimes.vllm.results import TimedOut, answer_of, labels_of, vector_of
 from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
 
@@ -114,6 +114,8 @@ class VllmRuntime:
     def _result(self, row: int, answer: Any) -> Any:
         """Return the result of a row of the batch from the engine's answer, and report its tokens.
         Raises the answer if it is an exception."""
+        if isinstance(answer, TimedOut):
+            count_tokens(row, read=answer.read, made=answer.made)
         if isinstance(answer, BaseException):
             raise answer
         if self._model.task == "generate":

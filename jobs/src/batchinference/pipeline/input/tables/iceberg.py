@@ -1,0 +1,242 @@
+"""Reads snapshots and changes of Iceberg tables."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField, PrimitiveType
+from pyroaring import BitMap64
+
+from batchinference.pipeline.errors import BadInput, JobFailure, describe
+from batchinference.pipeline.input.readers.iceberg import (
+    MAPPING,
+    SCHEMA,
+    IcebergReader,
+    TableRows,
+)
+from batchinference.pipeline.input.statistics import Bounds
+from batchinference.pipeline.input.table_version import TableVersion
+from batchinference.pipeline.input.tables import CHANGE_TYPE, DataFile, TableFiles
+from batchinference.pipeline.input.tables.iceberg_files import (
+    Change,
+    IcebergFiles,
+    commits_after,
+    partition_of,
+)
+from batchinference.pipeline.input.tables.iceberg_filter import file_filter
+from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.object_stores import storage_options
+from batchinference.spec.addresses import SCHEMES
+from batchinference.spec.expression import columns_read_by
+from batchinference.spec.read import ReadIceberg
+from batchinference.spec.storage import Storage
+
+READER = IcebergReader
+_CHANGES = pa.schema(
+    [
+        (CHANGE_TYPE, pa.string()),
+        ("_change_ordinal", pa.int64()),
+        ("_commit_snapshot_id", pa.int64()),
+        ("_commit_timestamp", pa.timestamp("ms", "UTC")),
+    ]
+)
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+Columns: TypeAlias = list[tuple[NestedField, pa.DataType]]
+"""The columns of a table, with the types that rows get."""
+NO_SNAPSHOT = 0
+"""The version of a table without snapshots."""
+SHOWN = 5
+"""Snapshots that a message names."""
+
+
+def open_versioned(read: ReadIceberg) -> IcebergVersions:
+    """Open an Iceberg table. Raises BadInput if there is none."""
+    name = f"the Iceberg table '{read.table}'"
+    try:
+        catalog = open_catalog(read, "", read.storage, "read")
+        table = table_in(catalog, read)
+    except JobFailure:
+        raise
+    except NoSuchNamespaceError:
+        table = None
+    except Exception as error:  # noqa: BLE001 - each catalog has its own errors
+        raise BadInput(f"read.catalog: {name} cannot be opened: {describe(error)}") from None
+    if table is None:
+        raise BadInput(
+            f"read.table: {name} does not exist in the catalog '{read.catalog.name}'. Correct the "
+            "name or read.catalog"
+        )
+    return IcebergVersions(read, name, table)
+
+
+@dataclass
+class IcebergVersions:
+    """The snapshots of an Iceberg table."""
+
+    read: ReadIceberg
+    name: str
+    table: Table
+
+    def __post_init__(self) -> None:
+        self._metadata = self.table.metadata
+        own = [self.table.location(), self.table.properties.get("write.data.path")]
+        places = [located(place, self.read.storage) for place in own if place]
+        self.root = places[0].contained_in([place.uri for place in places])
+        self._places = tuple(f"{place.path}/" for place in places)
+        self._live: list[str] = []
+
+    def current(self) -> int:
+        latest, chosen = self._metadata.current_snapshot(), self.read.options.snapshot
+        if chosen is None:
+            return latest.snapshot_id if latest else NO_SNAPSHOT
+        return self._snapshot(chosen).snapshot_id
+
+    def _snapshot(self, number: int) -> Snapshot:
+        if (snapshot := self._metadata.snapshot_by_id(number)) is None:
+            known = [str(each.snapshot_id) for each in self._metadata.snapshots[-SHOWN:]]
+            raise BadInput(
+                f"read.options.snapshot: {self.name} has no snapshot {number}, or it has expired. "
+                f"The latest are {', '.join(known) or 'none'}"
+            )
+        return snapshot
+
+    def at(self, version: int) -> TableFiles:
+        snapshot = self._snapshot(version) if version != NO_SNAPSHOT else None
+        schema = self._schema_at(snapshot)
+        found = self._files(schema).at(snapshot) if snapshot else []
+        added = _CHANGES if self.read.options.changes == "include" else pa.schema([])
+        typed = _columns(schema)
+        files = [self._file(change, typed, added) for change in found]
+        if snapshot == self._metadata.current_snapshot():
+            self._live = [file.path for file in files]
+        return TableFiles(self._version(version, schema, added), files)
+
+    def between(self, since: int, version: int) -> TableFiles:
+        now = self._snapshot(version)
+        schema, commits = self._schema_at(now), commits_after(self._metadata, since, now)
+        found = self._files(schema).changes(commits)
+        typed = _columns(schema)
+        files = [self._file(change, typed, _CHANGES) for change in found]
+        return TableFiles(self._version(version, schema, _CHANGES, since), files)
+
+    def live(self) -> list[str]:
+        return self._live
+
+    def _schema_at(self, snapshot: Snapshot | None) -> Schema:
+        """Return the columns of a snapshot: those that the table has now, if it is the latest."""
+        now = self._metadata.schema()
+        if snapshot is None or snapshot == self._metadata.current_snapshot():
+            return now
+        return self._metadata.schema_by_id(snapshot.schema_id or 0) or now
+
+    def _files(self, schema: Schema) -> IcebergFiles:
+        metadata = self._metadata.model_copy(update={"current_schema_id": schema.schema_id})
+        return IcebergFiles(metadata, self.table.io, file_filter(self.read.options.filter, schema))
+
+    def _version(
+        self, version: int, schema: Schema, added: pa.Schema, since: int | None = None
+    ) -> TableVersion:
+        """Return a version with the columns of the table and those of changes."""
+        columns = TableRows(schema, None).types
+        if twice := [name for name in added.names if name in columns.names]:
+            raise BadInput(
+                f"read.table: {self.name} has a column '{twice[0]}', which is the name of a column "
+                "of changes. Rename it in the table"
+            )
+        mapping = self.table.properties.get(MAPPING.decode())
+        metadata = {SCHEMA: schema.model_dump_json(), **({MAPPING: mapping} if mapping else {})}
+        return TableVersion(self.name, version, pa.schema([*columns, *added], metadata), since)
+
+    def _file(self, change: Change, columns: Columns, added: pa.Schema) -> DataFile:
+        file, snapshot = change.file, change.snapshot
+        place = located(file.file_path, self.read.storage)
+        if not place.in_store_of(self.root) or not place.path.startswith(self._places):
+            raise BadInput(
+                f"read.table: {self.name} has the data file {file.file_path}, which is outside of "
+                "its location. Read a copy of the table"
+            )
+        values = (change.kind, change.ordinal, snapshot.snapshot_id, snapshot.timestamp_ms)
+        constants = self._partition(file, columns) | dict(zip(added.names, values, strict=False))
+        others = BitMap64(np.flatnonzero(~change.wanted))
+        deleted = others.serialize() if others else None
+        bounds = self._bounds(file, columns)
+        return DataFile(place.path, file.file_size_in_bytes, None, constants, deleted, bounds)
+
+    def _partition(self, file: IcebergFile, columns: Columns) -> dict[str, Any]:
+        """Return the values of identity partition columns of a file, as far as Python has them."""
+        values = partition_of(file, self._metadata)
+        typed = {
+            column.name: _typed(kind, values[column.field_id])
+            for column, kind in columns
+            if column.field_id in values
+        }
+        return {name: value for name, value in typed.items() if value is not None}
+
+    def _bounds(self, file: IcebergFile, columns: Columns) -> dict[str, Bounds]:
+        """Return the bounds of the columns that the filter reads."""
+        read = columns_read_by(self.read.options.filter) if self.read.options.filter else ()
+        lows, highs = file.lower_bounds or {}, file.upper_bounds or {}
+        nulls = file.null_value_counts or {}
+        return {
+            column.name: Bounds(
+                _decoded(column, kind, lows.get(column.field_id)),
+                _decoded(column, kind, highs.get(column.field_id)),
+                nulls.get(column.field_id) != 0,
+            )
+            for column, kind in columns
+            if column.name in read
+        }
+
+
+def _columns(schema: Schema) -> Columns:
+    return list(zip(schema.columns, TableRows(schema, None).types.types, strict=True))
+
+
+def located(uri: str, storage: Storage) -> Location:
+    """Return an address of Iceberg. Raises BadInput if its file system is not supported."""
+    parts = urlsplit(uri)
+    scheme, rest = _SCHEMES.get(parts.scheme, parts.scheme), uri.partition("://")[2]
+    if scheme in ("abfs", "abfss", "wasb", "wasbs"):
+        container, _, host = parts.netloc.partition("@")
+        account = storage_options("az", storage)["azure_storage_account_name"]
+        if host.partition(".")[0] == account:
+            return Location(f"az://{container}{parts.path}", storage)
+    elif scheme in ("", "file"):
+        return Location(uri[len("file:") :] if uri.startswith("file:/") else uri, storage)
+    elif scheme in SCHEMES:
+        return Location(f"{scheme}://{rest}", storage)
+    raise BadInput(
+        f"read.table: its files are at {uri}, and this storage is not supported. Use a disk, "
+        "s3://, gs://, or the Azure account in read.storage.endpoint"
+    )
+
+
+def _decoded(column: NestedField, kind: pa.DataType, stored: bytes | None) -> Any:
+    """Return a stored bound as a Python value; None if it is unknown."""
+    if stored is None:
+        return None
+    try:
+        return _typed(kind, from_bytes(cast(PrimitiveType, column.field_type), stored))
+    except (TypeError, ValueError, struct.error):
+        return None
+
+
+def _typed(kind: pa.DataType, value: Any) -> Any:
+    """Return a value of Iceberg, such as the number of a day, as a Python value; None if Arrow has
+    no such value."""
+    try:
+        return pa.scalar(value, kind).as_py()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,151 @@
+"""Updates rows of Iceberg tables: data files with updated rows are written again without them.
+
+pyiceberg's `upsert` is not used: it loses the columns that the job does not write, compares rows
+one by one in Python, and holds all rows of the job in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual, Reference
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import DataScan, FileScanTask, Transaction
+
+from batchinference.pipeline.output.tables.keys import Keys
+from batchinference.pipeline.schema import cast_to
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Location
+
+
+@dataclass(frozen=True)
+class Updated:
+    """A data file of the table with rows that the job updates: the files with its other rows, the
+    numbers of the keys of the updated rows, and their columns that the job does not write."""
+
+    others: list[DataFile]
+    keys: np.ndarray
+    kept: pa.Table
+
+
+@dataclass
+class IcebergMerge:
+    """The new data files of a merge. What a commit that conflicts has written is used again by the
+    next try, if the table still has the same files, so that each try takes little time.
+
+    `files` are the rows of the job in Parquet, with the columns `names`."""
+
+    keys: Keys
+    files: Sequence[Location]
+    names: Sequence[str]
+    _updates: dict[Any, Updated | None] = field(default_factory=dict)
+    _inserted: dict[Any, list[DataFile]] = field(default_factory=dict)
+
+    def apply(self, transaction: Transaction, marks: dict[str, str]) -> None:
+        """Add one snapshot to a transaction, in which the table has the columns of the rows.
+
+        Raises BadOutput if several rows of the table have the same key."""
+        metadata = transaction.table_metadata
+        schema = metadata.schema().as_arrow()
+        version = str(metadata.schema()) + str(metadata.spec())
+        tasks = {(version, *_files(task)): task for task in self._tasks(transaction)}
+        for name in tasks.keys() - self._updates.keys():
+            self._updates[name] = self._update(transaction, tasks[name])
+        updates = {name: update for name in tasks if (update := self._updates[name]) is not None}
+        self.keys.check_once(
+            np.concatenate([np.zeros(0, np.int64), *(update.keys for update in updates.values())])
+        )
+        inserted = (version, *updates)
+        if inserted not in self._inserted:
+            self._inserted[inserted] = list(self._insert(transaction, schema, [*updates.values()]))
+        with transaction.update_snapshot(snapshot_properties=marks).overwrite() as overwrite:
+            for name in updates:
+                overwrite.delete_data_file(tasks[name].file)
+            others = (file for update in updates.values() for file in update.others)
+            for file in (*others, *self._inserted[inserted]):
+                overwrite.append_data_file(file)
+
+    def _tasks(self, transaction: Transaction) -> Iterator[FileScanTask]:
+        """Yield the data files of the table that may have keys of the job, with their deletes."""
+        column = self.keys.table.column(0)
+        condition: Any = AlwaysTrue()
+        if not pa.types.is_boolean(column.type):
+            term = Reference(self.keys.table.column_names[0])
+            bounds = pc.min_max(column)
+            condition = And(
+                GreaterThanOrEqual(term=term, value=bounds["min"].as_py()),
+                LessThanOrEqual(term=term, value=bounds["max"].as_py()),
+            )
+        return iter(_scan(transaction, condition).plan_files())
+
+    def _update(self, transaction: Transaction, task: FileScanTask) -> Updated | None:
+        """Return the update of a data file; None if it has no key of the job."""
+        found, _ = self.keys.pairs(_read(transaction, task, self.keys.table.column_names))
+        if not len(found):
+            return None
+        rows = _read(transaction, task)
+        keys, numbers = self.keys.pairs(rows)
+        mask = np.ones(rows.num_rows, bool)
+        mask[numbers] = False
+        kept = rows.take(pa.array(numbers)).drop_columns(
+            [name for name in self.names if name in rows.column_names]
+        )
+        return Updated(_written(transaction, rows.filter(pa.array(mask))), keys, kept)
+
+    def _insert(
+        self, transaction: Transaction, schema: pa.Schema, updates: Sequence[Updated]
+    ) -> Iterator[DataFile]:
+        """Write the rows of the job, with the kept columns of the rows that they update."""
+        kept = pa.concat_tables([update.kept for update in updates]) if updates else pa.table({})
+        kept_rows = np.full(self.keys.table.num_rows, -1)  # the row of each key, or -1
+        if kept.column_names:
+            numbers = np.concatenate([update.keys for update in updates])
+            kept_rows[numbers] = np.arange(kept.num_rows)
+        first = 0
+        for file in self.files:
+            with file.open_input_file() as source:
+                rows = read_table(source)
+            numbers = kept_rows[first : first + rows.num_rows]
+            first += rows.num_rows
+            chosen = pa.array(numbers, mask=numbers < 0)
+            for name in kept.column_names:
+                rows = rows.append_column(name, kept.column(name).take(chosen))
+            yield from _written(transaction, cast_to(rows, schema).select(schema.names))
+
+
+def keys_in(transaction: Transaction, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield these columns of all rows of a table."""
+    for task in _scan(transaction).plan_files():
+        yield _read(transaction, task, names)
+
+
+def _scan(transaction: Transaction, condition: Any = AlwaysTrue()) -> DataScan:  # noqa: B008
+    return DataScan(transaction.table_metadata, transaction._table.io, row_filter=condition)
+
+
+def _read(
+    transaction: Transaction, task: FileScanTask, names: Sequence[str] | None = None
+) -> pa.Table:
+    """Return rows of a data file without the deleted ones, with all or some columns."""
+    schema = transaction.table_metadata.schema()
+    wanted = schema.select(*names) if names else schema
+    io = transaction._table.io
+    scan = ArrowScan(transaction.table_metadata, io, wanted, AlwaysTrue())
+    table = scan.to_table([FileScanTask(task.file, task.delete_files)])
+    return table.select(names) if names else table
+
+
+def _written(transaction: Transaction, rows: pa.Table) -> list[DataFile]:
+    io = transaction._table.io
+    if not rows.num_rows:
+        return []
+    return list(_dataframe_to_data_files(transaction.table_metadata, rows, io))
+
+
+def _files(task: FileScanTask) -> tuple[str, ...]:
+    return (task.file.file_path, *sorted(file.file_path for file in task.delete_files))

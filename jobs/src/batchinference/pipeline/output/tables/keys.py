@@ -1,0 +1,186 @@
+"""The keys of the rows of a job that merges its rows into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import DataFile
+from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
+from batchinference.pipeline.errors import BadOutput, shown
+from batchinference.pipeline.output.tables import Table, common_types
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.storage.arrow_files import read_table, read_tables
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.text import counted
+
+_NUMBER, _ROW = f"{OWN_PREFIX}key", f"{OWN_PREFIX}row"
+_EXAMPLES, _LONGEST = 3, 60
+_EXACT = (
+    *(pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_temporal),
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+    *(pa.types.is_fixed_size_binary, pa.types.is_dictionary, pa.types.is_null),
+)
+
+
+class MergingTable(Table):
+    """A table whose rows can be updated by a key. Without a key, rows are only added."""
+
+    key: tuple[str, ...] = ()
+
+    def open(self, planned: pa.Schema) -> None:
+        super().open(planned)
+        check_types([field for field in planned if field.name in self.key])
+        known = self.types.names if self.types is not None else self.key
+        if missing := [name for name in self.key if name not in known]:
+            raise BadOutput(
+                f"write.key: the table has no column '{missing[0]}', only {', '.join(known)}. Name "
+                "one of these"
+            )
+
+    @property
+    def file_partitions(self) -> tuple[str, ...]:
+        return () if self.key else self.partition_by
+
+    def expected(self, names: Sequence[str]) -> pa.Schema:
+        """Return the columns that rows with these columns must have. If they update rows of the
+        table, they have no further columns, because those keep their values."""
+        types = super().expected(names)
+        return pa.schema([field for field in types if not self.key or field.name in names])
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
+        if self.key:  # as early as possible; the rows of other tasks are unknown
+            Keys.of([table], self.key).check()
+        return super().files(table)
+
+    def keys_in(self, existing: Any) -> Iterator[pa.Table]:
+        """Yield the key columns of all rows of an opened table."""
+        raise NotImplementedError
+
+    def keys_of(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
+        """Yield the keys of rows of an opened table, at least those that are in `wanted`."""
+        return self.keys_in(existing)
+
+
+_OTHER_KEY = (
+    "Name other columns, or set write.mode to append and remove write.key. Rows that are stored "
+    "already are not computed again"
+)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The key columns of all rows of a job. They are in memory."""
+
+    table: pa.Table
+
+    @classmethod
+    def of(cls, tables: Iterable[pa.Table], names: Sequence[str]) -> Keys:
+        found = [common_types(table.select(names)) for table in tables]
+        return cls(pa.concat_tables(found, promote_options="permissive"))
+
+    @classmethod
+    def in_files(cls, files: Iterable[Location], names: Sequence[str]) -> Keys:
+        return cls.of((table for file in files for table in _read(file, names)), names)
+
+    @classmethod
+    def stored(cls, file: Location) -> Keys:
+        with file.open_input_file() as source:
+            return cls(read_table(source))
+
+    def serialized(self) -> bytes:
+        return bytes(ParquetWriter("zstd").write([self.table]))
+
+    def check(self) -> None:
+        """Raise BadOutput if a value is null, or if two rows have the same key."""
+        names = self.table.column_names
+        check_types(self.table.schema)
+        for name in names:
+            if nulls := self.table.column(name).null_count:
+                raise BadOutput(
+                    f"write.key: column '{name}' is null in {counted(nulls, 'row')}, and rows "
+                    f"without a key cannot be merged. {_OTHER_KEY}"
+                )
+        groups = self.table.group_by(names).aggregate([([], "count_all")])
+        repeated = groups.filter(pc.greater(groups["count_all"], 1)).select(names)
+        if repeated.num_rows:
+            examples = _examples(repeated.sort_by([(name, "ascending") for name in names]))
+            raise BadOutput(
+                f"write.key: several rows of the job have the same {' and '.join(names)} "
+                f"({counted(repeated.num_rows, 'value')}: {examples}). {_OTHER_KEY}"
+            )
+
+    def pairs(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of the keys that rows of a table have, and the numbers of these rows
+        (int64)."""
+        names = self.table.column_names
+        others = common_types(rows.select(names))
+        mine = self.table.cast(pa.schema([others.schema.field(name) for name in names]))
+        joined = _numbered(mine, _NUMBER).join(_numbered(others, _ROW), names, join_type="inner")
+        return joined[_NUMBER].to_numpy(), joined[_ROW].to_numpy()
+
+    def numbers(self, tables: Iterable[pa.Table]) -> np.ndarray:
+        """Return the numbers of the keys that rows of these tables have (int64)."""
+        return np.concatenate([np.zeros(0, np.int64), *(self.pairs(t)[0] for t in tables)])
+
+    def check_once(self, numbers: np.ndarray) -> None:
+        """Raise BadOutput if several rows of a table have the same key, so that it is unknown which
+        of them to update. `numbers` are those of the keys of its rows."""
+        repeated = np.bincount(numbers) > 1
+        if count := int(repeated.sum()):
+            raise BadOutput(
+                f"write.key: several rows of the table have the same key ({counted(count, 'key')}: "
+                f"{self.examples(repeated)}). Remove the rows that are too many from the table, "
+                "and run the job again. It computes no row again"
+            )
+
+    def examples(self, chosen: np.ndarray) -> str:
+        """Return some of the keys that a mask chooses, as text."""
+        some: pa.Table = self.table.take(pa.array(np.flatnonzero(chosen)[: _EXAMPLES + 1]))
+        return _examples(some)
+
+
+def check_types(fields: Iterable[pa.Field]) -> None:
+    """Raise BadOutput if values of a key column cannot be compared exactly."""
+    for field in fields:
+        if not any(is_exact(field.type) for is_exact in _EXACT):
+            raise BadOutput(
+                f"write.key: column '{field.name}' is {field.type}. A key has whole numbers, "
+                "texts, dates, times, decimals, booleans or bytes. Name other columns"
+            )
+
+
+def store_keys(table: Table, layout: Layout, files: Sequence[DataFile]) -> Keys | None:
+    """Check and store the keys of all rows of a job, and return them; None if the table needs none.
+
+    Raises BadOutput if two rows have the same key, or one has none. The table is unchanged then."""
+    if not isinstance(table, MergingTable) or not table.key:
+        return None
+    with table_errors_as_bad_output():
+        keys = Keys.in_files([layout.data / file.name for file in files], table.key)
+        keys.check()
+    layout.keys.write(keys.serialized())
+    return keys
+
+
+def _read(file: Location, names: Sequence[str]) -> Iterator[pa.Table]:
+    with file.open_input_file() as source:
+        yield from read_tables(source, names)
+
+
+def _numbered(table: pa.Table, name: str) -> pa.Table:
+    return table.append_column(name, pa.array(np.arange(table.num_rows)))
+
+
+def _examples(keys: pa.Table) -> str:
+    rows = keys.slice(0, _EXAMPLES).to_pylist()
+    texts = [", ".join(shown(str(value), _LONGEST) for value in row.values()) for row in rows]
+    return "; ".join([*texts, *["..."] * (keys.num_rows > _EXAMPLES)])

@@ -1,0 +1,127 @@
+"""Puts rows into an index of OpenSearch, with external versions: a document is replaced only by one
+of the same or a higher version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from opensearchpy import ConnectionError as Disconnected
+from opensearchpy import NotFoundError, OpenSearch, RequestError, TransportError
+
+from batchinference.json_text import to_json
+from batchinference.pipeline.error_attribution import is_transient_status
+from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.output.tables import Row
+from batchinference.pipeline.output.tables.upserts import FIELDS, Refusal, UpsertTable
+from batchinference.pipeline.output.tables.vectors import Vectors
+from batchinference.pipeline.storage.retry import TryAgain
+from batchinference.spec.write.stores import WriteOpensearch
+
+TIMEOUT = 60
+MAX_ID_BYTES = 512
+_SPACES = {"cosine": "cosinesimil", "dot": "innerproduct", "euclidean": "l2"}
+_NAMES = {space: name for name, space in _SPACES.items()}
+_WRITTEN = (200, 201, 409)
+"""The statuses of documents that were written, or that a later commit has written."""
+
+
+class OpensearchTable(UpsertTable):
+    _write: WriteOpensearch
+
+    def __init__(self, write: WriteOpensearch) -> None:
+        super().__init__(write, write.index)
+
+    @contextmanager
+    def client(self) -> Iterator[OpenSearch]:
+        client = OpenSearch(self.address(), timeout=TIMEOUT, max_retries=0)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        try:
+            return call(*arguments, **options)
+        except Disconnected as error:
+            raise TryAgain(str(error.info)) from None
+        except TransportError as error:
+            if is_transient_status(int(error.status_code)):
+                raise TryAgain(str(error)) from None
+            raise
+
+    def layout(self, client: OpenSearch) -> Vectors | None:
+        try:
+            found = self.ask(client.indices.get_mapping, index=self.name)
+        except NotFoundError:
+            return None
+        if (column := self._write.vector_column) is None:
+            return Vectors("", 0)
+        (index,) = found.values()
+        field = index["mappings"].get("properties", {}).get(column, {})
+        if field.get("type") != "knn_vector" or "dimension" not in field:
+            raise BadOutput(
+                f"write.vectorColumn: '{column}' is no knn_vector in the index '{self.name}'. Add "
+                "it to the mapping of the index, or choose another index"
+            )
+        space = field.get("space_type") or field.get("method", {}).get("space_type", "l2")
+        return Vectors(column, field["dimension"], _NAMES.get(space, space))
+
+    def create(self, client: OpenSearch, name: str, vectors: Vectors | None) -> None:
+        if self.ask(client.indices.exists, index=name):
+            return
+        body: Row = {}
+        if vectors is not None:
+            space = _SPACES[vectors.distance]
+            method = {"name": "hnsw", "engine": "lucene", "space_type": space}
+            field = {"type": "knn_vector", "dimension": vectors.dimensions, "method": method}
+            mappings = {"properties": {vectors.column: field}}
+            body = {"settings": {"index.knn": True}, "mappings": mappings}
+        try:
+            self.ask(client.indices.create, index=name, body=body)
+        except RequestError as error:
+            if error.error != "resource_already_exists_exception":
+                raise
+
+    def id_of(self, key: tuple[Any, ...]) -> str:
+        id_ = str(key[0]) if len(key) == 1 else to_json(key)
+        if not id_ or len(id_.encode()) > MAX_ID_BYTES:
+            raise UnwritableValue(
+                f"the key is {f'longer than {MAX_ID_BYTES} bytes' if id_ else 'empty'}, so that it "
+                "cannot be the id of a document"
+            )
+        return id_
+
+    def put_rows(
+        self, client: OpenSearch, name: str, rows: dict[Any, Row], version: int
+    ) -> dict[Any, Refusal]:
+        options = {"version": version, "version_type": "external_gte"}
+        lines = (
+            f"{to_json({'index': {'_id': id_, **options}})}\n{to_json(row)}\n"
+            for id_, row in rows.items()
+        )
+        answer = self.request(client.bulk, index=name, body="".join(lines))
+        results = (item["index"] for item in answer["items"])
+        return {
+            id_: (_cause(result), is_transient_status(result["status"]))
+            for id_, result in zip(rows, results, strict=True)
+            if result["status"] not in _WRITTEN
+        }
+
+    def rows_of(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
+        body = {"ids": list(ids)}
+        found = self.ask(client.mget, index=name, body=body, _source_includes=FIELDS)
+        return {one["_id"]: one["_source"] for one in found["docs"] if one.get("found")}
+
+    def first(self, client: OpenSearch, count: int) -> list[Row]:
+        found = self.ask(client.search, index=self.name, body={"size": min(count, 10_000)})
+        return [dict(hit["_source"]) for hit in found["hits"]["hits"]]
+
+    def finish(self, client: OpenSearch) -> None:
+        self.ask(client.indices.refresh, index=self.name)
+
+
+def _cause(result: Row) -> str:
+    error = result.get("error") or {}
+    return f"{error.get('type', 'status')}: {error.get('reason', result['status'])}"[:300]

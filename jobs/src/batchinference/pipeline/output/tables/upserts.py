@@ -1,0 +1,279 @@
+"""Puts rows into a store by their key. The store has no transactions.
+
+The rows of a job are put in batches at its commit. A repeated commit puts the same rows again, so
+that the next run completes a commit that was killed. Each commit has a version, which is higher
+than those before, and a row is not replaced by one of a lower version. So a delayed driver changes
+no row of a later commit. The version is chosen before the last check of the lease: whoever takes
+over the output after this check gets a higher one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.commit.table_commit import (
+    Fence,
+    TableFiles,
+    table_errors_as_bad_output,
+)
+from batchinference.pipeline.errors import BadOutput, StorageUnavailable, UnwritableValue
+from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.output.tables import Row
+from batchinference.pipeline.output.tables.keys import MergingTable
+from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
+from batchinference.pipeline.output.writers.json import with_exact_times
+from batchinference.pipeline.output.writers.parquet import storable
+from batchinference.pipeline.storage.arrow_files import open_parquet
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.retry import HTTP, RetryPolicy, TryAgain
+from batchinference.spec.write.stores import WriteStore
+from batchinference.text import counted
+
+MARKS = "batchinference_commits"
+"""The collection or index with the marks of commits, and the version of the last commit."""
+BATCH_ROWS, BATCH_BYTES, THREADS = 256, 4 << 20, 4
+"""Maximum rows and bytes of a request, before they are encoded, and concurrent requests."""
+LOOKED_UP = 1000
+"""Maximum keys of a request."""
+FIELDS = ["version", "key"]
+"""The fields of marks."""
+WRITES = RetryPolicy(8, 0.5, lambda error: isinstance(error, TryAgain))
+"""It retries for about a minute."""
+_KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+Refusal = tuple[str, bool]
+"""Why a store has not accepted a row, and whether it may accept it later."""
+
+
+class UpsertTable(MergingTable):
+    """Rows of a collection, each of which has an id that is made from its key. `request` calls a
+    method of the client, and raises TryAgain for an error that may pass."""
+
+    vectors: Vectors | None = None
+
+    def __init__(self, write: WriteStore, name: str) -> None:
+        self._write, self.name, self.key = write, name, tuple(write.key)
+
+    @abstractmethod
+    def client(self) -> AbstractContextManager[Any]:
+        """Open a client."""
+
+    @abstractmethod
+    def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any: ...
+
+    @abstractmethod
+    def layout(self, client: Any) -> Vectors | None:
+        """Return the vectors of the collection, of length 0 if it has none; None if it does not
+        exist. Raises BadOutput if the job cannot write to it."""
+
+    @abstractmethod
+    def create(self, client: Any, name: str, vectors: Vectors | None) -> None:
+        """Create a collection that does not exist."""
+
+    @abstractmethod
+    def id_of(self, key: tuple[Any, ...]) -> Any:
+        """Return the id of a row. Raises UnwritableValue if a key cannot be one."""
+
+    @abstractmethod
+    def put_rows(
+        self, client: Any, name: str, rows: dict[Any, Row], version: int
+    ) -> dict[Any, Refusal]:
+        """Put rows, by their ids, that a collection does not have with a higher version. Return the
+        refused ones."""
+
+    @abstractmethod
+    def rows_of(self, client: Any, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
+        """Return the rows of a collection that have one of these ids, with FIELDS only; none if it
+        does not exist."""
+
+    @abstractmethod
+    def first(self, client: Any, count: int) -> list[Row]:
+        """Return up to `count` rows of the collection."""
+
+    def finish(self, client: Any) -> None:
+        """Make all rows that were put visible to searches."""
+
+    def ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Return the answer to a request, which is retried."""
+        return HTTP.call(lambda: self.request(call, *arguments, **options))
+
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        with table_errors_as_bad_output():
+            try:
+                with self.client() as client:
+                    yield client
+            except TryAgain as error:
+                raise StorageUnavailable(
+                    f"write: the server of '{self.name}' does not answer as it should ({error})"
+                ) from None
+
+    def variable(self, field: str, name: str | None) -> str:
+        """Return the value of the environment variable that a field names."""
+        if value := os.environ.get(name or ""):
+            return value
+        raise BadOutput(f"write.{field}: the variable {name} is not set")
+
+    def address(self) -> str:
+        return self._write.url or self.variable("urlEnv", self._write.url_env)
+
+    def load(self) -> None:
+        self.vectors = vectors_of(self._write, self.name, self.existing())
+
+    def convert(self, table: pa.Table) -> pa.Table:
+        for field in table.schema:
+            if field.name in self.key and not any(is_key(field.type) for is_key in _KEYS):
+                raise BadOutput(
+                    f"write.key: column '{field.name}' is {field.type}, and the key of "
+                    f"{self._write.format} is made of integers and texts. Make it text in a step"
+                )
+        table = storable(tensors_to_lists(table))
+        return self.vectors.cast(table) if self.vectors else table
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        errors = self.vectors.unwritable(table) if self.vectors else {}
+        for row, key in enumerate(self._keys(table)):
+            try:
+                self.id_of(key)
+            except UnwritableValue as error:
+                errors.setdefault(row, error)
+        return errors
+
+    def nulled_rows(self, table: pa.Table) -> dict[int, int]:
+        others = [name for name in table.column_names if name != self._write.vector_column]
+        return non_finite_values(tensors_to_lists(table.select(others)))
+
+    def _keys(self, table: pa.Table) -> Iterator[tuple[Any, ...]]:
+        return zip(*(table.column(name).to_pylist() for name in self.key), strict=True)
+
+    def put(self, file: Location, content: bytes) -> Location:
+        return file
+
+    def existing(self) -> Vectors | None:
+        with self._session() as client:
+            return self.layout(client)
+
+    def commits(self, mark: str) -> int:
+        return self.commits_in(None, mark)
+
+    def commits_in(self, existing: Any, mark: str) -> int:
+        with self._session() as client:
+            return int(bool(self._mark(client, mark)))
+
+    def head(self, existing: Any, count: int) -> list[Row]:
+        with self._session() as client:
+            return self.first(client, count)
+
+    def keys_of(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
+        with self._session() as client:
+            for start in range(0, wanted.num_rows, LOOKED_UP):
+                keys = wanted.slice(start, LOOKED_UP)
+                ids = [self.id_of(key) for key in self._keys(keys)]
+                known = self.rows_of(client, self.name, ids)
+                yield keys.filter(pa.array([id_ in known for id_ in ids]))
+
+    def register(self, rows: TableFiles, fence: Fence) -> None:
+        with self._session() as client:
+            if fence.is_passed(lambda mark: int(bool(self._mark(client, mark)))):
+                return
+            self.create(client, MARKS, None)
+            version = self._next_version(client)
+            fence.check()  # after the version
+            self._check_same_key(client, fence, version)
+            if self.layout(client) is None:
+                self.create(client, self.name, self.vectors)
+            self._put_all(client, rows.files, version, fence)
+            self.finish(client)
+            fence.check()
+            # in this order: a commit with the mark of the series only would never be completed
+            for mark in (fence.commit_id, fence.series):
+                self._put_mark(client, mark, {"version": version}, version)
+
+    def _mark(self, client: Any, name: str) -> Row:
+        """Return the fields of a mark; none if it does not exist."""
+        return next(iter(self.rows_of(client, MARKS, [self.id_of((name,))]).values()), {})
+
+    def _put_mark(self, client: Any, name: str, fields: Row, version: int) -> None:
+        def put() -> None:
+            row = {self.id_of((name,)): fields}
+            for cause, _ in self.put_rows(client, MARKS, row, version).values():
+                raise TryAgain(cause)
+
+        HTTP.call(put)
+
+    def _next_version(self, client: Any) -> int:
+        """Return a version that is higher than those of earlier commits, and than the numbers of
+        changes by others, which are versions too: the time in milliseconds."""
+        name = f"version of {self.name}"
+        last: int = self._mark(client, name).get("version", 0)
+        version = max(int(time.time() * 1000), last + 1)
+        self._put_mark(client, name, {"version": version}, version)
+        return version
+
+    def _check_same_key(self, client: Any, fence: Fence, version: int) -> None:
+        """Raise BadOutput if an attempt has put rows under ids that are made of other columns."""
+        begun = f"{fence.series}-begun"
+        key = self._mark(client, begun).get("key", list(self.key))
+        if key != list(self.key):
+            raise BadOutput(
+                f"write.key: rows of this job were put into '{self.name}' with the key "
+                f"{', '.join(key)}. Restore this key, or choose another path"
+            )
+        self._put_mark(client, begun, {"key": key}, version)
+
+    def _put_all(self, client: Any, files: list[Location], version: int, fence: Fence) -> None:
+        """Put the rows of all files. Raises BadOutput at the end if rows were refused."""
+        refused, cause, batches = 0, "", _batches(files)
+        with ThreadPoolExecutor(THREADS) as pool:
+            while group := list(islice(batches, THREADS)):
+                fence.check()
+                for causes in pool.map(lambda batch: self._put(client, batch, version), group):
+                    refused, cause = refused + len(causes), cause or next(iter(causes), "")
+        if refused:
+            raise BadOutput(
+                f"write: '{self.name}' has refused {counted(refused, 'row')} ({cause}), and has "
+                "all others. Correct its settings, and run the job again. It computes no row again"
+            )
+
+    def _put(self, client: Any, batch: pa.Table, version: int) -> list[str]:
+        """Put a batch of rows, and put those again that the store may accept later. Return why
+        others were refused. Raises TryAgain if it takes too long."""
+        rows, causes = with_exact_times(batch).to_pylist(), list[str]()
+        left = dict(zip(map(self.id_of, self._keys(batch)), rows, strict=True))
+
+        def put_the_rest() -> None:
+            nonlocal left
+            found = self.put_rows(client, self.name, left, version)
+            causes.extend(cause for cause, transient in found.values() if not transient)
+            left = {id_: left[id_] for id_, (_, transient) in found.items() if transient}
+            if left:
+                raise TryAgain(f"{len(left)} rows of a batch: {found[next(iter(left))][0]}")
+
+        WRITES.call(put_the_rest)
+        return causes
+
+
+def _batches(files: list[Location]) -> Iterator[pa.Table]:
+    """Yield the rows of staged files in tables of limited size."""
+    for file in files:
+        with file.open_input_file() as source:
+            for batch in open_parquet(source).iter_batches(BATCH_ROWS):
+                yield from _pieces(pa.Table.from_batches([batch]))
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    if table.nbytes <= BATCH_BYTES or table.num_rows == 1:
+        yield table
+        return
+    half = table.num_rows // 2
+    yield from _pieces(table.slice(0, half))
+    yield from _pieces(table.slice(half))

@@ -1,0 +1,93 @@
+"""Vectors of one length, as stores with a search by similarity have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.spec.write import WriteVectors
+
+FLOATS = pa.list_(pa.float32())
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The column with the vectors, their length, and how searches compare them. Vectors of zeros
+    cannot be compared by `cosine`."""
+
+    column: str
+    dimensions: int
+    distance: str = ""
+
+    def cast(self, table: pa.Table) -> pa.Table:
+        """Return the table with the vectors as lists of float32. A fraction becomes the nearest
+        one. Raises BadOutput if the column has other values than lists of numbers."""
+        if self.column not in table.column_names:
+            return table
+        column = table.column(self.column)
+        try:
+            index = table.column_names.index(self.column)
+            return table.set_column(index, self.column, column.cast(FLOATS))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise BadOutput(
+                f"write.vectorColumn: column '{self.column}' is {column.type}, and not a vector of "
+                f"float32 ({error}). Name a column with lists of numbers"
+            ) from None
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        """Return the error of each row without a suitable vector, by row index."""
+        if self.column not in table.column_names:
+            raise BadOutput(
+                f"write.vectorColumn: there is no column '{self.column}', only "
+                f"{', '.join(table.column_names)}. Name one of these"
+            )
+        lists = self.cast(tensors_to_lists(table.select([self.column]))).column(0).combine_chunks()
+        lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(lengths == self.dimensions)
+        numbers = lists.take(pa.array(rows)).flatten().to_numpy(zero_copy_only=False)
+        numbers = numbers.reshape(len(rows), self.dimensions)
+        zeros = ~numbers.any(axis=1) & (self.distance == "cosine")
+        problems = {
+            "is null": np.flatnonzero(lengths < 0),
+            f"does not have {self.dimensions} numbers": np.flatnonzero(
+                (lengths >= 0) & (lengths != self.dimensions)
+            ),
+            "has a number that is null, NaN or infinite in float32": rows[
+                ~np.isfinite(numbers).all(axis=1)
+            ],
+            "is all zeros, which has no direction for distance cosine": rows[zeros],
+        }
+        return {
+            int(row): UnwritableValue(f"the vector in column '{self.column}' {problem}")
+            for problem, found in problems.items()
+            for row in found
+        }
+
+
+def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
+    """Return the vectors that a job writes to `name`; None if it writes none. `existing` are those
+    of an existing table. Raises BadOutput if the job does not fit them, or has no length for new
+    ones."""
+    if (column := write.vector_column) is None:
+        return None
+    dimensions, distance = write.dimensions, getattr(write, "distance", "")
+    if existing is None:
+        if dimensions is None:
+            raise BadOutput(
+                f"write.dimensions: '{name}' does not have the length of its vectors yet. Set it"
+            )
+        return Vectors(column, dimensions, "cosine" if distance is None else distance)
+    wanted = (dimensions or existing.dimensions, distance or existing.distance)
+    if wanted != (existing.dimensions, existing.distance):
+        raise BadOutput(
+            f"write: '{name}' has vectors with {existing.dimensions} numbers"
+            f"{existing.distance and f' and the distance {existing.distance}'}, and the job "
+            f"requests {' and '.join(map(str, filter(None, (dimensions, distance))))}. Use the "
+            "same, or choose another name"
+        )
+    return existing

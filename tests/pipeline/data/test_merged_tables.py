@@ -1,0 +1,297 @@
+"""The mode merge: rows of a job update the rows of a table with the same key, or are added."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from batchinference.pipeline.commit.table_commit import Fence
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.tables import sql_merge
+from plugins.messages import Messages
+from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
+from support.outputs.rows import Row
+from support.outputs.tables import sql_rows, table_rows, write_fields
+
+LAKES = ["delta", "iceberg"]
+FORMATS = [*LAKES, "sqlite", "postgresql"]
+
+
+@dataclass
+class Target:
+    """A table in its own directory or database."""
+
+    format: str
+    place: Path
+    address: str
+
+    def write(self, **fields: Any) -> dict[str, Any]:
+        common = write_fields(self.format if self.format in LAKES else "sql", self.place)
+        own = {"url": self.address} if self.format == "postgresql" else {}
+        return {**common, "mode": "merge", "key": ["id"], **own, **fields}
+
+    def run(self, *tables: pa.Table, name: str = "job", **fields: Any) -> bool:
+        """Run a job. Calls with different names run different jobs."""
+        return run_job(self.place / name, self.write(**fields), tables)
+
+    def open(self, *tables: pa.Table, name: str = "job", **fields: Any) -> TableJob:
+        """Open a job and write rows, without a commit."""
+        job = open_job(self.place / name, self.write(**fields))
+        assert job is not None
+        for table in tables:
+            job.put(table)
+        return job
+
+    def rows(self, by: str = "id") -> list[Row]:
+        if self.format in LAKES:
+            return in_order(table_rows(self.format, self.place), by)
+        return in_order(sql_rows(self.engine()), by)
+
+    def engine(self) -> sa.Engine:
+        return sa.create_engine(self.address)
+
+
+@pytest.fixture(params=FORMATS)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    kind = request.param
+    address = f"sqlite:///{tmp_path}/data.db"
+    if kind == "postgresql":
+        address = request.getfixturevalue("postgres")
+    return Target(kind, tmp_path, address)
+
+
+lakes = pytest.mark.parametrize("target", LAKES, indirect=True)
+databases = pytest.mark.parametrize("target", ["sqlite", "postgresql"], indirect=True)
+
+
+def rows_with(*ids: int, **columns: Any) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), **columns})
+
+
+def passed() -> None:
+    """Pass the check before the commit."""
+
+
+def test_rows_are_updated_or_added(target: Target) -> None:
+    assert target.run(rows_with(1, 2, text=["a", "b"]), rows_with(3, text=["c"]), name="first")
+    assert target.run(rows_with(2, 4, text=["B", "D"]), rows_with(3, text=[None]), name="second")
+    assert target.rows() == [
+        {"id": 1, "text": "a"},
+        {"id": 2, "text": "B"},
+        {"id": 3, "text": None},
+        {"id": 4, "text": "D"},
+    ]
+
+
+def test_columns_that_the_job_does_not_write_keep_their_values(target: Target) -> None:
+    assert target.run(rows_with(1, 2, text=["a", "b"], size=[1.5, 2.5]), name="first")
+    assert target.run(rows_with(2, 3, size=[9.0, 8.0]), name="second")
+    assert target.rows() == [
+        {"id": 1, "text": "a", "size": 1.5},
+        {"id": 2, "text": "b", "size": 9.0},
+        {"id": 3, "text": None, "size": 8.0},
+    ]
+
+
+def test_rows_that_have_only_the_key_change_nothing_else(target: Target) -> None:
+    assert target.run(rows_with(1, text=["a"]), name="first")
+    assert target.run(rows_with(1, 2), name="second")
+    assert target.rows() == [{"id": 1, "text": "a"}, {"id": 2, "text": None}]
+
+
+@lakes
+def test_new_columns_are_added(target: Target) -> None:
+    assert target.run(rows_with(1, 2, text=["a", "b"]), name="first")
+    assert target.run(rows_with(2, **{'odd "name': [0.5]}), name="second")
+    found = {row["id"]: row['odd "name'] for row in target.rows()}
+    assert found == {1: None, 2: 0.5}
+
+
+@databases
+def test_column_that_a_database_lacks_is_refused(target: Target, messages: Messages) -> None:
+    assert target.run(rows_with(1), name="first")
+    with messages.raises(BadOutput):
+        target.run(rows_with(1, other=[1]), name="second")
+
+
+KEYS: dict[str, list[Any]] = {
+    "texts": ["a", "Ä\n"],
+    "dates": [dt.date(2026, 1, 2), dt.date(2026, 1, 3)],
+    "moments": [dt.datetime(2026, 1, 2, 3, 4, 5, 6), dt.datetime(1969, 1, 1)],  # noqa: DTZ001
+    "decimals": [Decimal("1.25"), Decimal("-3.50")],
+    "flags": [True, False],
+    "small numbers": [pa.scalar(255, pa.uint8()), pa.scalar(0, pa.uint8())],
+}
+
+
+@pytest.mark.parametrize("values", KEYS.values(), ids=KEYS)
+def test_keys_of_each_type(target: Target, values: list[Any]) -> None:
+    keys = pa.array(values) if not isinstance(values[0], pa.Scalar) else pa.array([255, 0], "uint8")
+    before, after = pa.table({"id": keys, "n": [1, 2]}), pa.table({"id": keys[1:], "n": [3]})
+    assert target.run(before, name="first")
+    assert target.run(after, name="second")
+    assert sorted(row["n"] for row in target.rows()) == [1, 3]
+
+
+def test_key_of_several_columns(target: Target) -> None:
+    keys = {"key": ["id", "page"]}
+    assert target.run(rows_with(1, 1, page=["x", "y"], n=[1, 2]), name="first", **keys)
+    assert target.run(rows_with(1, 2, page=["y", "x"], n=[3, 4]), name="second", **keys)
+    found = {(row["id"], row["page"]): row["n"] for row in target.rows()}
+    assert found == {(1, "x"): 1, (1, "y"): 3, (2, "x"): 4}
+
+
+REFUSED: dict[str, Callable[[], list[pa.Table]]] = {
+    "a key twice in a task": lambda: [rows_with(1, 2, 1)],
+    "a key twice in the job": lambda: [rows_with(*range(9)), rows_with(*range(3, 8))],
+    "no key": lambda: [rows_with(1), rows_with(2, None)],  # type: ignore[arg-type]
+    "a fraction": lambda: [pa.table({"id": [0.5]})],
+    "a list": lambda: [pa.table({"id": [[1]]})],
+}
+
+
+@pytest.mark.parametrize("target", ["delta", "postgresql"], indirect=True)
+@pytest.mark.parametrize("tables", REFUSED.values(), ids=REFUSED)
+def test_rows_without_a_key_of_their_own_are_refused(
+    target: Target, tables: Callable[[], list[pa.Table]], messages: Messages
+) -> None:
+    with messages.raises(BadOutput):
+        target.run(*tables())
+    assert target.rows() == []
+
+
+def test_value_that_does_not_fit_the_table_is_refused(target: Target) -> None:
+    assert target.run(pa.table({"id": pa.array([1], pa.int32()), "n": [1.5]}), name="first")
+    with pytest.raises(BadOutput, match=r"is int32 in the table|could not be inserted|is double"):
+        target.run(rows_with(2**40, n=["x"]), name="second")
+    assert target.rows() == [{"id": 1, "n": 1.5}]
+
+
+@lakes
+def test_key_that_the_table_has_twice_is_refused(target: Target, messages: Messages) -> None:
+    assert target.run(rows_with(1, 2, 1, n=[1, 2, 3]), name="first", mode="append", key=None)
+    with messages.raises(BadOutput):
+        target.run(rows_with(1, n=[4]), name="second")
+    assert target.run(rows_with(2, n=[5]), name="third")
+    assert sorted(row["n"] for row in target.rows()) == [1, 3, 5]
+
+
+@lakes
+def test_table_must_have_the_key(target: Target, messages: Messages) -> None:
+    assert target.run(pa.table({"text": ["a"]}), name="first", mode="append", key=None)
+    with messages.raises(BadOutput):
+        target.open(name="second")
+
+
+@lakes
+def test_updated_row_moves_to_its_partition(target: Target) -> None:
+    by = {"partitionBy": ["part"]}
+    assert target.run(rows_with(1, 2, 3, part=["x", "x", "y"], n=[1, 2, 3]), name="first", **by)
+    assert target.run(rows_with(1, part=["y"]), name="second", **by)
+    assert target.run(rows_with(2, n=[9]), name="third")
+    found = {row["id"]: (row["part"], row["n"]) for row in target.rows()}
+    assert found == {1: ("y", 1), 2: ("x", 9), 3: ("y", 3)}
+    if target.format == "delta":
+        table = deltalake.DeltaTable(target.place / "out")
+        assert table.to_pyarrow_table(filters=[("part", "=", "y")]).num_rows == 2
+
+
+def test_job_without_rows_changes_nothing(target: Target) -> None:
+    assert target.run(rows_with(1, text=["a"]), name="first")
+    assert target.run(name="second")
+    assert target.rows() == [{"id": 1, "text": "a"}]
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
+def test_table_takes_one_merge_of_a_series(target: Target, filled: bool) -> None:
+    if filled:
+        target.run(rows_with(9, text=["z"]), name="first")
+    job = target.open(rows_with(1, text=["a"]), name="second")
+    files = job.place(job.check())[1]
+    table = table_of(target.write())
+    for _ in range(2):
+        table.register(files, Fence("first", "series", passed))
+    with pytest.raises(BadOutput):
+        table_of(target.write()).register(files, Fence("second", "series", passed))
+    assert [row["id"] for row in target.rows()] == [1, 9][: 1 + filled]
+    assert (table.commits("first"), table.commits("second")) == (1, 0)
+
+
+def test_rows_of_others_that_arrive_during_a_merge_are_merged_too(target: Target) -> None:
+    assert target.run(rows_with(1, 2, text=["a", "b"], n=[1, 2]), name="first")
+    job = target.open(rows_with(2, 3, text=["B", "C"]), name="second")
+    files = job.place(job.check())[1]
+    others = iter([True])
+
+    def interrupt() -> None:
+        if next(others, False) and target.format != "sqlite":  # which has one writer at a time
+            target.run(rows_with(1, 3, n=[7, 8]), name="other")
+
+    table_of(target.write()).register(files, Fence("commit", "series", interrupt))
+    expected = {1: ("a", 1), 2: ("B", 2), 3: ("C", None)}
+    if target.format != "sqlite":
+        expected |= {1: ("a", 7), 3: ("C", 8)}
+    assert {row["id"]: (row["text"], row["n"]) for row in target.rows()} == expected
+
+
+@databases
+@pytest.mark.parametrize(
+    ("columns", "accepted"),
+    [
+        ("id BIGINT PRIMARY KEY, part TEXT", True),
+        ("id BIGINT, part TEXT, UNIQUE (id)", True),
+        ("id BIGINT, part TEXT", False),
+        ("id BIGINT, part TEXT, UNIQUE (id, part)", False),
+    ],
+)
+def test_existing_table_must_have_a_unique_constraint(
+    target: Target, columns: str, accepted: bool, messages: Messages
+) -> None:
+    with target.engine().begin() as connection:
+        connection.execute(sa.text(f"CREATE TABLE rows ({columns})"))
+        connection.execute(sa.text("CREATE UNIQUE INDEX one ON rows (id) WHERE id > 5"))
+        connection.execute(sa.text("INSERT INTO rows VALUES (1, 'x')"))
+    if accepted:
+        assert target.run(rows_with(1, 2, part=["y", "z"]))
+        assert target.rows() == [{"id": 1, "part": "y"}, {"id": 2, "part": "z"}]
+    else:
+        with messages.raises(BadOutput):
+            target.open()
+
+
+def test_database_that_ignores_case_keeps_its_rows(tmp_path: Path, messages: Messages) -> None:
+    target = Target("sqlite", tmp_path, f"sqlite:///{tmp_path}/data.db")
+    with target.engine().begin() as connection:
+        connection.execute(sa.text("CREATE TABLE rows (id TEXT COLLATE NOCASE PRIMARY KEY, n INT)"))
+        connection.execute(sa.text("INSERT INTO rows VALUES ('a', 1)"))
+    with messages.raises(BadOutput):
+        target.run(pa.table({"id": ["A", "b"], "n": [2, 3]}))
+    assert target.rows() == [{"id": "a", "n": 1}]
+
+
+def test_database_without_upserts_is_refused(messages: Messages) -> None:
+    oracle = sa.create_mock_engine("oracle://", lambda *_: None)
+    with messages.raises(BadOutput):
+        sql_merge.check_upsert(oracle, None, ["id"])  # type: ignore[arg-type]
+
+
+def test_statement_for_mysql() -> None:
+    table = sa.Table(
+        "rows", sa.MetaData(), sql_merge.key_column("id", sa.Text()), sa.Column("n", sa.JSON())
+    )
+    statement = sql_merge._statement("mysql", table, ["id"], ["id", "n"])
+    assert str(statement.compile(dialect=mysql.dialect())) == (
+        "INSERT INTO `rows` (id, n) VALUES (%s, %s) ON DUPLICATE KEY UPDATE n = VALUES(n)"
+    )
+    created = str(sa.schema.CreateTable(table).compile(dialect=mysql.dialect()))
+    assert "VARCHAR(255) COLLATE utf8mb4_bin NOT NULL" in created

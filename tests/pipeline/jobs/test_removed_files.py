@@ -1,0 +1,126 @@
+"""The rows of input files are removed from a snapshot, without those of other files in the same
+manifest entries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.manifest import ManifestEntry, Origin
+from batchinference.pipeline.commit.removed_files import merged_origins, without_files
+from batchinference.pipeline.commit.retry_errors import without_failed
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.removed_rows import without_removed
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.row_warnings import RowWarning, warning_table
+from batchinference.spec.progress import Counts
+from batchinference.spec.warnings import WarningName
+from support.jobs.on_ray import write_lines
+from support.outputs.batches import end, failed, filtered, good
+from support.outputs.builders import OURS, begin_attempt, committing, entry, layout_of
+
+WRITER = ParquetWriter("snappy")
+
+
+def rows_of_file(file: int) -> RowBatch:
+    """Return rows of a file with each outcome, and a warning."""
+    written = good(file, 0, pa.table({"n": [10 * file, 10 * file + 1]}))
+    warnings = warning_table("own", written.ids, [RowWarning(0, WarningName.TEXT_CUT, 3)])
+    return merged([written.with_warnings(warnings), filtered(file, 2, 3), failed(file, 4)])
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    source = write_lines(tmp_path / "in", {name: ["x"] for name in "abc"})
+    return begin_attempt(layout_of(tmp_path / "out"), source)
+
+
+def committed(attempt: Attempt, *files: int, by_file: bool = True) -> Snapshot:
+    """Commit the rows of these files at once, and return the snapshot."""
+    batch = merged([*map(rows_of_file, files), *(end(file, 5) for file in files)])
+    replace(committing(attempt), by_file=by_file).put(batch, task=len(files))
+    return Snapshot(OURS, "").with_commits(attempt.manifests(len(files)))
+
+
+def test_other_files_count_as_if_they_had_been_committed_alone(attempt: Attempt) -> None:
+    left = without_files(committed(attempt, 0, 1, 2), [1], [2])
+    alone = committed(attempt, 0)
+    assert left.counts == alone.counts
+    assert [entry.warnings for entry in left.entries] == [entry.warnings for entry in alone.entries]
+    assert left.missing_rows(3, None) == {1: [(0, None)]}, "file 2 has no rows any more"
+    assert (left.recomputed, left.removed) == ([1], [2])
+
+
+def test_entry_that_does_not_know_its_files_is_computed_again(attempt: Attempt) -> None:
+    left = without_files(committed(attempt, 0, 1, by_file=False), [1])
+    assert left.entries == []
+    assert left.missing_rows(2, None) == {0: [(0, 5)], 1: [(0, None)]}
+
+
+def test_entry_without_rows_of_the_files_is_unchanged(attempt: Attempt) -> None:
+    both = committed(attempt, 0, 1)
+    assert without_files(both, [2]).entries == both.entries
+
+
+@pytest.mark.parametrize("retry_first", [True, False])
+def test_failed_rows_of_the_other_files_can_be_retried(attempt: Attempt, retry_first: bool) -> None:
+    left, errors = committed(attempt, 0, 1), attempt.layout.errors
+    if retry_first:
+        left = without_files(without_failed(left, errors), [1])
+    else:
+        left = without_failed(without_files(left, [1]), errors)
+    assert left.missing_rows(2, None) == {0: [(4, 5)], 1: [(0, None)]}
+    assert left.counts == Counts(read=4, written=2, filtered=2, warned=1)
+
+
+def test_files_lose_the_removed_rows_and_error_records(attempt: Attempt) -> None:
+    (entry,) = without_files(committed(attempt, 0, 1, 2), [1], [2]).entries
+    rewritten = without_removed(attempt, entry, WRITER)
+    (data,) = rewritten.data
+    content = WRITER.read((attempt.layout.data / data.name).read())
+    assert content.column("n").to_pylist() == [0, 1]
+    assert rewritten.errors is not None
+    records = WRITER.read((attempt.layout.errors / rewritten.errors.name).read())
+    assert records.column("id").to_pylist() == ["0:4"]
+    assert (rewritten.removed, [one.file for one in rewritten.origins]) == ([], [0])
+
+
+def test_changed_file_is_not_rewritten(attempt: Attempt) -> None:
+    (entry,) = without_files(committed(attempt, 0, 1), [1]).entries
+    place = attempt.layout.data / entry.data[0].name
+    place.write(place.read() + b" ")
+    with pytest.raises(BadOutput, match=entry.data[0].name):
+        without_removed(attempt, entry, WRITER)
+
+
+def test_file_with_another_number_of_rows_is_not_rewritten(attempt: Attempt) -> None:
+    """The state is damaged, so it is unknown which rows are those of the other files."""
+    (entry,) = without_files(committed(attempt, 0, 1), [1]).entries
+    first, other = entry.origins
+    damaged = replace(entry, origins=[replace(first, rows=[(0, 1 << 60)]), other])
+    with pytest.raises(BadOutput):
+        without_removed(attempt, damaged, WRITER)
+
+
+def test_origins_of_merged_files_follow_each_other() -> None:
+    def held(*files: int) -> ManifestEntry:
+        origins = [Origin(file, [(0, file + 1)], Counts(written=file + 1)) for file in files]
+        return replace(entry(), origins=origins)
+
+    found = merged_origins([held(0, 2), held(2, 1), held(2)])
+    rows = [(one.file, one.rows, one.counts.written) for one in found]
+    assert rows == [(0, [(0, 1)], 1), (2, [(0, 6)], 6), (1, [(0, 2)], 2), (2, [(0, 3)], 3)]
+    assert merged_origins([held(0), entry([(1, 0, 2)])]) == []
+
+
+def test_snapshot_with_origins_is_read_back(attempt: Attempt) -> None:
+    left = without_files(committed(attempt, 0, 1, 2), [1], [2])
+    place = attempt.place / "start.json"
+    place.write(left.serialized())
+    assert Snapshot.read(place, OURS) == left

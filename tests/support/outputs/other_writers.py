@@ -1,0 +1,81 @@
+"""Programs that append rows to a table, with the format's own library, while a job writes to it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from support.outputs.tables import catalog_of
+
+PROCESSES, MOST_ROWS = 4, 25
+"""The number of programs, and how many rows each of them appends at most, one by one."""
+
+
+def append(format_: str, place: Path, text: str) -> None:
+    """Append one row, as often as it conflicts with others."""
+    row = pa.table({"text": [text]})
+    if format_ == "delta":
+        import deltalake
+
+        deltalake.write_deltalake(place / "out", row, mode="append", schema_mode="merge")
+    elif format_ == "iceberg":
+        catalog_of(place).load_table("ns.rows").append(row)
+    elif format_ == "lance":
+        import lance
+
+        lance.write_dataset(row, place / "out", mode="append")
+    else:
+        import sqlalchemy as sa
+
+        engine = sa.create_engine(f"sqlite:///{place}/data.db", connect_args={"timeout": 60})
+        with engine.begin() as connection:
+            connection.execute(sa.text("INSERT INTO rows (text) VALUES (:text)"), {"text": text})
+
+
+def _write(format_: str, place: Path, name: int, started: Any, stop: Event) -> None:
+    for number in range(MOST_ROWS):
+        while True:
+            try:
+                append(format_, place, f"writer {name} row {number}")
+                break
+            except Exception as error:
+                if "onflict" not in str(error) and "has changed" not in str(error):
+                    raise
+        started.release()
+        if stop.is_set():
+            break
+    (place / f"writer-{name}").write_text(str(number + 1))
+
+
+@contextmanager
+def other_writers(format_: str, place: Path) -> Iterator[None]:
+    """Append rows in several processes during the block, which begins after the first rows."""
+    context = multiprocessing.get_context("spawn")
+    started, stop = context.Semaphore(0), context.Event()
+    processes = [
+        context.Process(target=_write, args=(format_, place, name, started, stop), daemon=True)
+        for name in range(PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        for _ in processes:
+            assert started.acquire(timeout=120)
+        yield
+    finally:
+        stop.set()
+        for process in processes:
+            process.join(timeout=120)
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+
+
+def rows_of_writers(place: Path) -> list[str]:
+    """Return the rows that the programs have appended."""
+    counts = {name: int((place / f"writer-{name}").read_text()) for name in range(PROCESSES)}
+    return [f"writer {name} row {row}" for name, count in counts.items() for row in range(count)]

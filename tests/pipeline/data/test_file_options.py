@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -290,6 +290,9 @@ class UnreliableReader:
     def __init__(self, opened: Input, row: int, times: int) -> None:
         self.reader = opened.file_rows.reader
         self.row, self.times = row, times
+
+    def for_file(self, *_: Any) -> Self:
+        return self
 
     def read(self, file: Any) -> Any:
         tables = self.reader.read(file)

@@ -206,7 +206,7 @@ class TestSql:
             ({"query": twice}, r"read.query has two columns 'id'"),
             ({"url": "sqlite:////none/a.db"}, "read.url: there is no file '/none/a.db'"),
             ({"url": "nonesuch://host/db"}, "read.url: no connection: NoSuchModuleError"),
-            ({"url": "postgresql+psycopg://u@h/d"}, "read.url: the database's driver is missing"),
+            ({"url": "mysql+pymysql://u@h/d"}, "read.url: the database's driver is missing"),
         ):
             with pytest.raises(BadInput, match=reason):
                 opened("sql", **{"url": url, "query": "SELECT 1", **fields})

@@ -119,7 +119,8 @@ def test_stored_list_has_the_names(tmp_path: Path) -> None:
     ]
     none = Snapshot("key", "", [], {})
     resumed = ResumedInput(stored, lambda rows_each: none.missing_rows(len(stored), rows_each))
-    assert resumed.check(snapshot_input([str(tmp_path / "in")], []), None) == set()
+    changes = resumed.check(snapshot_input([str(tmp_path / "in")], []), None)
+    assert (changes.changed, changes.gone) == ({}, set())
 
 
 def test_job_resumes_appends_and_is_verified(tmp_path: Path) -> None:

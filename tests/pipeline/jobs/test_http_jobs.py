@@ -62,7 +62,7 @@ def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None
         17,
         "ask",
     )
-    assert error["error"] == 'RequestFailed: the endpoint answered 422: {"error": "no"}'
+    assert error["error"] == 'RequestInvalid: the endpoint answered 422: {"error": "no"}'
     assert faults.met.total() > 15
 
 

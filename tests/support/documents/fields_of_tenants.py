@@ -33,6 +33,7 @@ NODES = "chooses among the nodes whose taints the policy lets the pods tolerate"
 OWN_PODS = "names pods in the namespace of the job"
 COLUMNS = "columns, labels and values of the rows"
 LIMITED = "counts for `defaults.limits.devices`, and the quota of the namespace limits it"
+OWN_COST = "it changes only the cost that is shown for the job; policy.profiles: false forbids it"
 LOWER = "can only lower the limit of the platform"
 IGNORED = "the operator ignores a job of another controller"
 CHECKED_RUN = "the policy checks each field of it as that of a job"
@@ -74,6 +75,7 @@ REASONS: dict[str, tuple[str, ...]] = {
             for place in ("read", "write", "steps[].model", "steps[].chunk", "steps[].cache")
             for field in ("endpoint", "region", "anonymous")
         ),
+        *("read.table", "read.catalog.name", "read.catalog.properties{}", "write.apiKeyEnv"),
         *("read.paths[]", "read.path", "read.url", "read.urlEnv", "read.query"),
         *("read.options.allow[]", "read.options.config"),
         *("write.path", "write.url", "write.urlEnv", "write.table", "steps[].cache.path"),
@@ -95,6 +97,8 @@ REASONS: dict[str, tuple[str, ...]] = {
             "cluster.volumes[].image.pullPolicy",
             "steps[].model.runtime",
             "steps[].model.deviceMap",
+            "steps[].replicasPerDevice",
+            "steps[].resources.acceleratorType",
         ),
         "concurrencyPolicy",
     ),
@@ -118,6 +122,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "steps[].model.resultPath",
     ),
     LIMITED: ("cluster.profiles{}.resource", "cluster.profiles{}.resourceClaimTemplateName"),
+    OWN_COST: ("cluster.profiles{}.deviceHour", "cluster.profiles{}.priceFactor"),
     LOWER: ("cluster.limits.devices", "cluster.limits.deviceHours"),
     IGNORED: ("managedBy",),
     CHECKED_RUN: ("template.spec",),

@@ -450,7 +450,7 @@ def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
 
 
 def _version_of(content: bytes) -> TableVersion | None:
-    metadata = pq.read_schema(pa.BufferReader(content)).metadata or {}
+    metadata = read_table(pa.BufferReader(content), ["path"]).schema.metadata or {}
     return TableVersion.parse(metadata[_VERSION]) if _VERSION in metadata else None
 
 

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _read_deletes
@@ -40,6 +39,7 @@ from batchinference.pipeline.input.readers.iceberg import TableRows
 from batchinference.pipeline.input.readers.table import START_OVER
 from batchinference.pipeline.input.tables import INSERT
 from batchinference.pipeline.row_hashes import row_hashes
+from batchinference.pipeline.storage.arrow_files import open_parquet
 
 Rows: TypeAlias = dict[str, tuple[DataFile, np.ndarray]]
 """Maps the path of a data file to the file, and to which of its rows are meant (bool)."""
@@ -151,7 +151,7 @@ class IcebergFiles:
         """Yield the hashes of the chosen rows of a data file."""
         first, wanted, constants = 0, wanted.copy(), partition_of(file, self.metadata)
         with self.io.new_input(file.file_path).open() as source:
-            opened = pq.ParquetFile(source)
+            opened = open_parquet(source)
             names = list(rows.names(opened.schema_arrow))
             for batch in opened.iter_batches(columns=names):
                 chosen = batch.filter(pa.array(wanted[first : first + batch.num_rows]))

@@ -19,7 +19,7 @@ from pyiceberg.table import DataScan, FileScanTask, Transaction
 
 from batchinference.pipeline.output.tables.keys import Keys
 from batchinference.pipeline.schema import cast_to
-from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.arrow_files import checked, read_table
 from batchinference.pipeline.storage.location import Location
 
 
@@ -136,7 +136,7 @@ def _read(
     wanted = schema.select(*names) if names else schema
     io = transaction._table.io
     scan = ArrowScan(transaction.table_metadata, io, wanted, AlwaysTrue())
-    table = scan.to_table([FileScanTask(task.file, task.delete_files)])
+    table = checked(scan.to_table([FileScanTask(task.file, task.delete_files)]))
     return table.select(names) if names else table
 
 

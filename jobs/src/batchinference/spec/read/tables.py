@@ -9,7 +9,7 @@ from pydantic import Field
 
 from batchinference.spec.base import Columns
 from batchinference.spec.databases import CatalogTable
-from batchinference.spec.expression import MAX_INTEGER, Condition
+from batchinference.spec.expression import Condition
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
@@ -91,7 +91,7 @@ class IcebergOptions(VersionedOptions):
         *("_commit_snapshot_id", "_commit_timestamp"),
     )
 
-    snapshot: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    snapshot: Annotated[int, Field(ge=1)] | None = None
     """The id of the snapshot to read. The latest by default. With it, `write.mode: append` adds no
     later rows."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from support.documents.minimal import Document
 from support.documents.pages import jobs
 from support.inputs.photographs import photograph
 from support.jobs.on_ray import job_document
-from support.jobs.vector_jobs import STORES
 from support.jobs.without_ray import run_without_ray
+from support.models import tiny_transformers
 from support.outputs.verify_command import verified
-from support.servers.stores import stored_in
+from support.servers.stores import FakeOpensearch, LocalQdrant, stored_in
 
 PHOTOGRAPHS = ["astronaut", "chelsea", "coffee"]
 WITHOUT_ROWS = "./out/none"
@@ -40,7 +41,10 @@ WRITES = {
     if path != WITHOUT_ROWS and "mode" not in write and "vectorColumn" not in write
 }
 VECTORS = {write["format"]: write for write in ALL.values() if "vectorColumn" in write}
-(ADD_COLUMN,) = (job for job in jobs("docs/outputs.md") if "kind" in job)
+ADD_COLUMN, PASSAGES = (
+    next(job for job in jobs("docs/outputs.md") if job.get("metadata") == {"name": name})
+    for name in ("add-column", "passages")
+)
 FORMATS = ["parquet", "csv", "webdataset", "lance", "delta", "iceberg", "sql"]
 
 
@@ -103,11 +107,7 @@ def test_output_without_rows_has_columns(photos: Path, tmp_path: Path) -> None:
 
 
 def test_rows_of_new_photographs_are_merged(photos: Path, tmp_path: Path) -> None:
-    (merged,) = (
-        write
-        for write in ALL.values()
-        if (write.get("mode"), write["format"]) == ("merge", "delta")
-    )
+    merged = ALL["./out/merged"]
     job = job_of(photos, tmp_path, merged)
     assert run_without_ray(job).state == JobState.SUCCEEDED
     again = job_of(photos, tmp_path, merged, {"name": "same", "filter": "name != ''"})
@@ -117,17 +117,34 @@ def test_rows_of_new_photographs_are_merged(photos: Path, tmp_path: Path) -> Non
     assert sorted(names(rows)) == [f"{name}.png" for name in PHOTOGRAPHS]
 
 
-@pytest.mark.parametrize("format_", STORES)
-def test_vectors_are_put_into_a_store(
-    format_: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_vectors_are_put_into_opensearch(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with stored_in(STORES[format_]()) as store:
-        store.name = "photos"
-        monkeypatch.setenv(VECTORS[format_]["urlEnv"], store.url)
-        job = job_of(photos, tmp_path, VECTORS[format_])
+    with stored_in(FakeOpensearch("photos")) as store:
+        monkeypatch.setenv(VECTORS["opensearch"]["urlEnv"], store.url)
+        job = job_of(photos, tmp_path, VECTORS["opensearch"])
         assert run_without_ray(job).message is None
         assert sorted(names(store.rows())) == [f"{name}.png" for name in PHOTOGRAPHS]
         assert len(first_rows(job.spec.write, 2)) == 2
+        assert verified(job.spec.write.path, "--trust-output").result == "proven"
+
+
+def test_passages_are_put_into_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bert").mkdir()
+    tiny_transformers.write("masked_model", tmp_path / "bert")
+    (tmp_path / "articles").mkdir()
+    lines = '{"id": 1, "text": "' + "cats sleep. " * 100 + '"}\n{"id": 2, "text": "dogs run."}\n'
+    (tmp_path / "articles" / "a.jsonl").write_text(lines)
+    given = deepcopy(PASSAGES)
+    given["spec"]["steps"][1]["model"]["source"] = str(tmp_path / "bert")
+    given["spec"]["write"]["dimensions"] = 32
+    job = with_absolute_paths(parse(given), tmp_path)
+    with stored_in(LocalQdrant("passages")) as store:
+        monkeypatch.setenv("QDRANT_URL", store.url)
+        report = run_without_ray(job)
+        assert report.state == JobState.SUCCEEDED, report.message
+        found = {(row["id"], row["chunk_index"]): len(row["vector"]) for row in store.rows()}
+        assert found == {(1, 0): 32, (1, 1): 32, (2, 0): 32}
         assert verified(job.spec.write.path, "--trust-output").result == "proven"
 
 

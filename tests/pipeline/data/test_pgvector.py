@@ -55,7 +55,7 @@ def test_new_table_has_vectors_that_are_merged_and_searched(database: Database) 
     database.run({1: [1.0, 0.0], 2: [0.0, 1.0]}, dimensions=2)
     database.run({2: [0.1, 0.2], 3: [3.0, 0.3]})
     rows = {row["id"]: row["vector"] for row in sql_rows(database.engine)}
-    assert rows == {1: "[1,0]", 2: "[0.1,0.2]", 3: "[3,0.3]"}
+    assert rows == {1: [1.0, 0.0], 2: [0.1, 0.2], 3: [3.0, 0.3]}
     with database.engine.connect() as connection:
         assert connection.execute(sa.text(NEAREST)).scalar() == 3
 

@@ -45,9 +45,10 @@ def vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) ->
         return vectors_of(write, write.table, None)
     kind = existing.columns[column].type if column in existing.columns else None
     if type(kind).__name__ != "VECTOR":
+        found = f"is {kind}, not a vector" if kind is not None else "is missing"
         raise BadOutput(
-            f"write.vectorColumn: column '{column}' of the table '{write.table}' is {kind}, not a "
-            "vector. Change its type, or name another column"
+            f"write.vectorColumn: column '{column}' of the table '{write.table}' {found}. Change "
+            "the table, or name another column"
         )
     dimensions = getattr(kind, "dim", None)
     known = Vectors(column, dimensions) if dimensions else None

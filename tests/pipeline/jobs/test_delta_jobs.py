@@ -344,7 +344,7 @@ def test_table_that_was_created_again_is_not_read_as_changes(
 
 
 def test_later_version_is_a_remark_of_a_complete_output(tmp_path: Path) -> None:
-    table, remark = tmp_path / "table", f"has version {1}"
+    table, remark = tmp_path / "table", "has version"
     append(table, 1)
     job = night(table, tmp_path / "out", mode="error")
     assert remark not in str(ended(run_in_process(job)).report.message)

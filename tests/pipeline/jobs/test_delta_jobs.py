@@ -206,9 +206,7 @@ def test_commit_that_rewrites_files_needs_a_change_data_feed(
     append(table, 4, 5)
     assert ended(run_in_process(job)).counts == (2, 2, 0, 0)
     DeltaTable(table).update(predicate="id = 4", new_values={"day": "friday"})
-    message = refusal(job)
-    assert "version 3" in message
-    messages.check(message)
+    messages.check(refusal(job))
     DeltaTable(table).alter.set_table_properties(FEED)
     append(table, 6)
     ended(run_in_process(night(table, tmp_path / "out", mode="overwrite")))
@@ -346,7 +344,7 @@ def test_table_that_was_created_again_is_not_read_as_changes(
 
 
 def test_later_version_is_a_remark_of_a_complete_output(tmp_path: Path) -> None:
-    table, remark = tmp_path / "table", "version 1 now"
+    table, remark = tmp_path / "table", "has version"
     append(table, 1)
     job = night(table, tmp_path / "out", mode="error")
     assert remark not in str(ended(run_in_process(job)).report.message)

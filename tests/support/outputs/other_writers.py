@@ -45,7 +45,8 @@ def _write(format_: str, place: Path, name: int, started: Any, stop: Event) -> N
                 append(format_, place, f"writer {name} row {number}")
                 break
             except Exception as error:
-                if "onflict" not in str(error) and "has changed" not in str(error):
+                described = f"{type(error).__name__}: {error}"
+                if not any(each in described for each in ("onflict", "CommitFailed")):
                     raise
         started.release()
         if stop.is_set():

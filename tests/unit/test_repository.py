@@ -19,13 +19,13 @@ SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 39_000,
-    "jobs/src": 59_200,
-    "operator/src": 8_950,
-    "tests": 112_000,
+    "jobs/src/batchinference/pipeline": 44_700,
+    "jobs/src": 66_500,
+    "operator/src": 9_150,
+    "tests": 119_000,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
-MESSAGES_IN_TESTS = 228
+MESSAGES_IN_TESTS = 231
 """Maximum number of functions and tables of tests that contain four words of a message in a row.
 `Messages` of plugins/messages.py compares messages with golden files."""
 MAY_BE_LONG = 5

@@ -14,6 +14,9 @@ from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
+MAX_SNAPSHOT = 9_223_372_036_854_775_000
+"""Below 2**63 also as a float, with which the API server compares bounds."""
+
 
 class VersionedOptions(ReadOptions):
     """Options of tables with versions."""
@@ -91,7 +94,7 @@ class IcebergOptions(VersionedOptions):
         *("_commit_snapshot_id", "_commit_timestamp"),
     )
 
-    snapshot: Annotated[int, Field(ge=1)] | None = None
+    snapshot: Annotated[int, Field(ge=1, le=MAX_SNAPSHOT)] | None = None
     """The id of the snapshot to read. The latest by default. With it, `write.mode: append` adds no
     later rows."""
 

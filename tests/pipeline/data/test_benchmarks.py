@@ -123,7 +123,7 @@ def test_part_of_a_feed_interrupts_the_part_around_it(modules: dict[str, ModuleT
 
 def test_benchmarks_of_the_makefile_exist_and_stop_their_servers_on_signals() -> None:
     scripts = re.findall(r"tests/bench/(\w+)\.py", (ROOT / "Makefile").read_text())
-    assert len(scripts) == 13
+    assert len(scripts) == 14
     for script in scripts:
         assert "    exit_on_signals()\n    main()\n" in (BENCH / f"{script}.py").read_text()
 

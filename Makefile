@@ -318,6 +318,11 @@ $(VENV)/.daft: $(VENV)/.test
 throughput: $(VENV)/.daft ## Measure rows per second against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
 
+# DOCUMENTS=100 reads 100 files instead of 10,000.
+.PHONY: documents
+documents: $(VENV)/.daft ## Measure PDF files -> chunks -> embeddings against handwritten programs, on this machine
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/documents.py $(DOCUMENTS)
+
 # FEED_OPTIONS=--profile shows where the time goes. A name, such as texts, runs one case.
 FEED_OPTIONS ?=
 .PHONY: feed

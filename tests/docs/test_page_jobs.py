@@ -260,6 +260,10 @@ def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
 
+def check_new_events(rows: list[Row]) -> None:
+    assert [(row["id"], row["text"], row["_change_type"]) for row in rows] == [(2, "b", "insert")]
+
+
 def check_changes_of_orders(rows: list[Row]) -> None:
     (row,) = rows
     assert (row["id"], row["status"], row["_change_type"]) == (1, "paid", "insert")
@@ -339,6 +343,7 @@ EXPECTED = {
         "reviews": check_reviews,
         "two-prompts": check_two_prompts,
         "good-ones": check_good_ones,
+        "new-events": check_new_events,
         "changes-of-orders": check_changes_of_orders,
     },
 }

@@ -97,6 +97,9 @@ CONTENTS: dict[str, dict[str, Callable[[], bytes]]] = {
         "M4A": lambda: film("ipod", "aac", 8000),
         "AAC": lambda: film("adts", "aac", 8000),
         "WebM": lambda: film("webm", "libopus", 48_000),
+        "3GP": lambda: film("3gp", "aac", 16_000),
+        "MOV": lambda: film("mov", "aac", 8000),
+        "AMR": lambda: b"#!AMR\n",
     },
     "video": {
         "MP4": lambda: film("mp4", "mpeg4"),

@@ -306,7 +306,7 @@ def test_expired_and_rolled_back_snapshots_are_refused(tmp_path: Path, messages:
     versions = open_table(ReadIceberg.model_validate(read_fields(tmp_path)))
     with pytest.raises(BadInput) as error:
         versions.between(seen[3], seen[1])
-    messages.check(str(error.value).replace(str(seen[3]), "SINCE").replace(str(seen[1]), "NOW"))
+    messages.check(str(error.value).replace(str(seen[3]), "SINCE"))
     table.refresh().manage_snapshots().set_current_snapshot(seen[3]).commit()
     table.refresh().maintenance.expire_snapshots().by_ids(seen[:2]).commit()
     versions = open_table(ReadIceberg.model_validate(read_fields(tmp_path)))

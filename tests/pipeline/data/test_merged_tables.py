@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -13,12 +14,14 @@ import deltalake
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from deltalake import DeltaTable, QueryBuilder
 from sqlalchemy.dialects import mysql
 
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import sql_merge
 from plugins.messages import Messages
+from support.inputs.delta_vectors import delete_positions, enable_vectors, live_adds
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 from support.outputs.rows import Row
 from support.outputs.tables import sql_rows, table_rows, write_fields
@@ -186,6 +189,18 @@ def test_key_that_the_table_has_twice_is_refused(target: Target, messages: Messa
     assert sorted(row["n"] for row in target.rows()) == [1, 3, 5]
 
 
+def test_rows_that_a_deletion_vector_removes_stay_deleted(tmp_path: Path) -> None:
+    target = Target("delta", tmp_path, "")
+    deltalake.write_deltalake(tmp_path / "out", rows_with(1, 2, 3, n=[1, 2, 3]))
+    enable_vectors(tmp_path / "out")
+    (path,) = live_adds(tmp_path / "out")
+    delete_positions(tmp_path / "out", path, [0, 1])
+    assert target.run(rows_with(2, 3, n=[8, 9]))
+    found = QueryBuilder().register("rows", DeltaTable(tmp_path / "out"))
+    stored = pa.table(found.execute("SELECT * FROM rows ORDER BY id"))
+    assert stored.to_pylist() == [{"id": 2, "n": 8}, {"id": 3, "n": 9}]
+
+
 @lakes
 def test_table_must_have_the_key(target: Target, messages: Messages) -> None:
     assert target.run(pa.table({"text": ["a"]}), name="first", mode="append", key=None)
@@ -242,6 +257,27 @@ def test_rows_of_others_that_arrive_during_a_merge_are_merged_too(target: Target
     if target.format != "sqlite":
         expected |= {1: ("a", 7), 3: ("C", 8)}
     assert {row["id"]: (row["text"], row["n"]) for row in target.rows()} == expected
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+def test_merges_that_block_each_other_are_repeated(target: Target) -> None:
+    """They lock the same rows in opposite order, so PostgreSQL ends one of them."""
+    ids = range(6000)
+    assert target.run(rows_with(*ids, n=[0] * len(ids)), name="first")
+    placed = {}
+    for name, order in {"up": ids, "down": ids[::-1]}.items():
+        job = target.open(
+            rows_with(*order, n=[1] * len(ids)), name=name, path=f"{target.place}/{name}"
+        )
+        placed[name] = job.place(job.check())[1]
+
+    def register(name: str) -> None:
+        table_of(target.write()).register(placed[name], Fence(name, f"of {name}", passed))
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(register, placed))
+    assert [row["n"] for row in target.rows()] == [1] * len(ids)
+    assert all(table_of(target.write()).commits(name) for name in placed)
 
 
 @databases

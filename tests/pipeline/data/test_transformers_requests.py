@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,12 +47,13 @@ def of_prompts(source: str, values: list[Any], **sampling: Any) -> list[Any]:
 def test_chat_answer_is_that_of_the_prompt(tiny: Tiny) -> None:
     source = tiny("chat_model")
     system = [{"role": "system", "content": "Be brief"}, *MESSAGES]
-    parts = [{"role": "user", "content": [{"type": "text", "text": "a cat"}]}]
+    texts = [{"type": "text", "text": text} for text in ("a", " cat")]
+    parts = [{"role": "user", "content": texts}]
     expected = of_prompts(source, [MESSAGES, system])
     bodies = [{**GREEDY, "messages": each} for each in (MESSAGES, system, parts)]
     found = answers(source, *((CHAT, body) for body in bodies))
-    texts = [one["choices"][0]["message"]["content"] for one in found]
-    assert texts == [text for text, _ in [*expected, expected[0]]]
+    made = [one["choices"][0]["message"]["content"] for one in found]
+    assert made == [text for text, _ in [*expected, expected[0]]]
     about = expected[0][1]
     assert found[0]["usage"] == {
         "prompt_tokens": about["prompt_tokens"],
@@ -62,6 +65,18 @@ def test_chat_answer_is_that_of_the_prompt(tiny: Tiny) -> None:
         openai.types.chat.ChatCompletion.model_validate(one)
         assert one["model"] == source
     assert len({one["id"] for one in found}) == len(found)
+
+
+def test_parts_are_lines_for_a_template_that_takes_texts(tiny: Tiny, tmp_path: Path) -> None:
+    source = str(shutil.copytree(tiny("chat_model"), tmp_path / "model"))
+    (Path(source) / "chat_template.jinja").write_text(
+        "{% for message in messages %}[{{ message.content }}]{% endfor %}"
+    )
+    parts = [{"type": "text", "text": text} for text in ("a", "cat")]
+    ((expected, about),) = of_prompts(source, [[{"role": "user", "content": "a\ncat"}]])
+    (found,) = answers(source, (CHAT, {**GREEDY, "messages": [{"role": "user", "content": parts}]}))
+    assert found["choices"][0]["message"]["content"] == expected
+    assert found["usage"]["prompt_tokens"] == about["prompt_tokens"]
 
 
 def test_parameters_are_those_of_the_library(tiny: Tiny) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -329,3 +330,27 @@ def copy_to(s3: S3Server, table: Path) -> None:
     """Copy a table to s3://delta/table."""
     files = (file for file in table.rglob("*") if file.is_file())
     s3.put("delta", {f"table/{file.relative_to(table)}": file.read_bytes() for file in files})
+
+
+def test_table_that_was_created_again_is_not_read_as_changes(
+    tmp_path: Path, messages: Messages
+) -> None:
+    table = tmp_path / "table"
+    append(table, 1)
+    job = night(table, tmp_path / "out")
+    ended(run_in_process(job))
+    shutil.rmtree(table)
+    for number in (2, 3, 4):
+        append(table, number)
+    messages.check(refusal(job))
+
+
+def test_later_version_is_a_remark_of_a_complete_output(tmp_path: Path) -> None:
+    table, remark = tmp_path / "table", "version 1 now"
+    append(table, 1)
+    job = night(table, tmp_path / "out", mode="error")
+    assert remark not in str(ended(run_in_process(job)).report.message)
+    append(table, 2)
+    assert remark in str(ended(run_in_process(job)).report.message)
+    ended(run_in_process(night(table, tmp_path / "out")))
+    assert remark not in str(ended(run_in_process(job)).report.message)

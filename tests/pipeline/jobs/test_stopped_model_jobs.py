@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,7 +18,6 @@ from support.documents.minimal import Document
 from support.jobs.command import Command, wait_until
 from support.jobs.held import committed_rows
 from support.jobs.on_ray import job_document, run_job, write_lines
-from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 from support.servers.loopback import handled_by
 
@@ -33,13 +32,13 @@ class Endpoint:
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
         self.released = threading.Event()
-        self.refused, self.url = -1, ""
+        self.refused, self.url = set[int](), ""
 
     def answer(self, text: str) -> Document:
         """Return the response for a text; empty if it is refused."""
         self.asked[text] += 1
         number = int(text.split()[1])
-        if number == self.refused:
+        if number in self.refused:
             return {}
         if number >= HELD:
             self.released.wait(120)
@@ -76,10 +75,9 @@ def job(directory: Path, endpoint: Endpoint, **spec: object) -> Document:
     return job_document("asking", source, directory / "out", steps=[ask], **spec)
 
 
-def assert_complete(directory: Path) -> None:
-    found = {row["text"]: row["answer"] for row in rows_of(directory / "out")}
-    assert found == {text: {"number": number} for number, text in enumerate(TEXTS)}
-    assert len(list(rows_of(directory / "out"))) == ROWS
+def assert_has(directory: Path, texts: Sequence[str]) -> None:
+    found = [(row["text"], row["answer"]) for row in rows_of(directory / "out")]
+    assert sorted(found) == sorted((text, {"number": TEXTS.index(text)}) for text in texts)
 
 
 def test_sigterm_keeps_what_is_committed_and_what_is_cached(ray: None, tmp_path: Path) -> None:
@@ -99,31 +97,9 @@ def test_sigterm_keeps_what_is_committed_and_what_is_cached(ray: None, tmp_path:
         endpoint.released.set()
         run = run_job(given)
         assert (run.report.reason, run.report.attempt) == (None, 2)
-        assert_complete(tmp_path)
+        assert_has(tmp_path, TEXTS)
         again = [text for text, times in endpoint.asked.items() if times > 1]
         assert all(int(text.split()[1]) >= HELD - 8 for text in again), "at most those in flight"
         counts = run.report.counts
         assert counts is not None
         assert (counts.input_tokens or 0) <= 2 * sum(endpoint.asked.values())
-
-
-def test_limit_of_tokens_with_a_cache(tmp_path: Path) -> None:
-    with served(Endpoint()) as endpoint:
-        endpoint.released.set()
-        endpoint.refused = HELD + 5
-        first = run_without_ray(job(tmp_path, endpoint))
-        assert first.reason == "TooManyErrors"
-        assert first.counts is not None
-        endpoint.refused = -1
-        limits = {"tokens": first.counts.tokens - 1}
-        stopped = run_without_ray(job(tmp_path, endpoint, cluster={"limits": limits}))
-        assert (stopped.reason, stopped.counts) == ("LimitExceeded", first.counts)
-        limits = {"tokens": 5 * ROWS}
-        report = run_without_ray(job(tmp_path, endpoint, cluster={"limits": limits}))
-        assert report.reason is None
-        assert_complete(tmp_path)
-        refused = endpoint.asked.pop(TEXTS[HELD + 5])
-        assert refused == 2
-        assert set(endpoint.asked.values()) == {1}, "what was computed is in the cache"
-        assert report.counts is not None
-        assert first.counts.tokens < report.counts.tokens <= 5 * ROWS

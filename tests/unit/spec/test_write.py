@@ -71,6 +71,27 @@ def test_partition_column_is_accepted(format_: str, column: str) -> None:
     assert written(format_, partitionBy=[column]).partition_by == [column]
 
 
+@pytest.mark.parametrize(
+    ("format_", "fields"),
+    [
+        ("delta", {"mode": "merge"}),
+        ("delta", {"key": ["id"]}),
+        ("delta", {"mode": "merge", "key": []}),
+        ("delta", {"mode": "merge", "key": ["id", "id"]}),
+        ("delta", {"mode": "merge", "key": ["id"], "columns": ["text"]}),
+        ("parquet", {"mode": "merge"}),
+        ("lance", {"mode": "merge"}),
+        ("lance", {"mode": "addColumn"}),
+        ("lance", {"mode": "addColumn", "columns": ["vector"]}),
+    ],
+    ids=short,
+)
+def test_mode_that_needs_other_fields_is_refused(
+    format_: str, fields: dict[str, Any], messages: Messages
+) -> None:
+    messages.check(refused(writing(format_, **fields)))
+
+
 # --- tables -----------------------------------------------------------------------------
 
 

@@ -39,6 +39,7 @@ DEFAULTS = {
     "text": Defaults(
         "./reviews.csv", "distilbert/distilbert-base-uncased-finetuned-sst-2-english", "text"
     ),
+    "documents": Defaults("./documents", "sentence-transformers/all-MiniLM-L6-v2"),
     "audio": Defaults("./recordings", "openai/whisper-tiny"),
     "llm": Defaults("./questions.csv", "Qwen/Qwen2.5-0.5B-Instruct", "question"),
     "python": Defaults("./rows.csv"),

@@ -19,6 +19,7 @@ class Kind(StrEnum):
 
     IMAGES = "images"
     TEXT = "text"
+    DOCUMENTS = "documents"
     AUDIO = "audio"
     LLM = "llm"
     PYTHON = "python"

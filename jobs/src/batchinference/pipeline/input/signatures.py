@@ -65,7 +65,7 @@ def is_heif(head: bytes) -> bool:
 
 def is_audio(head: bytes) -> bool:
     """Return whether a file with these first bytes is a recording without pictures."""
-    if head.startswith((b"fLaC", b"ID3", b".snd", b"caff\0\1", b"riff\x2e\x91\xcf\x11")):
+    if head.startswith((b"fLaC", b"ID3", b".snd", b"caff\0\1", b"riff\x2e\x91\xcf\x11", b"#!AMR")):
         return True
     if head[8:12] in (b"WAVE", b"AIFF", b"AIFC"):
         return head[:4] in (b"RIFF", b"RF64", b"FORM")

@@ -434,6 +434,9 @@ def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
     if not contents:
         return ""
     try:
+        if (table := _version_of(source.serialized())) is not None:
+            read_versions = [version.version for version in map(_version_of, contents) if version]
+            return "" if table.version in read_versions else _describe_new_version(table)
         before = np.unique(np.concatenate([_hashes_of_parts(content) for content in contents]))
     except pa.ArrowInvalid:
         return "its input.parquet is damaged, so it is unknown whether the input has changed"
@@ -443,6 +446,18 @@ def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
     return (
         f"the input has changed since ({len(before)} parts then, {len(now)} now), and its new "
         "rows are not in the output. Set write.mode to append to add the rows of new files"
+    )
+
+
+def _version_of(content: bytes) -> TableVersion | None:
+    metadata = pq.read_schema(pa.BufferReader(content)).metadata or {}
+    return TableVersion.parse(metadata[_VERSION]) if _VERSION in metadata else None
+
+
+def _describe_new_version(table: TableVersion) -> str:
+    return (
+        f"{table.name} has version {table.version} now, whose changes are not in the output. Set "
+        "write.mode to append to add its new rows"
     )
 
 

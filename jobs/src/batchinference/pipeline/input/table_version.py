@@ -15,19 +15,21 @@ from batchinference.pipeline.storage.arrow_files import schema_of
 class TableVersion:
     """A version of a table, or its changes after the version `since`, up to `version`.
 
-    `name` names the table in messages. `schema` has its columns and their types."""
+    `name` names the table in messages. `schema` has its columns and their types. `table` identifies
+    the table if another one in the same place may have the same versions."""
 
     name: str
     version: int
     schema: pa.Schema
     since: int | None = None
+    table: str = ""
 
     def serialized(self) -> bytes:
         schema = base64.b64encode(self.schema.serialize()).decode()
-        return json.dumps([self.name, self.version, schema, self.since]).encode()
+        return json.dumps([self.name, self.version, schema, self.since, self.table]).encode()
 
     @classmethod
     def parse(cls, content: bytes) -> TableVersion:
         """Return a version from its stored form. Raises ValueError if it is not readable."""
-        name, version, schema, since = json.loads(content)
-        return cls(name, version, schema_of(base64.b64decode(schema)), since)
+        name, version, schema, *others = json.loads(content)
+        return cls(name, version, schema_of(base64.b64decode(schema)), *others)

@@ -5,7 +5,7 @@ A job uses only the entries that fit together (see `row_coverage`). This module 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -181,13 +181,14 @@ def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick:
     if not isinstance(read, ReadFiles | ReadVersioned):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
     if isinstance(read, ReadVersioned):
-        reader, found, names = reader_of(read, frozen), _gone(frozen), frozen.labels
+        reader, found, names = reader_of(read, frozen), dict[int, Defect](), frozen.labels
+        missing = _vacuumed(frozen)
     else:
         reader, found = reader_for(read), _differences(frozen, read)
+        missing = found.keys() | frozen.removed
     if isinstance(reader, WholeFileReader):
         sizes = Sizes(len(frozen), dict.fromkeys(frozen.removed, 0), 1)
         return InputRows(names, sizes, len(frozen), list(found.values()))
-    missing = found.keys() | frozen.removed
     files = [file for file in frozen.files() if file.number not in missing]
     counted = dict(_counted(frozen, read, reader, files, ends, quick=quick))
     sizes = Sizes(len(frozen), ends | counted)
@@ -210,14 +211,12 @@ def _differences(frozen: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
     return found
 
 
-def _gone(frozen: InputSnapshot) -> dict[int, Defect]:
-    """Return a finding for each data file that is gone, by file number."""
+def _vacuumed(frozen: InputSnapshot) -> Set[int]:
+    """Return the numbers of the data files that are gone, as old ones of a table are after a time.
+    They are not counted again."""
     with ThreadPoolExecutor(THREADS) as pool:
         exist = pool.map(Location.exists, map(frozen.address, frozen.files()))
-        pairs = enumerate(zip(frozen.uris, exist, strict=True))
-        return {
-            number: (Kind.INPUT_GONE, Spot(uri), 1) for number, (uri, known) in pairs if not known
-        }
+        return {number for number, known in enumerate(exist) if not known}
 
 
 def _listed(frozen: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:
@@ -246,7 +245,9 @@ def _counted(
     if not files or (quick and not reader.rows_exact):
         return
     # the statistics in the snapshot come from the job
-    if isinstance(read, ReadFiles):
+    if (path := read.locations.get("path")) is not None:
+        frozen = replace(frozen, root=frozen.root.contained_in([path]))
+    elif isinstance(read, ReadFiles):
         frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
     frozen, rows = prepared(read, frozen.with_stats({}), files)
     stored = with_row_counts(frozen, rows.reader, files).stats if reader.rows_exact else {}

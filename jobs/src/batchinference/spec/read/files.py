@@ -242,7 +242,7 @@ class ReadAudio(ReadFiles):
         *("w64", "rf64", "wave", "m4a", "m4b", "aac", "webm", "weba", "mka", "wma"),
         *("mp2", "ac3", "amr"),
     )
-    AMBIGUOUS = ("mp4", "3gp")
+    AMBIGUOUS = ("mp4", "3gp", "mov")
     HAS_TEXTS = False
     INFLATION = 10
     COLUMNS = ("amplitude", "sample_rate")

@@ -8,7 +8,7 @@ needed to read them, so a resumed job reads the same rows although the table has
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
@@ -18,7 +18,7 @@ import pyarrow as pa
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED
 from batchinference.pipeline.input.readers import Reader
-from batchinference.pipeline.input.readers.table import VersionedReader, removed_file
+from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader, removed_file
 from batchinference.pipeline.input.snapshot import (
     InputSnapshot,
     NoNewFiles,
@@ -67,6 +67,8 @@ class VersionedTable(Protocol):
 
     root: Location
     """An address in the file system of the data files, restricted to where they may be."""
+    identity: str
+    """The field `table` of its versions."""
 
     def current(self) -> int:
         """Return the version that the job reads: the latest, or the one that the spec names."""
@@ -124,27 +126,39 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
         frozen = replace(earlier.frozen, root=table.root)
         check_exist(table, frozen, earlier.unfinished(None))
         return frozen
-    found = _unread(table, [frozen.version for frozen in earlier.lists] if earlier else [])
+    versions = [each.version for each in earlier.lists if each.version] if earlier else []
+    found = _unread(table, versions)
     frozen = snapshot_of(read, table.root, found)
     check_exist(table, frozen, range(len(frozen)))
     return frozen
 
 
-def _unread(table: VersionedTable, read: Iterable[TableVersion | None]) -> TableFiles:
+def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> TableFiles:
     """Return what is in no version that was read: normally the changes since the last one. If an
     earlier output is started over, it is the version, or the changes in between."""
-    known = {version.since: version.version for version in read if version is not None}
+    known = {version.since: version.version for version in read}
     since: int | None = None
     while since in known:
         since = known.pop(since)
     starts = set(known) - set(known.values())
     version = next((start for start in starts if start is not None), None)
     version = table.current() if version is None else version
+    _check_identity(table, read)
     if since is None:
         return table.at(version)
     if since == version:
         raise NoNewFiles(NONE_IGNORED)
     return table.between(since, version)
+
+
+def _check_identity(table: VersionedTable, read: Sequence[TableVersion]) -> None:
+    """Raise BadInput if another table in the same place was read."""
+    for version in read:
+        if version.table != table.identity:
+            raise BadInput(
+                f"read: {version.name} was created again since version {version.version} was read. "
+                f"{START_OVER}"
+            )
 
 
 def snapshot_of(read: ReadVersioned, root: Location, found: TableFiles) -> InputSnapshot:

@@ -59,6 +59,7 @@ class DeltaVersions:
         self.root = self._place.contained_in([self.read.path])
         self._name = f"the Delta table '{self._place.uri}'"
         self._latest = self._open(None)
+        self.identity = str(self._latest.metadata().id)
 
     def _open(self, version: int | None) -> DeltaTable:
         try:
@@ -131,8 +132,14 @@ class DeltaVersions:
         columns = pa.schema(table.schema().to_arrow())
         fields = [(field.name, field.type) for field in columns]
         if changes:
+            for name in set(columns.names).intersection(_CHANGES.names):
+                raise BadInput(
+                    f"read.path: {self._name} has a column '{name}', which is the name of a column "
+                    "of changes. Rename it in the table"
+                )
             fields += [(field.name, field.type) for field in _CHANGES]
-        return TableVersion(self._name, table.version(), pa.schema(fields), since)
+        schema = pa.schema(fields)
+        return TableVersion(self._name, table.version(), schema, since, self.identity)
 
     def _path(self, logged: str) -> str:
         """Return the path of a file in the log. Raises BadInput if it is not in the table."""
@@ -163,11 +170,6 @@ class DeltaVersions:
 
     def between(self, since: int, version: int) -> TableFiles:
         table = self._latest if version == self._latest.version() else self._open(version)
-        if since > version:
-            raise BadInput(
-                f"read.path: {self._name} is at version {version}, and version {since} was read "
-                f"before. It was written anew. {START_OVER}"
-            )
         commits = [self._commit(number) for number in range(since + 1, version + 1)]
         self._find_feeds(table, since, commits)
         schema = self._version(table, since, changes=True)
@@ -278,10 +280,10 @@ def _typed(text: str | None, kind: pa.DataType) -> Any:
     """Return a partition value of the log. An empty text is null."""
     if not text:
         return None
-    value = pa.scalar(text)
     if pa.types.is_timestamp(kind):
-        return value.cast(pa.timestamp(kind.unit)).cast(kind).as_py()
-    return value.cast(kind).as_py()
+        plain = pa.scalar(text.removesuffix("Z"))
+        return plain.cast(pa.timestamp(kind.unit)).cast(kind).as_py()
+    return pa.scalar(text).cast(kind).as_py()
 
 
 def _bounds(row: dict[str, Any]) -> dict[str, Bounds]:

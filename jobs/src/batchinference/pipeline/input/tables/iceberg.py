@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import NestedField, PrimitiveType
+from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, JobFailure, describe
@@ -25,7 +24,6 @@ from batchinference.pipeline.input.readers.iceberg import (
     IcebergReader,
     TableRows,
 )
-from batchinference.pipeline.input.statistics import Bounds
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import CHANGE_TYPE, DataFile, TableFiles
 from batchinference.pipeline.input.tables.iceberg_files import (
@@ -39,7 +37,6 @@ from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import storage_options
 from batchinference.spec.addresses import SCHEMES
-from batchinference.spec.expression import columns_read_by
 from batchinference.spec.read import ReadIceberg
 from batchinference.spec.storage import Storage
 
@@ -91,6 +88,7 @@ class IcebergVersions:
 
     def __post_init__(self) -> None:
         self._metadata = self.table.metadata
+        self.identity = ""  # the ids of snapshots are random
         own = [self.table.location(), self.table.properties.get("write.data.path")]
         places = [located(place, self.read.storage) for place in own if place]
         self.root = places[0].contained_in([place.uri for place in places])
@@ -124,9 +122,13 @@ class IcebergVersions:
         return TableFiles(self._version(version, schema, added), files)
 
     def between(self, since: int, version: int) -> TableFiles:
-        now = self._snapshot(version)
-        schema, commits = self._schema_at(now), commits_after(self._metadata, since, now)
-        found = self._files(schema).changes(commits)
+        now = self._metadata.snapshot_by_id(version)
+        schema = self._schema_at(now)
+        files_of = self._files(schema)
+        if since == NO_SNAPSHOT and now is not None:  # snapshots may have expired since
+            found: Iterable[Change] = files_of.at(now)
+        else:
+            found = files_of.changes(commits_after(self._metadata, since, now))
         typed = _columns(schema)
         files = [self._file(change, typed, _CHANGES) for change in found]
         return TableFiles(self._version(version, schema, _CHANGES, since), files)
@@ -171,8 +173,7 @@ class IcebergVersions:
         constants = self._partition(file, columns) | dict(zip(added.names, values, strict=False))
         others = BitMap64(np.flatnonzero(~change.wanted))
         deleted = others.serialize() if others else None
-        bounds = self._bounds(file, columns)
-        return DataFile(place.path, file.file_size_in_bytes, None, constants, deleted, bounds)
+        return DataFile(place.path, file.file_size_in_bytes, None, constants, deleted)
 
     def _partition(self, file: IcebergFile, columns: Columns) -> dict[str, Any]:
         """Return the values of identity partition columns of a file, as far as Python has them."""
@@ -183,21 +184,6 @@ class IcebergVersions:
             if column.field_id in values
         }
         return {name: value for name, value in typed.items() if value is not None}
-
-    def _bounds(self, file: IcebergFile, columns: Columns) -> dict[str, Bounds]:
-        """Return the bounds of the columns that the filter reads."""
-        read = columns_read_by(self.read.options.filter) if self.read.options.filter else ()
-        lows, highs = file.lower_bounds or {}, file.upper_bounds or {}
-        nulls = file.null_value_counts or {}
-        return {
-            column.name: Bounds(
-                _decoded(column, kind, lows.get(column.field_id)),
-                _decoded(column, kind, highs.get(column.field_id)),
-                nulls.get(column.field_id) != 0,
-            )
-            for column, kind in columns
-            if column.name in read
-        }
 
 
 def _columns(schema: Schema) -> Columns:
@@ -221,16 +207,6 @@ def located(uri: str, storage: Storage) -> Location:
         f"read.table: its files are at {uri}, and this storage is not supported. Use a disk, "
         "s3://, gs://, or the Azure account in read.storage.endpoint"
     )
-
-
-def _decoded(column: NestedField, kind: pa.DataType, stored: bytes | None) -> Any:
-    """Return a stored bound as a Python value; None if it is unknown."""
-    if stored is None:
-        return None
-    try:
-        return _typed(kind, from_bytes(cast(PrimitiveType, column.field_type), stored))
-    except (TypeError, ValueError, struct.error):
-        return None
 
 
 def _typed(kind: pa.DataType, value: Any) -> Any:

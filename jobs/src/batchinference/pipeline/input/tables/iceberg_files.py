@@ -203,7 +203,7 @@ def partition_of(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
     }
 
 
-def commits_after(metadata: TableMetadata, last: int, now: Snapshot) -> list[Snapshot]:
+def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> list[Snapshot]:
     """Return the snapshots after the snapshot `last`, up to and including `now`, oldest first.
 
     Raises BadInput if they are not known any more."""
@@ -212,13 +212,13 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot) -> list[Sna
         if snapshot.snapshot_id == last:
             return found[::-1]
         found.append(snapshot)
-    if found[-1].parent_snapshot_id == last:  # it has expired, and none of those after it
+    if found and found[-1].parent_snapshot_id == last:  # it has expired, and none of those after it
         return found[::-1]
     if metadata.snapshot_by_id(last) is None:
         raise expired(last)
     raise BadInput(
         f"read.table: snapshot {last}, up to which the output has the rows, is not an ancestor of "
-        f"snapshot {now.snapshot_id}: the table was rolled back or replaced. {START_OVER}"
+        f"the latest one: the table was rolled back. {START_OVER}"
     )
 
 

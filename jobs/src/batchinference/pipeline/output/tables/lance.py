@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import lance
 import pyarrow as pa
@@ -23,8 +23,9 @@ from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteLance
 
-Placed = tuple[list[Any], list[str]]
-"""The columns of the dataset for which fragments were made, and these fragments as JSON."""
+Placed = tuple[list[Any], list[str], Location]
+"""The columns of the dataset for which fragments were made, these fragments as JSON, and the file
+with their rows."""
 
 
 class LanceTable(Table):
@@ -75,7 +76,7 @@ class LanceTable(Table):
             mode="create" if dataset is None else mode,
             storage_options=self._address.storage_options,
         )
-        return _columns(dataset), [json.dumps(fragment.to_json()) for fragment in fragments]
+        return _columns(dataset), [json.dumps(each.to_json()) for each in fragments], file
 
     def existing(self) -> lance.LanceDataset | None:
         if not (self._address / "_versions").files():
@@ -103,10 +104,9 @@ class LanceTable(Table):
         if self._number:
             self._commit(dataset, self._added_columns(dataset, rows), fence)
             return
-        if self._append:
-            self._check_columns_kept(dataset, rows)
         operation: lance.LanceOperation.BaseOperation
-        texts = (text for _, fragments in rows.files for text in fragments)
+        placed = self._fitting(dataset, rows.files) if self._append else rows.files
+        texts = (text for _, fragments, _ in placed for text in fragments)
         fragments = list(map(FragmentMetadata.from_json, texts))
         if dataset is not None and self._append:
             operation = lance.LanceOperation.Append(fragments)
@@ -136,14 +136,15 @@ class LanceTable(Table):
             max_retries=0,  # on a conflict, check the marks again; appends do not conflict
         )
 
-    def _check_columns_kept(self, dataset: lance.LanceDataset | None, rows: TableFiles) -> None:
-        """Raise BadOutput if the dataset has other columns than the fragments were made for. They
-        name the columns only by their numbers, so that Lance would mix up columns."""
-        if any(columns != _columns(dataset) for columns, _ in rows.files):
-            raise BadOutput(
-                f"write.path: the columns of the dataset have changed during the job "
-                f"('{self._address.uri}'). Run the job again, or choose another path"
-            )
+    def _fitting(self, dataset: lance.LanceDataset | None, files: list[Placed]) -> list[Placed]:
+        """Return fragments for the columns that the dataset has now. Fragments name columns only
+        by their numbers, so that Lance would mix up columns that others have changed.
+
+        Raises BadOutput if the rows do not fit these columns."""
+        if all(columns == _columns(dataset) for columns, *_ in files):
+            return files
+        self.load()
+        return [cast(Placed, self.put(file, file.read())) for *_, file in files]
 
 
 def _columns(dataset: lance.LanceDataset | None) -> list[Any]:

@@ -47,7 +47,7 @@ class AddedColumns:
         _check_since(dataset, self.version)
         fragments, schema = [], None
         for fragment in dataset.get_fragments():
-            name = f"{fragment.metadata.to_json()} {dataset.schema}"
+            name = f"{fragment.metadata.to_json()} {dataset.max_field_id}"
             if name not in self._merged:
                 values = self._values(dataset, fragment)
                 self._merged[name] = values and fragment.merge(values, _ROW_ID)

@@ -73,6 +73,11 @@ class GenerationRuntime:
         other._sampling = sampling_of(sampling, self._model, padding)
         return other
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the chat template takes texts in parts."""
+        return getattr(self._prompts, "takes_parts", True)
+
     def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
         rows = list(rows_of(inputs))
         results: list[Any] = [None] * len(rows)

@@ -41,11 +41,13 @@ class _Message(BaseModel):
     role: str
     content: str | list[_Text] | None = None
 
-    def as_turn(self) -> dict[str, Any]:
-        """Return the message with its content as one text."""
-        content = self.content
-        text = content if isinstance(content, str) else "\n".join(p.text for p in content or ())
-        return {**self.model_dump(exclude_none=True), "content": text}
+    def as_turn(self, *, parts: bool) -> dict[str, Any]:
+        """Return the message, with the texts of its parts in lines unless the chat template takes
+        `parts`, as in vLLM."""
+        turn = {"content": "", **self.model_dump(exclude_none=True)}
+        if isinstance(self.content, list) and not parts:
+            turn["content"] = "\n".join(part.text for part in self.content)
+        return turn
 
 
 class _Generation(BaseModel):
@@ -89,8 +91,8 @@ class _Chat(_Generation):
     max_completion_tokens: PositiveInt | None = None
     logprobs: _No = None
 
-    def content(self) -> Any:
-        return [message.as_turn() for message in self.messages]
+    def content(self, *, parts: bool) -> Any:
+        return [message.as_turn(parts=parts) for message in self.messages]
 
     @property
     def limit(self) -> int | None:
@@ -102,7 +104,7 @@ class _Completion(_Generation):
     max_tokens: PositiveInt | None = _COMPLETION_TOKENS
     echo: _No = None
 
-    def content(self) -> Any:
+    def content(self, **_: bool) -> Any:
         return self.prompt
 
 
@@ -184,7 +186,8 @@ class RequestRuntime:
         """Return the choices of each request, and the tokens of its prompt and of its answer."""
         chat = path == "/chat/completions"
         runtime = self._runtime.with_sampling(sampling, chat=chat)
-        found = self._run(runtime, [body.content() for body in bodies], rows)
+        contents = [body.content(parts=runtime.takes_parts) for body in bodies]
+        found = self._run(runtime, contents, rows)
         answers = []
         for body, (whole, about) in zip(bodies, found, strict=True):
             ends = [whole.find(stop) for stop in body.stops() if stop in whole]

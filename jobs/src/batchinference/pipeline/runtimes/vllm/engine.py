@@ -95,7 +95,7 @@ class Engine:
         threads, and more of them would take Python's own lock from the event loop."""
         self._adapters = Adapters(model)
         self._numbers = itertools.count()
-        self._timeout, self._late = model.row_timeout, set[int]()
+        self._timeout = model.row_timeout
         self._loop = _event_loop()
         self._llm = self._run(_started(model, share))
         if model.task == "generate":
@@ -157,13 +157,12 @@ class Engine:
     async def _output(self, queue: Any) -> Any:
         """Return the output in a queue. Raises TimedOut if the row has reached its time limit."""
         output = await queue.get()
-        if id(queue) in self._late:
-            self._late.remove(id(queue))
+        if getattr(queue, "is_late", False):
             raise TimedOut(self._timeout, output)
         return output
 
     async def _abort(self, number: str, queue: Any) -> None:
-        self._late.add(id(queue))
+        queue.is_late = True
         await self._llm.abort(number)
 
     async def _add(

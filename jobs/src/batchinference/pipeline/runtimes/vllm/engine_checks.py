@@ -36,9 +36,8 @@ def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:
         schema = model.answer_schema
         where = "sampling" if schema is None else _culprit(schema, accepts)
         fix = "Correct it, or choose another structured_outputs_config.backend in engine"
-        raise ModelLoad(
-            f"{where}: the engine refuses it: {describe(error).rstrip('.')}. {fix}"
-        ) from error
+        problem = describe(error).rstrip(".\n ")
+        raise ModelLoad(f"{where}: the engine refuses it: {problem}. {fix}") from error
 
 
 def _culprit(schema: AnswerSchema, accepts: Callable[[Any], bool]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from typing import ClassVar
@@ -36,13 +37,15 @@ class Markup:
         """Return the text of an element of this kind."""
         return text
 
-    def elements(self, root: etree._Element) -> Iterator[Element]:
-        """Yield the elements below a node that have a text, in the order of the document."""
+    def elements(self, root: etree._Element, *, cells: bool = True) -> Iterator[Element]:
+        """Yield the elements below a node that have a text, in the order of the document. Without
+        `cells`, those of the table `root` that are outside of its cells."""
         kinds, parts = ["paragraph"], list[str]()
         walk = etree.iterwalk(root, events=("start", "end"))
         for event, node in walk:
             skipped = node.tag in self.SKIPPED
             kind = None if skipped or node is root else self.kind(node)
+            is_cell = not cells and node.tag in self.CELLS and self._has_row(node)
             if kind == "paragraph":
                 kind = kinds[-1]  # such as a list item
             if kind:
@@ -50,9 +53,11 @@ class Markup:
                 parts = []
             if event == "start":
                 kinds += [kind] if kind else []
-                if skipped or kind == "table":
+                if skipped or is_cell or kind == "table":
                     walk.skip_subtree()
-                if not skipped:
+                if kind == "table":
+                    yield from self.elements(node, cells=False)
+                if not (skipped or is_cell):
                     parts.append(
                         self._table(node) if kind == "table" else self.text(node, kinds[-1])
                     )
@@ -79,6 +84,9 @@ class Markup:
 
     def _table_of(self, node: etree._Element) -> etree._Element | None:
         return next(node.iterancestors(self.TABLE), None)
+
+    def _has_row(self, cell: etree._Element) -> bool:
+        return next(cell.iterancestors(self.TABLE, self.ROW)).tag == self.ROW
 
     def _cell(self, cell: etree._Element) -> str:
         """Return the text of a cell on one line."""
@@ -145,11 +153,13 @@ def html_document(text: str) -> Document:
     if root is None or fatal:  # otherwise the rest of the file would be missing
         problem = fatal[0].message.partition(",")[0] if fatal else "it is empty"
         raise ValueError(f"the HTML cannot be read: {problem}")
-    for table in list(root.iter("table")):  # of tables that only arrange others, cells are blocks
-        for outer in table.iterancestors("table"):
+    roots = [root, *root.itersiblings("*")]  # what is after the end of the document
+    for table in [table for part in roots for table in part.iter("table")]:
+        for outer in table.iterancestors("table"):  # it only arranges others: cells are blocks
             outer.tag = "div"
     title = " ".join(root.findtext("head/title", "").split())
-    return Document(iter([Page.of(list(Html().elements(root)))]), title or None)
+    elements = [element for part in roots for element in Html().elements(part)]
+    return Document(iter([Page.of(elements)]), title or None)
 
 
 def _stated_encoding(content: bytes) -> str | None:

@@ -293,6 +293,8 @@ class TestHtml:
             "<p>\u0436".encode(),
             "<p>\u0436".encode("utf-16"),
             b"<?xml version='1.0' encoding='koi8-r'?><p>" + "\u0436".encode("koi8-r"),
+            "<meta charset=UTF-16><p>\u0436".encode(),
+            "<?xml version='1.0' encoding='utf-32'?><p>\u0436".encode(),
         ],
     )
     def test_encoding_is_the_stated_one_or_utf_8(self, tmp_path: Path, content: bytes) -> None:
@@ -316,6 +318,17 @@ class TestMail:
 
     def test_html_is_read_without_plain_text(self, tmp_path: Path) -> None:
         assert texts(read(tmp_path, "a.eml", mail_of(html="<p>one<p>two"))) == ["one\n\ntwo"]
+
+    def test_encoding_of_html_is_the_one_of_the_mail_or_its_own(self, tmp_path: Path) -> None:
+        html = "<meta charset=koi8-r><p>\u0436"
+        for kind, encoding in (("text/html", "koi8-r"), ("text/html; charset=cp1251", "cp1251")):
+            content = f"Subject: a\nFrom: b\nContent-Type: {kind}\n\n{html}".encode(encoding)
+            assert texts(read(tmp_path, "a.eml", content)) == ["\u0436"]
+
+    def test_html_is_read_if_the_plain_text_is_blank(self, tmp_path: Path) -> None:
+        outcome = read(tmp_path, "a.eml", mail_of(" \n\n", "<p>text"))
+        assert texts(outcome) == ["text"]
+        assert outcome.warnings == {}
 
     def test_paragraphs_are_elements(self, tmp_path: Path) -> None:
         found = elements(tmp_path, "a.eml", mail_of("one\nline\n\ntwo\n"))

@@ -106,6 +106,12 @@ _META_CHARSET = re.compile(
 )
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,512}?encoding\s*=\s*[\"']([\w:.-]{1,40})")
 _META_BYTES = 4096
+_WEB_ENCODINGS = re.compile(
+    r"utf-(8|(16|32)(-[bl]e)?)|ascii|tis-620|iso8859-\d+|koi8-[ru]|cp(125\d|866|874|932|949)"
+    r"|gb(2312|k|18030)|big5(hkscs)?|euc_(jp|kr)|iso2022_jp\w*|shift_jis|mac-(roman|cyrillic)"
+)
+"""Matches Python's names of the encodings of the web. Others of Python may take very long."""
+_WIDE = re.compile("utf-?(16|32)")
 _WESTERN = ("iso-8859-1", "latin-1", "latin1")
 _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
@@ -140,7 +146,7 @@ def _spaced(text: str | None, kind: str) -> str:
 
 def open_html(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
     """Return an HTML file. Raises ValueError if it cannot be read."""
-    return html_document(decoded(content, _stated_encoding(content)))
+    return html_document(decoded(content, stated_encoding(content)))
 
 
 def html_document(text: str) -> Document:
@@ -162,10 +168,13 @@ def html_document(text: str) -> Document:
     return Document(iter([Page.of(elements)]), title or None)
 
 
-def _stated_encoding(content: bytes) -> str | None:
+def stated_encoding(content: bytes) -> str | None:
+    """Return the encoding that bytes of HTML state. ASCII that states UTF-16 is UTF-8, as browsers
+    read it."""
     head = content[:_META_BYTES]
     stated = _META_CHARSET.search(head) or _XML_ENCODING.match(head)
-    return stated[1].decode() if stated else None
+    encoding = stated[1].decode().lower() if stated else None
+    return "utf-8" if encoding and _WIDE.match(encoding) else encoding
 
 
 def decoded(content: bytes, stated: str | None) -> str:
@@ -178,7 +187,10 @@ def decoded(content: bytes, stated: str | None) -> str:
     try:
         if stated in _WESTERN:  # as browsers read them
             return content.decode("cp1252")
-        return content.decode(stated or "utf-8")
+        encoding = codecs.lookup(stated or "utf-8").name
+        if not _WEB_ENCODINGS.fullmatch(encoding):
+            raise LookupError
+        return content.decode(encoding)
     except LookupError:
         raise ValueError(f"the document states an unknown encoding ({stated})") from None
     except UnicodeDecodeError:

@@ -86,7 +86,7 @@ class Markup:
         return next(node.iterancestors(self.TABLE), None)
 
     def _has_row(self, cell: etree._Element) -> bool:
-        return next(cell.iterancestors(self.TABLE, self.ROW)).tag == self.ROW
+        return bool(next(cell.iterancestors(self.TABLE, self.ROW)).tag == self.ROW)
 
     def _cell(self, cell: etree._Element) -> str:
         """Return the text of a cell on one line."""

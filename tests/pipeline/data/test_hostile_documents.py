@@ -100,10 +100,10 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], dict[str, Any]]] = {
     "invalid encoding": ("a.html", lambda: b"<meta charset=utf-8><p>\xff", {}),
     "long headers": (
         "a.eml",
-        lambda: b"From: a\nTo: b\nContent-Type: a/b; %b\n\ntext" % (b"c=d;\n " * 20_000),
+        lambda: b"From: a\nTo: b\nSubject: %b\n\ntext" % (b"text\n " * 20_000),
         {},
     ),
-    "long headers of a part": ("a.eml", lambda: mail_of("text", None, "a" * 70_000), {}),
+    "long headers of a part": ("a.eml", lambda: mail_of("text", None, "a" * 5_000), {}),
     "cut mail": ("a.eml", lambda: mail_of("text", "<p>html", "a.pdf")[:-20], {}),
 }
 

@@ -13,7 +13,7 @@ from batchinference.pipeline.input.documents import Document, Element, Page
 from batchinference.pipeline.input.documents.markup import decoded, html_document, stated_encoding
 from batchinference.spec.read import DocumentOptions
 
-MAX_HEADER_BYTES = 64 << 10
+MAX_HEADER_BYTES, MAX_CONTENT_BYTES = 64 << 10, 4 << 10
 _EMPTY_LINES = re.compile(r"\n[ \t]*\n\s*")
 
 
@@ -25,12 +25,13 @@ class _BoundedHeaders(EmailPolicy):
 
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
         name, value = super().header_source_parse(sourcelines)
-        if name.lower().startswith(("content-", "subject")):
+        is_content = name.lower().startswith("content-")
+        if is_content or name.lower() == "subject":
             object.__setattr__(self, "size", self.size + len(value))
-        if self.size > MAX_HEADER_BYTES:
+        if self.size > MAX_HEADER_BYTES or (is_content and len(value) > MAX_CONTENT_BYTES):
             raise ValueError(
                 "the subject and the content headers of the e-mail have more than "
-                f"{MAX_HEADER_BYTES} bytes"
+                f"{MAX_HEADER_BYTES} bytes, or a content header more than {MAX_CONTENT_BYTES}"
             )
         return name, value
 

@@ -179,7 +179,7 @@ class DeltaVersions:
     def _commit(self, version: int) -> Commit:
         log = self._place / f"_delta_log/{version:020}.json"
         try:
-            actions = list(map(json.loads, log.read().decode().splitlines()))
+            actions = list(map(json.loads, log.read().splitlines()))
         except FileNotFoundError:
             raise BadInput(
                 f"read.path: {self._name} has removed version {version} from its log, so its later "

@@ -155,12 +155,13 @@ class DeltaVersions:
         """Return the bitmaps of deleted positions in files of a version, by path in the log."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
-        found, by_name = {}, {path.rpartition("/")[2]: path for path in paths}
+        found, known = {}, {unquote(path): path for path in paths}
+        root = unquote(table.table_uri).rstrip("/") + "/"
         for batch in table.deletion_vectors():
             rows = pa.record_batch(batch)
             for uri, kept in zip(rows["filepath"], rows["selection_vector"], strict=True):
                 positions = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
-                path = by_name[uri.as_py().rpartition("/")[2]]
+                path = known[unquote(uri.as_py()).removeprefix(root)]
                 found[path] = BitMap64(positions).serialize()
         return found
 

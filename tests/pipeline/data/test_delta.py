@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
@@ -203,6 +203,48 @@ def test_line_separators_in_statistics_do_not_end_a_commit(tmp_path: Path, separ
     earlier = opened(tmp_path)
     append(tmp_path, f"sun{separator}day", 2)
     assert numbers(changes_after(earlier, tmp_path)) == [2]
+
+
+def test_partitions_that_a_later_version_replaces_are_left_out_or_refused(
+    tmp_path: Path, messages: Messages
+) -> None:
+    feed = {"delta.enableChangeDataFeed": "true"}
+    append(tmp_path, "monday", 1, partition_by=["day"], configuration=feed)
+    earlier = opened(tmp_path)
+    append(tmp_path, "sunday", 2)
+    replace = {"mode": "overwrite", "schema_mode": "overwrite", "configuration": feed}
+    write_deltalake(
+        tmp_path, pa.table({"id": [3], "month": ["May"]}), partition_by=["month"], **replace
+    )
+    found = changes_after(earlier, tmp_path).good
+    assert [(row["id"], row["month"]) for row in found] == [(2, None), (3, "May")]
+    write_deltalake(tmp_path, pa.table({"id": [4], "day": [5]}), partition_by=["day"], **replace)
+    with messages.raises(BadInput):
+        changes_after(earlier, tmp_path)
+
+
+def test_binary_partitions_are_refused(tmp_path: Path, messages: Messages) -> None:
+    rows = pa.table({"id": [1], "key": pa.array([b"\xff"], pa.binary())})
+    write_deltalake(tmp_path, rows, partition_by=["key"])
+    with messages.raises(BadInput):
+        opened(tmp_path)
+
+
+def test_rows_of_an_earlier_version_have_the_time_of_its_commit(tmp_path: Path) -> None:
+    for moment in (1_000, 2_000, 3_000):
+        append(tmp_path, "monday", moment)
+        log = tmp_path / "_delta_log" / f"{moment // 1000 - 1:020}.json"
+        actions = entries(log)
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] = moment
+        log.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    found = read(tmp_path, version=1, changes="include").good
+    assert {row["_commit_timestamp"].timestamp() for row in found} == {2.0}
+    DeltaTable(tmp_path).create_checkpoint()
+    log.unlink()
+    found = read(tmp_path, changes="include").good
+    assert {row["_commit_timestamp"] for row in found} == {None}
 
 
 def test_types_of_the_table_hold_for_files_without_a_column_and_with_narrower_types(

@@ -7,15 +7,17 @@ import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.snapshot import ProcessedFiles
 from batchinference.spec.read import ReadDelta
 from plugins.messages import Messages
 from support.inputs.delta_vectors import (
@@ -33,6 +35,14 @@ def opened(table: Path, **options: Any) -> Input:
     source = open_input(read)
     assert isinstance(source, FileInput)
     return Input(source)
+
+
+def changes_after(earlier: Input, table: Path, **options: Any) -> Outcome:
+    """The rows that an addition to an output with an earlier version has."""
+    read = ReadDelta.model_validate({"format": "delta", "path": str(table), "options": options})
+    source = open_input(read, ProcessedFiles([earlier.frozen]))
+    assert isinstance(source, FileInput)
+    return Input(source).read()
 
 
 def read(table: Path, **options: Any) -> Outcome:
@@ -110,6 +120,19 @@ def test_statistics_of_nan_null_and_cut_times_skip_no_row(tmp_path: Path) -> Non
         assert len(read(tmp_path, filter=condition).good) == count, condition
 
 
+@pytest.mark.parametrize("parts", [["text"], None])
+def test_files_on_which_a_filter_fails_have_failed_rows_and_others_are_left_out(
+    tmp_path: Path, parts: list[str] | None
+) -> None:
+    ids = pa.array([2**53 + 1, 5, 6], pa.int64())
+    write_deltalake(tmp_path, pa.table({"id": ids, "text": ["bad", "1", "2"]}), partition_by=parts)
+    source = opened(tmp_path, filter="int(text) > 1")
+    assert len(source.frozen) == (2 if parts else 1)
+    found = source.read()
+    assert (numbers(found), len(found.bad)) == ([6], 1)
+    assert len(read(tmp_path, filter="id > 0.5").good) == 3
+
+
 def test_row_groups_without_such_rows_are_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +177,74 @@ def test_deleted_positions_are_no_rows_in_any_part_of_a_file(tmp_path: Path) -> 
     parts = [batch for task in source.given.read_tasks(3, gaps) for batch in task()]
     assert numbers(Outcome(parts)) == [2, 3, 8]
     assert Outcome(parts).places == [(0, 1), (0, 2), (0, 5)]
+
+
+def test_deleted_positions_belong_to_the_file_of_their_directory(tmp_path: Path) -> None:
+    append(tmp_path, "monday", 1, 2, partition_by=["day"])
+    enable_vectors(tmp_path)
+    ((path, add),) = live_adds(tmp_path).items()
+    for day in ("sun day", "sun%20day"):
+        directory, name = tmp_path / f"day={day}", path.rpartition("/")[2]
+        directory.mkdir()
+        (directory / name).write_bytes((tmp_path / path).read_bytes())
+        logged = quote(f"day={day}/{name}")
+        values = {"partitionValues": {"day": day}}
+        commit(tmp_path, {"add": {**add, **values, "path": logged}})
+        if day == "sun day":
+            delete_positions(tmp_path, logged, [0])
+    found = sorted((row["day"], row["id"]) for row in read(tmp_path).good)
+    rest = [("sun day", 2), ("sun%20day", 1), ("sun%20day", 2)]
+    assert found == [("monday", 1), ("monday", 2), *rest]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_line_separators_in_statistics_do_not_end_a_commit(tmp_path: Path, separator: str) -> None:
+    append(tmp_path, "monday", 1)
+    earlier = opened(tmp_path)
+    append(tmp_path, f"sun{separator}day", 2)
+    assert numbers(changes_after(earlier, tmp_path)) == [2]
+
+
+def test_partitions_that_a_later_version_replaces_are_left_out_or_refused(
+    tmp_path: Path, messages: Messages
+) -> None:
+    feed = {"delta.enableChangeDataFeed": "true"}
+    append(tmp_path, "monday", 1, partition_by=["day"], configuration=feed)
+    earlier = opened(tmp_path)
+    append(tmp_path, "sunday", 2)
+    replace = {"mode": "overwrite", "schema_mode": "overwrite", "configuration": feed}
+    write_deltalake(
+        tmp_path, pa.table({"id": [3], "month": ["May"]}), partition_by=["month"], **replace
+    )
+    found = changes_after(earlier, tmp_path).good
+    assert [(row["id"], row["month"]) for row in found] == [(2, None), (3, "May")]
+    write_deltalake(tmp_path, pa.table({"id": [4], "day": [5]}), partition_by=["day"], **replace)
+    with messages.raises(BadInput):
+        changes_after(earlier, tmp_path)
+
+
+def test_binary_partitions_are_refused(tmp_path: Path, messages: Messages) -> None:
+    rows = pa.table({"id": [1], "key": pa.array([b"\xff"], pa.binary())})
+    write_deltalake(tmp_path, rows, partition_by=["key"])
+    with messages.raises(BadInput):
+        opened(tmp_path)
+
+
+def test_rows_of_an_earlier_version_have_the_time_of_its_commit(tmp_path: Path) -> None:
+    for moment in (1_000, 2_000, 3_000):
+        append(tmp_path, "monday", moment)
+        log = tmp_path / "_delta_log" / f"{moment // 1000 - 1:020}.json"
+        actions = entries(log)
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] = moment
+        log.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    found = read(tmp_path, version=1, changes="include").good
+    assert {row["_commit_timestamp"].timestamp() for row in found} == {2.0}
+    DeltaTable(tmp_path).create_checkpoint()
+    log.unlink()
+    found = read(tmp_path, changes="include").good
+    assert {row["_commit_timestamp"] for row in found} == {None}
 
 
 def test_types_of_the_table_hold_for_files_without_a_column_and_with_narrower_types(

@@ -368,3 +368,11 @@ def test_unknown_catalog_is_an_error_without_secrets(
     with pytest.raises(BadInput, match=r"read\.catalog: ") as error:
         open_table(ReadIceberg.model_validate(fields))
     assert "hunter2" not in str(error.value)
+
+
+def test_row_group_on_which_a_filter_fails_has_one_failed_row_for_each_row(tmp_path: Path) -> None:
+    table = new_table(tmp_path, properties={"write.parquet.row-group-limit": "2"})
+    texts = ["bad", "bad", "7", "8", "9", "0"]
+    table.append(pa.table({"id": pa.array(range(6), pa.int64()), "text": texts}))
+    found = read(tmp_path, filter="int(text) > 1")
+    assert (numbers(found), set(found.bad)) == ([2, 3, 4], {(0, 0), (0, 1)})

@@ -352,3 +352,19 @@ def test_later_version_is_a_remark_of_a_complete_output(tmp_path: Path) -> None:
     assert remark in str(ended(run_in_process(job)).report.message)
     ended(run_in_process(night(table, tmp_path / "out")))
     assert remark not in str(ended(run_in_process(job)).report.message)
+
+
+def test_changed_spec_does_not_add_the_rows_of_a_compacted_table_again(
+    tmp_path: Path, messages: Messages
+) -> None:
+    table = tmp_path / "table"
+    append(table, 1)
+    append(table, 2)
+    job = night(table, tmp_path / "out")
+    ended(run_in_process(job))
+    compact(table)
+    job["spec"]["steps"] = [{"name": "positive", "filter": "id > 0"}]
+    refused = run_in_process(job)
+    assert (refused.report.state, refused.report.reason) == (JobState.FAILED, "BadOutput")
+    messages.check(str(refused.report.message))
+    assert sorted(row["id"] for row in rows_of(tmp_path / "out")) == [1, 2]

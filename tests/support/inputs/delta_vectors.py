@@ -29,7 +29,7 @@ def z85(content: bytes) -> str:
 
 def entries(log: Path) -> list[dict[str, Any]]:
     """Return the actions of a commit."""
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    return [json.loads(line) for line in log.read_bytes().splitlines()]
 
 
 def next_log(table: Path) -> Path:

@@ -462,17 +462,26 @@ def _describe_new_version(table: TableVersion) -> str:
 
 
 def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> None:
-    """Raise BadOutput if a job, before its spec changed, added rows of the same files to one of
-    these outputs."""
-    paths = {part[0] for part in _parts(source.serialized())} if previous else set()
+    """Raise BadOutput if a job, before its spec changed, added rows of the same files, or of the
+    same table, to one of these outputs."""
+    known = {identity for identity, _ in _origins(source.serialized())} if previous else set()
     for other in previous:
-        known = (part[0] for part in _parts(other.input.read()))
-        if (path := next((path for path in known if path in paths), None)) is not None:
-            raise BadOutput(
-                f"spec.write.path: '{other.output.uri}' holds rows of '{path}' by this job as it "
-                "was before its spec changed. Choose another path, set write.mode to overwrite, or "
-                "give the job another metadata.name to have both"
-            )
+        origins = _origins(other.input.read())
+        if (name := next((name for identity, name in origins if identity in known), None)) is None:
+            continue
+        raise BadOutput(
+            f"spec.write.path: '{other.output.uri}' holds rows of {name} by this job as it was "
+            "before its spec changed. Choose another path, set write.mode to overwrite, or give "
+            "the job another metadata.name to have both"
+        )
+
+
+def _origins(content: bytes) -> Iterator[tuple[object, str]]:
+    """Yield the identity and the name of what each part of an input comes from: the table, because
+    its files are rewritten, or else the file."""
+    table = _version_of(content)
+    for part in _parts(content):
+        yield (table.table, table.name) if table else (part[0], f"'{part[0]}'")
 
 
 def _parts(content: bytes) -> Iterator[tuple[object, ...]]:

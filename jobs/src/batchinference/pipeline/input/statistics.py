@@ -27,15 +27,24 @@ FileBounds = Mapping[str, Bounds]
 def matching(
     condition: pc.Expression, schema: pa.Schema, bounds: Sequence[FileBounds]
 ) -> list[int]:
-    """Return the indexes of the files in which the condition may hold for a row. `bounds` has the
-    known bounds of each file, by column."""
+    """Return the indexes of the files in which the condition may hold for a row, or cannot be
+    evaluated. `bounds` has the known bounds of each file, by column."""
     form, local = pads.ParquetFileFormat(), pafs.LocalFileSystem()
     files = [
         form.make_fragment(str(index), local, partition_expression=_known(file, schema))
         for index, file in enumerate(bounds)
     ]
-    dataset = pads.FileSystemDataset(files, schema, form, local)
-    return [int(fragment.path) for fragment in dataset.get_fragments(condition)]
+
+    def kept(part: Sequence[pads.Fragment]) -> list[int]:
+        dataset = pads.FileSystemDataset(part, schema, form, local)
+        try:
+            return [int(fragment.path) for fragment in dataset.get_fragments(condition)]
+        except pa.ArrowException:  # a constant of a file has another form or range
+            if len(part) == 1:
+                return [int(part[0].path)]
+        return [index for file in part for index in kept([file])]
+
+    return kept(files)
 
 
 def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:

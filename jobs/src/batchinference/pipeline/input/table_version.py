@@ -16,7 +16,7 @@ class TableVersion:
     """A version of a table, or its changes after the version `since`, up to `version`.
 
     `name` names the table in messages. `schema` has its columns and their types. `table` identifies
-    the table if another one in the same place may have the same versions."""
+    the table: another one in the same place has another identity."""
 
     name: str
     version: int

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyroaring import BitMap64
 
-from batchinference.pipeline.errors import BadInput, describe
+from batchinference.pipeline.errors import BadInput, describe, shown
 from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader
 from batchinference.pipeline.input.statistics import Bounds
 from batchinference.pipeline.input.table_version import TableVersion
@@ -108,8 +108,10 @@ class DeltaVersions:
         deleted = self._deleted_in(table, [row["path"] for row in rows])
         added: dict[str, Any] = {}
         if self._includes:
-            moments = [commit.get("timestamp") for commit in table.history(1)]
-            added = dict(zip(_CHANGES.names, (INSERT, version, *moments), strict=False))
+            moment = None
+            with suppress(BadInput):  # its entry of the log is removed
+                moment = self._commit(version).timestamp
+            added = dict(zip(_CHANGES.names, (INSERT, version, moment), strict=True))
         files = [
             DataFile(
                 self._path(row["path"]),
@@ -130,6 +132,12 @@ class DeltaVersions:
 
     def _version(self, table: DeltaTable, since: int | None, *, changes: bool) -> TableVersion:
         columns = pa.schema(table.schema().to_arrow())
+        for name in table.metadata().partition_columns:
+            if pa.types.is_binary(columns.field(name).type):
+                raise BadInput(
+                    f"read.path: {self._name} is partitioned by '{name}', which is binary. Writers "
+                    "log such values in different forms. Read a copy that has another partition"
+                )
         fields = [(field.name, field.type) for field in columns]
         if changes:
             for name in set(columns.names).intersection(_CHANGES.names):
@@ -155,12 +163,13 @@ class DeltaVersions:
         """Return the bitmaps of deleted positions in files of a version, by path in the log."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
-        found, by_name = {}, {path.rpartition("/")[2]: path for path in paths}
+        found, known = {}, {unquote(path): path for path in paths}
+        root = unquote(table.table_uri).rstrip("/") + "/"
         for batch in table.deletion_vectors():
             rows = pa.record_batch(batch)
             for uri, kept in zip(rows["filepath"], rows["selection_vector"], strict=True):
                 positions = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
-                path = by_name[uri.as_py().rpartition("/")[2]]
+                path = known[unquote(uri.as_py()).removeprefix(root)]
                 found[path] = BitMap64(positions).serialize()
         return found
 
@@ -179,7 +188,7 @@ class DeltaVersions:
     def _commit(self, version: int) -> Commit:
         log = self._place / f"_delta_log/{version:020}.json"
         try:
-            actions = list(map(json.loads, log.read().decode().splitlines()))
+            actions = list(map(json.loads, log.read().splitlines()))
         except FileNotFoundError:
             raise BadInput(
                 f"read.path: {self._name} has removed version {version} from its log, so its later "
@@ -240,12 +249,30 @@ class DeltaVersions:
         schema: pa.Schema,
         deleted: BitMap64 | None = None,
     ) -> DataFile:
-        values = action.get("partitionValues") or {}
-        constants = {name: _typed(text, schema.field(name).type) for name, text in values.items()}
+        constants = self._partition(action, commit, schema)
         changes = zip(_CHANGES.names, (change, commit.version, commit.timestamp), strict=True)
         path, size = self._path(action["path"]), action.get("size") or 0
         bitmap = deleted.serialize() if deleted else None
         return DataFile(path, size, None, {**constants, **dict(changes)}, bitmap)
+
+    def _partition(
+        self, action: dict[str, Any], commit: Commit, schema: pa.Schema
+    ) -> dict[str, Any]:
+        """Return the partition values of a file, as far as the schema has such columns."""
+        values = {}
+        for name, text in (action.get("partitionValues") or {}).items():
+            if name not in schema.names:
+                continue
+            kind = schema.field(name).type
+            try:
+                values[name] = _typed(text, kind)
+            except pa.ArrowException:
+                raise BadInput(
+                    f"read.path: version {commit.version} of {self._name} has the partition "
+                    f"{name}={shown(text)}, and the column is {kind} in the version to read. "
+                    f"{START_OVER}"
+                ) from None
+        return values
 
 
 @dataclass

@@ -88,7 +88,7 @@ class IcebergVersions:
 
     def __post_init__(self) -> None:
         self._metadata = self.table.metadata
-        self.identity = ""  # the ids of snapshots are random
+        self.identity = str(self._metadata.table_uuid)
         own = [self.table.location(), self.table.properties.get("write.data.path")]
         places = [located(place, self.read.storage) for place in own if place]
         self.root = places[0].contained_in([place.uri for place in places])
@@ -159,7 +159,8 @@ class IcebergVersions:
             )
         mapping = self.table.properties.get(MAPPING.decode())
         metadata = {SCHEMA: schema.model_dump_json(), **({MAPPING: mapping} if mapping else {})}
-        return TableVersion(self.name, version, pa.schema([*columns, *added], metadata), since)
+        columns = pa.schema([*columns, *added], metadata)
+        return TableVersion(self.name, version, columns, since, self.identity)
 
     def _file(self, change: Change, columns: Columns, added: pa.Schema) -> DataFile:
         file, snapshot = change.file, change.snapshot

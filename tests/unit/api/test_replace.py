@@ -18,7 +18,7 @@ OLD: Object = {
     "spec": {"suspend": False},
     "status": {"phase": "Failed"},
 }
-NO_ANSWER = ClusterError("https://cluster does not answer")
+NO_ANSWER = ClusterError("no answer")
 QUOTA = ClusterError("exceeded quota (403)", 403)
 
 

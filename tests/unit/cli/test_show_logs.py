@@ -13,9 +13,9 @@ from batchinference.cli import show_logs
 from batchinference.cli.show_logs import follow_log, new_lines
 from batchinference.pipeline.errors import BadInput
 
-NO_HEAD = ClusterError("its head pod is not running yet")
-NO_ANSWER = ClusterError("the API server does not answer")
-NO_OUTPUT = BadInput("the job has not begun to write yet")
+NO_HEAD = ClusterError("no head")
+NO_ANSWER = ClusterError("no answer")
+NO_OUTPUT = BadInput("no output")
 NOT_FOUND = ClusterError("not found (404)", 404)
 
 

@@ -25,7 +25,7 @@ BUDGETS = {
     "tests": 119_600,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
-MESSAGES_IN_TESTS = 231
+MESSAGES_IN_TESTS = 232
 """Maximum number of functions and tables of tests that contain four words of a message in a row.
 `Messages` of plugins/messages.py compares messages with golden files."""
 MAY_BE_LONG = 5

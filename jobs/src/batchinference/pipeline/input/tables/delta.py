@@ -269,7 +269,8 @@ class DeltaVersions:
             except pa.ArrowException:
                 raise BadInput(
                     f"read.path: version {commit.version} of {self._name} has the partition "
-                    f"{name}={shown(text)}, and the column is {kind} in the version to read. {START_OVER}"
+                    f"{name}={shown(text)}, and the column is {kind} in the version to read. "
+                    f"{START_OVER}"
                 ) from None
         return values
 

@@ -193,6 +193,21 @@ def test_resume_starts_a_failed_job_again(invoke: Invoke, namespace: Namespace) 
     assert again["spec"] == {**first["spec"], "suspend": False}
 
 
+def test_resume_waits_until_the_failed_job_is_gone(invoke: Invoke, namespace: Namespace) -> None:
+    submit(invoke, document("daily"))
+    path = namespace.path("BatchInference", "daily")
+    first = namespace.server.patch(path, {"metadata": {"finalizers": ["example.com/a"]}})
+
+    def remove_finalizer(_: float) -> None:
+        namespace.server.patch(path, {"metadata": {"finalizers": []}})
+
+    Kubernetes(namespace.name).replace(first, remove_finalizer)
+    again = namespace.server.get(path)
+    assert again["metadata"]["uid"] != first["metadata"]["uid"]
+    assert "deletionTimestamp" not in again["metadata"]
+    assert list(Path().glob("daily*")) == []
+
+
 def test_jobs_of_a_namespace_are_listed(invoke: Invoke, namespace: Namespace) -> None:
     submit(invoke, document("daily"))
     set_status(namespace, "daily", "Running", progress={"rows": 3, "total": 6, "percent": 50})

@@ -19,10 +19,10 @@ SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 44_700,
-    "jobs/src": 66_500,
+    "jobs/src/batchinference/pipeline": 45_000,
+    "jobs/src": 67_000,
     "operator/src": 9_150,
-    "tests": 119_000,
+    "tests": 119_600,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 231

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
 import pypdfium2
 import pytest
 from docx.oxml import OxmlElement
+from lxml import etree
 
 from batchinference.pipeline.input import AFTER_CRASH
+from batchinference.pipeline.input.documents import apart
 from batchinference.spec import SpecError, parse
 from support.documents.minimal import document
 from support.inputs.document_files import (
@@ -46,6 +49,16 @@ def elements(folder: Path, name: str, content: bytes | str) -> list[tuple[str, s
     assert outcome.bad == {}
     assert [row["element_index"] for row in outcome.good] == [*range(len(outcome.good))]
     return [(row["kind"], row["text"]) for row in outcome.good]
+
+
+def equation(text: str, divisor: str | None = None) -> Any:
+    """Return the markup of an equation in Office, such as a fraction."""
+    run = "<m:r><m:t>{}</m:t></m:r>"
+    inner = run.format(text)
+    if divisor:
+        inner = f"<m:f><m:num>{inner}</m:num><m:den>{run.format(divisor)}</m:den></m:f>"
+    space = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+    return etree.fromstring(f'<m:oMath xmlns:m="{space}">{inner}</m:oMath>')
 
 
 class TestPdf:
@@ -143,6 +156,19 @@ class TestPdf:
         assert [row["attachments"] for row in outcome.good] == [["data.csv"]]
         assert outcome.warnings == {(0, 0): {"PartsIgnored": 1}}
 
+    def test_values_of_forms_and_notes_are_counted(self, tmp_path: Path) -> None:
+        def draw(canvas: Any) -> None:
+            canvas.drawString(72, 720, "text")
+            for value in ("a", ""):
+                canvas.acroForm.textfield(name=f"field{value}", value=value)
+            for checked in (True, False):
+                canvas.acroForm.checkbox(name=f"box{checked}", checked=checked)
+            canvas.textAnnotation("note", [9, 9, 50, 50])
+            canvas.linkURL("https://example.com", (0, 0, 9, 9))
+
+        outcome = read(tmp_path, "a.pdf", pdf_with([str, draw]))
+        assert outcome.warnings == {(0, 0): {"NoText": 0}, (0, 1): {"PartsIgnored": 3}}
+
     def test_page_that_cannot_be_read_is_a_failed_row(self, tmp_path: Path) -> None:
         page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]>>"
         content = raw_pdf(
@@ -222,8 +248,30 @@ class TestWord:
         assert row == {"page": None, "text": "body", "title": "Report", "attachments": []}
         assert outcome.warnings == {(0, 0): {"PartsIgnored": 2}}
 
+    def test_equations_are_text_and_other_markup_is_counted(self, tmp_path: Path) -> None:
+        def write(file: Any) -> None:
+            paragraph = file.add_paragraph("a ")
+            paragraph._p.extend([equation("b"), equation("c", "d")])
+            paragraph.add_run()._r.append(OxmlElement("w:sym"))
+            paragraph._p.addnext(OxmlElement("w:altChunk"))
+
+        outcome = read(tmp_path, "a.docx", docx_with(write))
+        assert texts(outcome) == ["a bc d"]
+        assert outcome.warnings == {(0, 0): {"PartsIgnored": 3}}
+
 
 class TestSlides:
+    def test_equations_are_text_whose_layout_is_counted(self, tmp_path: Path) -> None:
+        def write(file: Any) -> None:
+            for divided in ((), ("d",)):
+                slide = file.slides.add_slide(file.slide_layouts[5])
+                slide.shapes.title.text = "a "
+                slide.shapes.title.text_frame.paragraphs[0]._p.append(equation("b", *divided))
+
+        outcome = read(tmp_path, "a.pptx", pptx_with(write))
+        assert texts(outcome) == ["a b", "a b d"]
+        assert outcome.warnings == {(0, 1): {"PartsIgnored": 1}}
+
     def test_each_slide_is_a_row_with_its_notes(self, tmp_path: Path) -> None:
         def write(file: Any) -> None:
             slide = file.slides.add_slide(file.slide_layouts[1])
@@ -266,6 +314,16 @@ class TestHtml:
                 "<table><tr><td>left<td><table><tr><td>1<td>2</table>after</table>",
                 [("paragraph", "left"), ("table", "1\t2"), ("paragraph", "after")],
             ),
+            (
+                "<table><caption>title</caption>a<tr>b<td>1<td>2</td>c</tr><h3>d</h3></table>",
+                [("paragraph", "title"), ("paragraph", "a"), ("paragraph", "b"), ("paragraph", "c"),
+                 ("heading", "d"), ("table", "1\t2")],
+            ),
+            ("<table><td>no row</table>", [("paragraph", "no row")]),
+            ("<html><p>a</html>tail<pre>b</pre>",
+             [("paragraph", "a"), ("paragraph", "tail"), ("code", "b")]),
+            ("<html><p>a</html>\n<!doctype html><html>b<table><td><table><tr><td>c</table></table>",
+             [("paragraph", "a"), ("paragraph", "b"), ("table", "c")]),
             ("a<!-- b --><script>c</script><style>d</style>e", [("paragraph", "ae")]),
             ("fi \N{LATIN SMALL LIGATURE FI} a\N{SOFT HYPHEN}b",
              [("paragraph", "fi \N{LATIN SMALL LIGATURE FI} a\N{SOFT HYPHEN}b")]),
@@ -283,6 +341,8 @@ class TestHtml:
             "<p>\u0436".encode(),
             "<p>\u0436".encode("utf-16"),
             b"<?xml version='1.0' encoding='koi8-r'?><p>" + "\u0436".encode("koi8-r"),
+            "<meta charset=UTF-16><p>\u0436".encode(),
+            "<?xml version='1.0' encoding='utf-32'?><p>\u0436".encode(),
         ],
     )
     def test_encoding_is_the_stated_one_or_utf_8(self, tmp_path: Path, content: bytes) -> None:
@@ -306,6 +366,17 @@ class TestMail:
 
     def test_html_is_read_without_plain_text(self, tmp_path: Path) -> None:
         assert texts(read(tmp_path, "a.eml", mail_of(html="<p>one<p>two"))) == ["one\n\ntwo"]
+
+    def test_encoding_of_html_is_the_one_of_the_mail_or_its_own(self, tmp_path: Path) -> None:
+        html = "<meta charset=koi8-r><p>\u0436"
+        for kind, encoding in (("text/html", "koi8-r"), ("text/html; charset=cp1251", "cp1251")):
+            content = f"Subject: a\nFrom: b\nContent-Type: {kind}\n\n{html}".encode(encoding)
+            assert texts(read(tmp_path, "a.eml", content)) == ["\u0436"]
+
+    def test_html_is_read_if_the_plain_text_is_blank(self, tmp_path: Path) -> None:
+        outcome = read(tmp_path, "a.eml", mail_of(" \n\n", "<p>text"))
+        assert texts(outcome) == ["text"]
+        assert outcome.warnings == {}
 
     def test_paragraphs_are_elements(self, tmp_path: Path) -> None:
         found = elements(tmp_path, "a.eml", mail_of("one\nline\n\ntwo\n"))
@@ -339,31 +410,60 @@ def test_render_is_only_for_pages(messages: Any) -> None:
         parse(document(read={"format": "documents", "paths": ["a"], "options": options}))
 
 
-def test_crash_of_pdfium_after_a_crash_is_a_failed_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process that reads the file is another one."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import ctypes, sys\n"
+def read_apart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, page_2: str, *contents: bytes
+) -> Outcome:
+    """Read PDF files in processes of their own, which evaluate `page_2` for the second page."""
+    (folder / "sitecustomize.py").write_text(
+        "import ctypes, signal, sys\n"
         f"sys.path.append({str(Path(__file__).parents[2])!r})\n"
         "from batchinference.pipeline.input.documents import pdf\n"
         "original = pdf._page\n"
         "pdf._page = lambda page, number, options: (\n"
-        "    ctypes.string_at(0) if number == 2 else original(page, number, options))\n"
+        f"    {page_2} if number == 2 else original(page, number, options))\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "a.pdf").write_bytes(pdf_of("one", "two", "three"))
-    (folder / "b.pdf").write_bytes(pdf_of("last"))
+    monkeypatch.syspath_prepend(folder)
+    inputs = folder / "in"
+    inputs.mkdir()
+    for number, content in enumerate(contents):
+        (inputs / f"{number}.pdf").write_bytes(content)
     token = AFTER_CRASH.set(True)
     try:
-        outcome = read_files("documents", folder)
+        return read_files("documents", inputs)
     finally:
         AFTER_CRASH.reset(token)
+
+
+def test_crash_of_pdfium_after_a_crash_is_a_failed_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that reads the file is another one."""
+    contents = pdf_of("one", "two", "three"), pdf_of("last")
+    outcome = read_apart(tmp_path, monkeypatch, "ctypes.string_at(0)", *contents)
     assert [row["text"] for row in outcome.good] == ["one", "last"]
     assert list(outcome.bad) == [(0, 1)]
     assert "died" in outcome.bad[0, 1]
+
+
+def test_page_that_takes_too_long_after_a_crash_is_a_failed_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers = []
+
+    class ThirdEnds(Timer):
+        """Ends its process while the third answer is expected, which is the second page."""
+
+        def start(self) -> None:
+            timers.append(self)
+            if len(timers) == 3:
+                self.function()
+
+    monkeypatch.setattr(apart, "Timer", ThirdEnds)
+    contents = pdf_of("one", "two", "three"), pdf_of("last")
+    outcome = read_apart(tmp_path, monkeypatch, "signal.pause()", *contents)
+    assert [row["text"] for row in outcome.good] == ["one", "last"]
+    assert list(outcome.bad) == [(0, 1)]
+    assert {timer.interval for timer in timers} == {apart.MAX_SECONDS}
 
 
 def test_other_process_gives_the_same_pages(tmp_path: Path) -> None:

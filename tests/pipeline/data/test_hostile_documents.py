@@ -96,7 +96,14 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], dict[str, Any]]] = {
     "no slides": ("a.pptx", lambda: pptx_with(lambda _: None), {}),
     "deep HTML": ("a.html", lambda: nested(10_000), {}),
     "unknown encoding": ("a.html", lambda: b"<meta charset=none><p>a", {}),
+    "encoding of Python": ("a.html", lambda: b"<meta charset=punycode><p>a", {}),
     "invalid encoding": ("a.html", lambda: b"<meta charset=utf-8><p>\xff", {}),
+    "long headers": (
+        "a.eml",
+        lambda: b"From: a\nTo: b\nContent-Type: a/b; %b\n\ntext" % (b"c=d;\n " * 20_000),
+        {},
+    ),
+    "long headers of a part": ("a.eml", lambda: mail_of("text", None, "a" * 70_000), {}),
     "cut mail": ("a.eml", lambda: mail_of("text", "<p>html", "a.pdf")[:-20], {}),
 }
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from qdrant_client import models
 
+from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput, StorageUnavailable
 from batchinference.pipeline.output.tables import upserts
 from plugins.messages import Messages
@@ -260,6 +261,31 @@ def test_wrong_credentials_are_reported_without_them(
         target.open(url=None, urlEnv="ADDRESS")
     assert "401" in refused.value.message
     assert "hunter2" not in refused.value.message
+
+
+@pytest.mark.parametrize("password", ["Geh/eim", "12#eim", "5432/eim", "Geh?eim"])
+def test_address_that_is_not_valid_is_not_shown(
+    target: Target, password: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    monkeypatch.setenv("ADDRESS", f"http://me:{password}@127.0.0.1:1")
+    with messages.raises(BadOutput):
+        target.open(url=None, urlEnv="ADDRESS")
+
+
+def test_errors_of_libraries_are_shown_without_secrets() -> None:
+    with pytest.raises(BadOutput) as error, table_errors_as_bad_output():
+        raise ValueError("cannot reach http://me:hunter2@127.0.0.1:1")
+    assert "hunter2" not in str(error.value)
+
+
+@only_opensearch
+def test_document_with_a_version_of_others_is_refused(target: Target, messages: Messages) -> None:
+    target.run(rows_with(1, 2, text=["a", "b"]))
+    assert isinstance(target.store, FakeOpensearch)
+    target.store.documents["rows"]["1"]["_version"] = 1 << 60
+    with messages.raises(BadOutput):
+        target.run(rows_with(1, 2, text=["c", "d"]), name="second")
+    assert {row["id"]: row["text"] for row in target.store.rows()} == {1: "a", 2: "d"}
 
 
 @only_opensearch

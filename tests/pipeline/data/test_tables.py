@@ -7,6 +7,7 @@ import json
 import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,39 @@ def test_retried_task_adds_no_duplicates(target: Target) -> None:
     job.put(numbered(2), task=1)
     job.commit()
     assert target.rows() == expected(0, 1, 2)
+
+
+UNFIT: dict[str, tuple[pa.Array, pa.Array]] = {
+    "a number that is too large": (pa.array([1.5], pa.float32()), pa.array([1e300])),
+    "a time in a date": (pa.array([MOMENT.date()]), pa.array([MOMENT])),
+    "a field that the table lacks": (pa.array([{"a": 1}]), pa.array([{"a": 1, "b": 2}])),
+    "a number as a time": (pa.array([MOMENT]), pa.array([1760000000])),
+    "a time as a number": (pa.array([1760000000]), pa.array([MOMENT])),
+    "a number with more digits": (pa.array([Decimal("1.25")]), pa.array([0.125])),
+    "a number as a flag": (pa.array([True]), pa.array([7])),
+    "a time without a zone": (pa.array([MOMENT], pa.timestamp("us", "UTC")), pa.array([MOMENT])),
+}
+
+
+@pytest.mark.parametrize("target", ["lance", "delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize(("old", "new"), UNFIT.values(), ids=UNFIT)
+def test_value_that_the_table_would_change_is_refused(
+    target: Target, old: pa.Array, new: pa.Array
+) -> None:
+    assert target.run(rows_with(id=[0], n=old), name="before", mode="append")
+    with pytest.raises(BadOutput, match="'n'"):
+        target.run(rows_with(id=[1], n=new), mode="append")
+    assert [row["id"] for row in target.rows()] == [0]
+
+
+@pytest.mark.parametrize("target", ["lance", "delta", "iceberg"], indirect=True)
+def test_values_that_fit_the_table_are_kept(target: Target) -> None:
+    old = rows_with(id=[0], real=pa.array([0.5], pa.float32()), number=[1.0], none=["x"])
+    new = rows_with(id=pa.array([1], pa.int16()), real=[0.1], number=[2**50], none=pa.nulls(1))
+    assert target.run(old, name="before", mode="append")
+    assert target.run(new, mode="append")
+    expected = {"id": 1, "real": float(np.float32(0.1)), "number": 2.0**50, "none": None}
+    assert target.rows()[1] == expected
 
 
 def ready_to_commit(target: Target, mode: str, *, filled: bool) -> TableFiles:

@@ -140,6 +140,8 @@ REFUSED = {
     "unknown": (CHAT, {**GREEDY, "logit_bias": {"1": 5}}),
     "several": (CHAT, {**GREEDY, "n": 2}),
     "penalty": (CHAT, {**GREEDY, "presence_penalty": 0.5}),
+    "empty stop": (CHAT, {**GREEDY, "stop": ""}),
+    "empty stop of several": (TEXT, {"prompt": "a", "stop": ["b", ""]}),
     "limit": (CHAT, {**GREEDY, "max_tokens": 0}),
     "no messages": (CHAT, {**GREEDY, "messages": []}),
     "image": (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),

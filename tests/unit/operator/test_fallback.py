@@ -131,6 +131,43 @@ def test_pods_that_the_autoscaler_replaces_wait_since_the_first_one() -> None:
     assert loop.attempt["cause"] == "NoCapacity"
 
 
+@pytest.mark.parametrize("gap", [61, 7200])
+def test_time_starts_again_after_no_pod_has_waited(gap: float) -> None:
+    loop = fallback_loop()
+    start(loop)
+    wait_for_nodes(loop, 400)
+    loop.pods = ()
+    loop.reconcile(1)
+    loop.reconcile(gap)
+    wait_for_nodes(loop, 599)
+    assert "outcome" not in loop.attempt
+    loop.reconcile(2)
+    assert loop.attempt["cause"] == "NoCapacity"
+
+
+def test_each_gap_without_a_waiting_pod_is_measured_alone() -> None:
+    loop = fallback_loop()
+    start(loop)
+    for _ in range(3):
+        wait_for_nodes(loop, 160)
+        loop.pods = ()
+        loop.reconcile(1)
+        loop.reconcile(39)
+    wait_for_nodes(loop, 1)
+    assert loop.attempt["cause"] == "NoCapacity"
+
+
+def test_another_group_waits_after_the_gap_of_the_first_one() -> None:
+    loop = fallback_loop()
+    start(loop)
+    wait_for_nodes(loop, 400)
+    loop.pods = (replace(worker(loop), group="other"),)
+    loop.reconcile(1)
+    assert loop.attempt["waiting"]["group"] == "embed"
+    loop.reconcile(61)
+    assert loop.attempt["waiting"]["group"] == "other"
+
+
 def test_time_starts_again_after_a_pod_had_a_node() -> None:
     loop = fallback_loop()
     start(loop)

@@ -157,6 +157,38 @@ async def test_a_batch_that_expired_before_it_began_has_errors_for_all_lines(
     assert done.output_file_id is None
 
 
+async def test_failed_lines_are_kept_without_the_input_file(service: Running) -> None:
+    batch = await created(service, "failing")
+    service.cluster.only()["spec"]["errors"] = {"maxRows": 1}
+    run_without_ray(service.cluster.only())
+    (output_of(service, batch) / files.ERROR_FILE).unlink()  # as if the last commit lacked
+    done = await finished(service, batch, "Failed", ROWS - 1)
+    await service.client().files.delete(batch.input_file_id)
+    (failed,) = await lines_of(service, done.error_file_id)
+    assert failed["custom_id"] == f"row-{FAILING_ROW}"
+
+
+async def test_error_file_of_an_expired_batch_is_listed_before_it_is_read(service: Running) -> None:
+    batch = await created(service)
+    done = await finished(service, batch, "Failed", 0)
+    listed = [each.id async for each in service.client().files.list(purpose="batch_output")]
+    assert listed == [done.error_file_id]
+
+
+async def test_deleted_error_file_of_an_expired_batch_is_not_written_again(
+    service: Running,
+) -> None:
+    batch = await created(service)
+    done = await finished(service, batch, "Failed", 0)
+    client = service.client()
+    assert (await client.files.delete(str(done.error_file_id))).deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.files.content(str(done.error_file_id))
+    with pytest.raises(openai.NotFoundError):
+        await client.files.delete(str(done.error_file_id))
+    assert [each async for each in client.files.list(purpose="batch_output")] == []
+
+
 async def test_a_state_that_would_fill_the_memory_is_not_read(
     service: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

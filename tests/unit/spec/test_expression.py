@@ -203,7 +203,7 @@ TRANSLATIONS = {
     "coalesce(a, 0) > 1": "(a if a is not None else 0) > 1",
     "a.fillna('x') == 'x'": "(a if a is not None else 'x') == 'x'",
     "isnull(a) or pd.notna(b)": "a is None or b is not None",
-    "CAST(a AS varchar(10)) = '1'": "str(a) == '1'",
+    "CAST(a AS varchar) = '1'": "str(a) == '1'",
     "a.astype('int64') > 1": "int(a) > 1",
     "a.cast(pl.Float64) > 1": "float(a) > 1",
     "CASE WHEN a > 1 THEN 'x' ELSE b END": "'x' if a > 1 else b",
@@ -215,6 +215,9 @@ TRANSLATIONS = {
     "a || ' ' || b": "a + ' ' + b",
     "concat(a, 'x', b)": "a + 'x' + b",
     "mod(a, 2) == 0": "a % 2 == 0",
+    "a.str.contains('a|b')": "matches(a, 'a|b')",
+    "a = 'it''s'": 'a == "it\'s"',
+    "a == 'it''s'": 'a == "it\'s"',
     "a.round(2) > 1": "round(a, 2) > 1",
 }
 """Other languages, and what a message says to write instead."""
@@ -232,7 +235,9 @@ def test_other_languages_are_translated(text: str, written: str) -> None:
     "text",
     [
         *("flags & 4", "(flags & 4) == 4", "flags & mask == mask | 1", "~1 == a", "a | 'x'"),
+        *("-a between 1 and 5", "b + a LIKE 'x%'", "flags & 4 > 0", "a xor b"),
         *(
+            "length of text > 3",
             "round(n, m)",
             "text LIKE 'a_b'",
             "f'{n:.2f}'",

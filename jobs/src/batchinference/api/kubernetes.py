@@ -7,8 +7,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
+from pathlib import Path
+from tempfile import mkstemp
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -27,6 +29,8 @@ PAGE = 100
 _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences")
 """The metadata of a job that is created again."""
 MAX_TRIAL_NAME = 30
+REPLACE_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Seconds between the tries to create a job again."""
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
 CLUSTER_EXTRA = "./jobs[cluster]"
 Object = dict[str, Any]
@@ -108,16 +112,43 @@ class Kubernetes:
         """Delete a job, which the operator then stops. Its output is kept."""
         self.request("DELETE", self._path(KIND, self.namespace, name))
 
-    def replace(self, job: Object) -> None:
+    def replace(self, job: Object, sleep: Callable[[float], Any] = time.sleep) -> None:
         """Delete a job, and create it again without its status. The job is kept if the API server
-        would not create it. Raises ClusterError."""
+        would refuse that. Until it is created, it is in a file in the working directory. Raises
+        ClusterError, with the name of this file if the job may be lost."""
         metadata = {key: value for key, value in job["metadata"].items() if key in _KEPT}
         new = {key: job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
         trial = {**metadata, "name": f"{metadata['name'][:MAX_TRIAL_NAME]}-replaced"}
-        path = self._path(KIND, self.namespace)
+        path, name, uid = self._path(KIND, self.namespace), metadata["name"], job["metadata"]["uid"]
         self.request("POST", f"{path}?dryRun=All", {**new, "metadata": trial})
-        self.delete(metadata["name"])
-        self.request("POST", path, new)
+        self.request("DELETE", f"{path}/{quote(name)}?dryRun=All", _only(uid))
+        file = _written(new)
+        for pause in (*REPLACE_PAUSES, None):
+            try:
+                self._replace_once(new, uid)
+                break
+            except ClusterError as error:
+                if pause is None or not _may_pass(error):
+                    fix = f"If the job is missing, create it again: kubectl create -f {file}"
+                    raise ClusterError(f"{error}. {fix}", error.status) from None
+                sleep(pause)
+        file.unlink()
+
+    def _replace_once(self, new: Object, uid: str) -> None:
+        """Delete the job with this uid if it exists, and create the new one unless it exists: the
+        answers to requests before may be lost. Raises ClusterError."""
+        path, found = self._path(KIND, self.namespace, new["metadata"]["name"]), None
+        try:
+            found = self.get(new["metadata"]["name"])
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        if found and found["metadata"]["uid"] == uid:
+            if "deletionTimestamp" not in found["metadata"]:
+                self.request("DELETE", path, _only(uid))
+        elif found and found["spec"] == new["spec"]:
+            return
+        self.request("POST", self._path(KIND, self.namespace), new)
 
     def execute(self, pod: str, container: str, command: Sequence[str]) -> str:
         """Run a command in a container of a pod, and return what it prints to stdout.
@@ -134,6 +165,8 @@ class Kubernetes:
         try:
             printed = stream(call, pod, self.namespace, **options, _request_timeout=TIMEOUT_SECONDS)
         except ApiException as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # the client package hides it
+                raise KeyboardInterrupt from None
             raise ClusterError(_websocket_refusal(str(error.reason))) from None
         return str(printed)
 
@@ -165,6 +198,27 @@ class Kubernetes:
             raise ClusterError(_refusal(response.status, content), response.status)
         parsed: Object = json.loads(content)
         return parsed
+
+
+def _only(uid: str) -> Object:
+    """Return the options to delete an object only if it has this uid."""
+    return {"preconditions": {"uid": uid}}
+
+
+def _may_pass(error: ClusterError) -> bool:
+    """Return whether the same request may succeed later."""
+    passing = (None, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
+    return error.status in passing or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _written(document: Object) -> Path:
+    """Write a document to a new file that only its owner can read, and return its path: in the
+    working directory, or for temporary files if that is read-only."""
+    directory = "." if os.access(".", os.W_OK) else None
+    descriptor, path = mkstemp(".yaml", f"{document['metadata']['name']}-", directory)
+    with open(descriptor, "w") as file:
+        json.dump(document, file, indent=2)
+    return Path(path)
 
 
 def _refusal(status: int, content: bytes) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from batchinference.api.driver_log import running_log
 from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.kubernetes import ClusterError
 from batchinference.api.outputs import last_log, logs_of, status_of, stored_jobs
 from batchinference.api.targets import Target
 from batchinference.cli.printing import echo
 from batchinference.cli.targets import exit_on_cluster_error, read_output
 
 FOLLOW_SECONDS = 2.0
+_FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+"""The statuses with which the API server refuses all further requests for a job."""
 
 
 def list_logs(target: Target) -> None:
@@ -29,16 +33,25 @@ def show_log(target: Target, *, previous: bool) -> None:
 
 
 def follow_log(target: Target, sleep: Callable[[float], Any] = time.sleep) -> None:
-    """Print the log, and then its new lines until the run has ended."""
+    """Print the log, and then its new lines until the run has ended. Print each reason why there
+    are no lines at present once, to stderr."""
+    if target.is_job:
+        with exit_on_cluster_error("logs"):
+            target.cluster().get(target.text)
     shown: list[str] = []
+    reasons: set[str] = set()
     while True:
-        ended, log = _current_log(target)
-        lines = log.splitlines()
-        if added := new_lines(shown, lines):
-            echo("\n".join(added))
+        ended, log, reason = _current_log(target)
+        if reason and reason not in reasons:
+            echo(f"logs: {reason}", err=True)
+            reasons.add(reason)
+        if log is not None:
+            lines = log.splitlines()
+            if added := new_lines(shown, lines):
+                echo("\n".join(added))
+            shown = lines
         if ended:
             return
-        shown = lines
         sleep(FOLLOW_SECONDS)
 
 
@@ -58,18 +71,25 @@ def new_lines(shown: list[str], lines: list[str]) -> list[str]:
     return lines
 
 
-def _current_log(target: Target) -> tuple[bool, str]:
-    """Return whether the run has ended, and its log."""
-    if target.is_job:
-        with exit_on_cluster_error("logs"):
-            ended = JobStatus.of(target.cluster().get(target.text)).ended
-            running = running_log(target.cluster(), target.text)
-        if running is not None:
-            return False, running
-    else:
+def _current_log(target: Target) -> tuple[bool, str | None, str]:
+    """Return whether the run has ended, and its log, or None and why it cannot be read yet."""
+    if not target.is_job:
         states = read_output("logs", target, status_of)
-        ended = all(each.state != "running" for each in states)
-    return ended, _stored_log(target)
+        return all(each.state != "running" for each in states), _stored_log(target), ""
+    from batchinference.pipeline.errors import JobFailure, shown
+
+    try:
+        if JobStatus.of(target.cluster().get(target.text)).ended:
+            return True, _stored_log(target), ""
+        running = running_log(target.cluster(), target.text)
+        return False, last_log(target.output()).rstrip() if running is None else running, ""
+    except ClusterError as error:
+        if error.status in _FINAL:
+            with exit_on_cluster_error("logs"):
+                raise
+        return False, None, str(error)
+    except (JobFailure, OSError, ImportError) as error:
+        return False, None, shown(str(error))
 
 
 def _running_log(target: Target) -> str | None:

@@ -332,8 +332,8 @@ class _Translation:
         return self._apply(lambda part: _FUNCTIONS[name](part, *constants), value)
 
     def _rounded(self, value: Operand, digits: int | None) -> Operand:
-        """Return the nearest number with these decimal places, half to even. As in Python, the
-        result is an integer without `digits` and for integers."""
+        """Return the nearest number with these decimal places, half to even: of the number times a
+        power of ten. As in Python, the result is an integer without `digits` and for integers."""
         if value.is_null or pa.types.is_integer(value.kind):
             return value
         nearest = self._apply(

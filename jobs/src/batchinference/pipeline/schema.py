@@ -113,9 +113,10 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     column = table.column(field.name)
     try:
         if kinds.is_dictionary(field.type):  # Arrow casts only texts to a dictionary
-            column = column.cast(field.type.value_type).dictionary_encode()
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            values = exact_cast(column, field.type.value_type)
+            return values.dictionary_encode().cast(field.type)
+        return exact_cast(column, field.type)
+    except pa.ArrowException as error:
         raise TypeMismatch(field.name, column.type, field.type, error) from None
 
 
@@ -368,8 +369,10 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
 
 
 def _check_meaning(one: pa.DataType, other: pa.DataType) -> None:
-    """Raise an error if a cast would make a time of a number, or add or remove a time zone."""
-    if _is_number(one) and kinds.is_temporal(other):
+    """Raise an error if a cast would make a time of a number, or a number of a time, or add or
+    remove a time zone."""
+    both = (one, other)
+    if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{one} is no {other}")
     if kinds.is_timestamp(other) and kinds.is_date(one) and other.tz:
         raise pa.ArrowInvalid(f"it is {one}, without a time zone. Declare date")

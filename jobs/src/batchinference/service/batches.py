@@ -171,17 +171,20 @@ class Batches:
             message = "The batch is being changed. Try again"
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
+    async def names(self, namespace: str) -> list[str]:
+        """Return the names of the jobs of all batches, newest first. Raises ApiError."""
+        known = await self._cluster.list_metadata(namespace, RECORD)
+        known.sort(key=lambda each: (each["creationTimestamp"], each["name"]), reverse=True)
+        return [each["name"] for each in known]
+
     async def list_newest(
         self, namespace: str, after: str | None, limit: int
     ) -> tuple[list[Object], bool]:
         """Return the newest batches, or those after one of them, and whether there are more."""
 
-        async def load() -> list[str]:
-            known = await self._cluster.list_metadata(namespace, RECORD)
-            known.sort(key=lambda each: (each["creationTimestamp"], each["name"]), reverse=True)
-            return [each["name"] for each in known]
-
-        names = await self._pages.after(namespace, load, after and _name_of(after))
+        names = await self._pages.after(
+            namespace, lambda: self.names(namespace), after and _name_of(after)
+        )
         found = await asyncio.gather(
             *(self._cluster.get(namespace, name) for name in names[:limit])
         )

@@ -172,7 +172,7 @@ class Files:
             objects = await self.objects(f"{namespace}/files/{identifier}")
             found = next((file for each in objects if (file := _uploaded(identifier, each))), None)
             if found and found.expires_at and found.expires_at <= time.time():
-                await self._remove(namespace, found)
+                await self.delete(namespace, found)
                 found = None
         elif match := _OF_BATCH.fullmatch(identifier):
             found = await self._of_batch(namespace, match[1], match[2])
@@ -201,16 +201,20 @@ class Files:
             message = "input_file_id: what is known about the file was changed. Upload it again"
             raise bad_request(message) from None
 
-    async def list_ids(self, namespace: str, purpose: str | None, after: str | None) -> list[str]:
+    async def list_ids(
+        self, namespace: str, purpose: str | None, after: str | None, batches: list[str]
+    ) -> list[str]:
         """Return the ids of files, in the order in which the uploaded files were created. Files of
         some of them do not exist, such as those of batches that run. The id `after` is one of
-        them, because clients delete files while they list them."""
+        them, because clients delete files while they list them. `batches` are the names of the
+        jobs, which may have no output yet."""
         is_id = after and (_UPLOADED.fullmatch(after) or _OF_BATCH.fullmatch(after))
         identifiers = [after] if after and is_id else []
         if purpose in (None, "batch"):
             identifiers += await self._names(f"{namespace}/files")
         if purpose in (None, "batch_output"):
-            names = map(_BATCH.fullmatch, await self._names(f"{namespace}/batches"))
+            stored = await self._names(f"{namespace}/batches")
+            names = map(_BATCH.fullmatch, [*stored, *batches])
             for number in (name[1] for name in names if name):
                 identifiers += [f"file-output-{number}", f"file-errors-{number}"]
         return sorted(set(identifiers), key=lambda each: (each.rpartition("-")[2], each))
@@ -219,13 +223,13 @@ class Files:
         found = await obstore.list_with_delimiter_async(self.store, key)
         return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
-    async def delete(self, namespace: str, identifier: str) -> None:
-        """Delete a file. Raises ApiError."""
-        await self._remove(namespace, await self.get(namespace, identifier))
-
-    async def _remove(self, namespace: str, file: StoredFile) -> None:
+    async def delete(self, namespace: str, file: StoredFile) -> None:
+        """Delete a file. An error file becomes empty, so that it is not written again."""
         for part in file.parts:
-            await obstore.delete_async(self.store, part["path"])
+            if part["path"].endswith(f"/{ERROR_FILE}"):
+                await obstore.put_async(self.store, part["path"], b"")
+            else:
+                await obstore.delete_async(self.store, part["path"])
         if file.purpose == "batch":
             await obstore.delete_async(self.store, f"{namespace}/files/{file.id}/{CHECK}")
 
@@ -243,16 +247,16 @@ class Files:
         self, namespace: str, name: str, source: str, error: Mapping[str, str]
     ) -> None:
         """Write the error file of a batch that has ended early, unless there is one, with an error
-        for the lines of its input file `source` that did not run."""
+        for the lines of its input file `source` that did not run, if that still exists."""
         place = f"{namespace}/batches/{name}"
         objects = await self.objects(place)
         if any(each["path"] == f"{place}/{ERROR_FILE}" for each in objects):
             return
         _check_state(objects)
-        given = (await self.get(namespace, source)).parts[0]["path"]
+        given = await self.find(namespace, source)
         with suppress(JobFailure, ValueError):  # the state was changed
-            output, file = self.location(place), self.location(given)
-            await asyncio.to_thread(write_unrun, output, file, error)
+            file = self.location(given.parts[0]["path"]) if given else None
+            await asyncio.to_thread(write_unrun, self.location(place), file, error)
 
     async def _of_batch(self, namespace: str, kind: str, number: str) -> StoredFile | None:
         """Return the output or error file of a batch; None if it has no lines."""

@@ -132,7 +132,8 @@ class Service:
         purpose, order = query.get("purpose"), query.get("order", "desc")
 
         async def load() -> list[str]:
-            names = await self._files.list_ids(namespace, purpose, after)
+            batches = await self._batches.names(namespace)
+            names = await self._files.list_ids(namespace, purpose, after, batches)
             return names if order == "asc" else names[::-1]
 
         names = await self._pages.after((namespace, purpose, order), load, after)
@@ -140,9 +141,18 @@ class Service:
         found: list[dict[str, Any]] = []
         while names and len(found) < limit:
             page, names = names[: limit - len(found)], names[limit - len(found) :]
-            files = await asyncio.gather(*(self._files.find(namespace, one) for one in page))
+            files = await asyncio.gather(*(self._listed_file(namespace, one) for one in page))
             found += [each.as_json() for each in files if each]
         return _listed(found, more=bool(names))
+
+    async def _listed_file(self, namespace: str, identifier: str) -> StoredFile | None:
+        """Return a file; None if it does not exist, or if its state is too large."""
+        try:
+            await self._batches.complete_file(namespace, identifier)
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+        return await self._files.find(namespace, identifier)
 
     async def _file(self, request: web.Request) -> web.Response:
         return web.json_response((await self._found(request)).as_json())
@@ -154,9 +164,9 @@ class Service:
         return await self._files.get(namespace, identifier)
 
     async def _delete_file(self, request: web.Request) -> web.Response:
-        identifier = request.match_info["id"]
-        await self._files.delete(request[NAMESPACE], identifier)
-        return web.json_response({"id": identifier, "object": "file", "deleted": True})
+        file = await self._found(request)
+        await self._files.delete(request[NAMESPACE], file)
+        return web.json_response({"id": file.id, "object": "file", "deleted": True})
 
     async def _content(self, request: web.Request) -> web.StreamResponse:
         file = await self._found(request)

@@ -32,12 +32,12 @@ def committed_entries(output: Location) -> list[ManifestEntry]:
     return job.committed().entries if job else []
 
 
-def write_unrun(output: Location, source: Location, error: Mapping[str, str]) -> None:
+def write_unrun(output: Location, source: Location | None, error: Mapping[str, str]) -> None:
     """Write the error file of an output: its failed rows, and with an error each line of the input
-    file `source` that is not committed."""
+    file `source`, if there is one, that is not committed."""
     entries, state = committed_entries(output), output / STATE_DIRECTORY
     layout = Layout("", output, state, state / "errors")
-    lines = _lines(source, RowSet.of(entries), error)
+    lines = _lines(source, RowSet.of(entries), error) if source else ()
     write_error_file(layout, "custom_id", entries, 0, lines)
 
 

@@ -7,11 +7,14 @@ The pipeline converts the syntax tree into an Arrow expression.
 from __future__ import annotations
 
 import ast
+import io
 import keyword
 import re
+import tokenize
 import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -117,7 +120,7 @@ def _has_bits(tree: ast.expr) -> bool:
         inner: list[ast.expr] = []
         match node:
             case ast.BoolOp(values=values):
-                inner = [value for value in values if isinstance(value, ast.Constant | ast.BinOp)]
+                inner = [value for value in values if _is_no_condition(value)]
             case ast.UnaryOp(op=ast.Not(), operand=ast.Constant() | ast.BinOp()):
                 return True
             case ast.Compare() | ast.BinOp():
@@ -126,6 +129,12 @@ def _has_bits(tree: ast.expr) -> bool:
         if inner:
             return True
     return False
+
+
+def _is_no_condition(node: ast.expr) -> bool:
+    if isinstance(node, ast.Compare):
+        return all(isinstance(side, ast.Constant) for side in (node.left, *node.comparators))
+    return isinstance(node, ast.Constant | ast.BinOp)
 
 
 def _parse(text: str) -> ast.expr:
@@ -138,7 +147,17 @@ def _parse(text: str) -> ast.expr:
         raise ValueError(f"not an expression: {error.msg} at {place}{_hint(text)}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
+    if _has_adjacent_texts(text):
+        raise ValueError("not an expression: two texts stand side by side")
     return parsed.body
+
+
+def _has_adjacent_texts(text: str) -> bool:
+    """Return whether a valid expression has texts without an operator between them. Python joins
+    them, so that the text 'it''s' of SQL would be its."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    kinds = [token.type for token in tokens if token.type not in (tokenize.NL, tokenize.NEWLINE)]
+    return any(pair == (tokenize.STRING, tokenize.STRING) for pair in pairwise(kinds))
 
 
 def _hint(text: str) -> str:

@@ -27,11 +27,15 @@ _OPERATORS = (
     (rf"\.({'|'.join(keyword.kwlist)})\b", r"['\1']"),
     (r"[^\S\n]+", " "),
 )
-_OPERAND = r"([^\W\d][\w.]*(?:\([\w.]+\))?)"
+_OPERAND = r"(?<![-+*/%.\w])(?<![-+*/%] )([^\W\d][\w.]*(?:\([\w.]+\))?)"
 _LIKE = re.compile(rf"{_OPERAND} (not )?like '(%?)([^'%_\\]+)(%?)'", re.IGNORECASE)
 _BETWEEN = re.compile(rf"{_OPERAND} between ([\w.]+) and ([\w.]+)", re.IGNORECASE)
 _MATCH = re.compile(rf"{_OPERAND} (?:rlike|regexp|=~) ", re.IGNORECASE)
-_CAST = re.compile(rf"\bcast\({_OPERAND} as (\w+)(?:\(\d+\))?\)", re.IGNORECASE)
+_CAST = re.compile(rf"\bcast\({_OPERAND} as (\w+)\)", re.IGNORECASE)
+_DOUBLED = re.compile(r"'[^']*(?:''[^']*)+'")
+"""A text of SQL with quotes in it."""
+_NO_PATTERN = re.compile(r"[\w\s,;:!@#%&='\"<>/~`-]*")
+"""A text that means the same as a regular expression."""
 _CASE = re.compile(r"\bcase when (.+) then (.+) else (.+) end\b", re.IGNORECASE)
 _IF = re.compile(r"\bif ?\(", re.IGNORECASE)
 _TYPES = {
@@ -52,6 +56,7 @@ _NO_NAMES = (
     "where",
     "case",
     "when",
+    *("xor", "of", "mod", "div", "contains", "startswith", "endswith", "matches", "equals", "than"),
 )
 _WORD = rf"(?!(?:{'|'.join(_NO_NAMES)})\b)\w+"
 _SPACED = re.compile(rf"(?<![\w.])(?!\d){_WORD}(?: {_WORD})+", re.IGNORECASE)
@@ -60,6 +65,7 @@ _SPACED = re.compile(rf"(?<![\w.])(?!\d){_WORD}(?: {_WORD})+", re.IGNORECASE)
 def translated(text: str) -> str:
     """Return an expression with the operators, words and methods of this language, as far as they
     are known. It may be invalid."""
+    text = _DOUBLED.sub(lambda match: repr(match[0][1:-1].replace("''", "'")), text)
     guess = _BETWEEN.sub(r"\2 <= \1 <= \3", _LIKE.sub(_like, text))
     guess = _IF.sub("iff(", _MATCH.sub(r"\1 == matches @ ", _CAST.sub(_cast, guess)))
     guess = _CASE.sub(r"iff(\1, \2, \3)", guess)
@@ -141,6 +147,8 @@ class _Functions(ast.NodeTransformer):
             return node
         value, name = _without_accessor(node.func.value), node.func.attr
         made = _METHODS.get((name, count))
+        if name == "contains" and value is not node.func.value and _is_pattern(node.args[0]):
+            return _call("matches", value, node.args[0])  # as in pandas and Polars
         return made(value, *node.args) if made else node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
@@ -189,6 +197,11 @@ def _sum(parts: Sequence[ast.expr]) -> ast.expr:
     for part in others:
         result = ast.BinOp(result, ast.Add(), part)
     return result
+
+
+def _is_pattern(node: ast.expr) -> bool:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(value, str) and not _NO_PATTERN.fullmatch(value)
 
 
 def _without_accessor(value: ast.expr) -> ast.expr:

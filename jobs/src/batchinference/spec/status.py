@@ -141,6 +141,8 @@ class Waiting(SpecModel):
     """The worker group none of whose pods has a node."""
     since: Timestamp
     """Since when."""
+    gap_since: Timestamp | None = None
+    """Since when none of its pods waits. After a minute, `since` starts again."""
 
 
 class Attempt(SpecModel):

@@ -88,7 +88,8 @@ class WarningName(StrEnum):
     )
     PARTS_IGNORED = (
         "PartsIgnored",
-        "parts of a document were not read: attachments, comments, headers and footers of pages",
+        "parts of a document were not read: attachments, comments, "
+        "values of forms, headers and footers of pages",
         "Nothing, or save the attachments as files of their own",
         "row",
         "parts",

@@ -138,7 +138,7 @@ def _derive_status(
         job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
     )
     status = record_driver_head(status, observed, ray_job)
-    job = job.with_status(track_waiting(status, observed, ray_job))
+    job = job.with_status(track_waiting(status, observed, ray_job, now))
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,

@@ -20,18 +20,26 @@ from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339, unix_seconds
 
+GAP_SECONDS = 60.0
+"""How long a group that waits may have no waiting pod: Ray's autoscaler replaces pods that wait for
+long."""
 
-def track_waiting(status: Status, observed: Observed, ray_job: RayJobView) -> Status:
+
+def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: datetime) -> Status:
     """Return the status with the worker group that waits for capacity, if any. It is kept until a
-    pod of the group has a node: Ray's autoscaler replaces pods that wait for long."""
+    pod of the group has a node, or none has waited for GAP_SECONDS."""
     attempt = last_attempt(status) or {}
     if ray_job.choice is None:
         return status
     pods, known = _pods_of_choice(observed, ray_job), attempt.get("waiting")
     placed = {pod.group for pod in pods if pod.started is not None}
-    if known is not None and known["group"] not in placed:
-        return status
     waiting = [pod for pod in pods if _waits(pod) and pod.group not in placed]
+    if known is not None and known["group"] not in placed:
+        gap = {"gapSince": known.get("gapSince", to_rfc3339(now))}
+        if seconds_since(gap["gapSince"], now) <= GAP_SECONDS:
+            waits = any(pod.group == known["group"] for pod in waiting)
+            kept = without(known, "gapSince") | ({} if waits else gap)
+            return update_last(status, {"waiting": kept})
     if not waiting:
         return status if known is None else _without_waiting(status)
     first = min(waiting, key=lambda pod: pod.created)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from batchinference.pipeline.errors import MAX_MESSAGE, BadOutput, JobFailure
+from batchinference.pipeline.errors import BadOutput, JobFailure, shown
 from batchinference.pipeline.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def table_errors_as_bad_output() -> Iterator[None]:
     except (JobFailure, OSError):
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:MAX_MESSAGE]
+        text = shown(" ".join(str(error).split()))
         raise BadOutput(
             f"write: the table cannot be used ({type(error).__name__}: {text})"
         ) from error

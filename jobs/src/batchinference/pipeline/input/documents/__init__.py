@@ -33,12 +33,14 @@ class Element(NamedTuple):
 @dataclass
 class Page:
     """A page, a slide or a document without pages. `number` counts from 1; None without pages.
-    `image` has the shape height x width x RGB (uint8)."""
+    `image` has the shape height x width x RGB (uint8), and `left_out` is the number of parts that
+    are not read."""
 
     text: str
     elements: Sequence[Element] = ()
     number: int | None = None
     image: np.ndarray | None = None
+    left_out: int = 0
 
     @classmethod
     def of(cls, elements: Sequence[Element], number: int | None = None) -> Page:
@@ -49,7 +51,8 @@ class Page:
 @dataclass
 class Document:
     """The pages of a document, with an error for each page that cannot be read. `attachments` are
-    the names of attached files, and `left_out` is the number of parts that are not read."""
+    the names of attached files, and `left_out` is the number of parts outside of pages that are
+    not read."""
 
     pages: Iterator[Page | Exception]
     title: str | None = None

@@ -1,4 +1,5 @@
-"""Reads a PDF file in a process of its own, so that a crash of PDFium ends only this process.
+"""Reads a PDF file in a process of its own, so that a crash of PDFium ends only this process. The
+process is also ended if a page takes too long.
 
 It is used for the rows at which a process has died before, because each start takes time.
 """
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from threading import Timer
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from batchinference.pipeline.input.documents import Document
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
     from batchinference.spec.read import DocumentOptions
 
 
+MAX_SECONDS = 60
+"""The maximum time to open a file, and to read a page."""
+
+
 def open_pdf(content: bytes, options: DocumentOptions) -> Document:
-    """Return a PDF file, like `pdf.open_pdf`. If the process dies, the rest of the file is one
-    error."""
+    """Return a PDF file, like `pdf.open_pdf`. If the process dies or takes too long, the rest of
+    the file is one error."""
     answers = _answers(content, options)
     document = next(answers)
     if isinstance(document, Exception):
@@ -41,15 +47,25 @@ def _answers(content: bytes, options: DocumentOptions) -> Iterator[Any]:
         try:
             with suppress(BrokenPipeError), requests:
                 pickle.dump((content, options), requests)
-            while (answer := pickle.load(answers)) is not None:  # noqa: S301 - our own process
+            while (answer := _within_limit(answers, process)) is not None:
                 yield answer
         except (EOFError, pickle.UnpicklingError):
             yield ValueError(
                 f"the process that read only this file died (exit code {process.wait()}): native "
-                "code crashed, or memory ran out"
+                f"code crashed, memory ran out, or a page took more than {MAX_SECONDS} seconds"
             )
         finally:
             process.kill()
+
+
+def _within_limit(answers: IO[bytes], process: subprocess.Popen[bytes]) -> Any:
+    """Return the next answer. The process is ended if it takes too long."""
+    timer = Timer(MAX_SECONDS, process.kill)
+    timer.start()
+    try:
+        return pickle.load(answers)  # noqa: S301 - from our own process
+    finally:
+        timer.cancel()
 
 
 def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:

@@ -6,21 +6,42 @@ import email
 import re
 from collections.abc import Iterator
 from email.message import EmailMessage
-from email.policy import default
+from email.policy import EmailPolicy
 from typing import cast
 
 from batchinference.pipeline.input.documents import Document, Element, Page
-from batchinference.pipeline.input.documents.markup import decoded, html_document
+from batchinference.pipeline.input.documents.markup import decoded, html_document, stated_encoding
 from batchinference.spec.read import DocumentOptions
 
+MAX_HEADER_BYTES = 64 << 10
 _EMPTY_LINES = re.compile(r"\n[ \t]*\n\s*")
 
 
+class _BoundedHeaders(EmailPolicy):
+    """Raises ValueError if the headers that are interpreted, of all parts, are too long. The time
+    to interpret a header grows with the square of its length."""
+
+    size = 0
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
+        if name.lower().startswith(("content-", "subject")):
+            object.__setattr__(self, "size", self.size + len(value))
+        if self.size > MAX_HEADER_BYTES:
+            raise ValueError(
+                "the subject and the content headers of the e-mail have more than "
+                f"{MAX_HEADER_BYTES} bytes"
+            )
+        return name, value
+
+
 def open_eml(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
-    """Return an e-mail as one page: its plain text, or else its HTML. Raises an error if it cannot
-    be read."""
-    message = email.message_from_bytes(content, policy=default)
-    body = cast(EmailMessage | None, message.get_body(preferencelist=("plain", "html")))
+    """Return an e-mail as one page: its plain text, or its HTML if the plain text is blank.
+    Raises an error if it cannot be read."""
+    message = cast(EmailMessage, email.message_from_bytes(content, policy=_BoundedHeaders()))
+    body = _body(message, "plain", "html")
+    if body is not None and _is_blank(body):
+        body = _body(message, "html") or body
     if defects := [*message.defects, *([] if body is None else body.defects)]:
         problem = ", ".join(type(defect).__name__.removesuffix("Defect") for defect in defects)
         raise ValueError(f"the e-mail is damaged ({problem})")
@@ -33,6 +54,14 @@ def open_eml(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG
     document = Document(iter([Page("")]), subject) if body is None else _body_of(body, subject)
     document.attachments, document.left_out = names, len(names)
     return document
+
+
+def _body(message: EmailMessage, *kinds: str) -> EmailMessage | None:
+    return cast(EmailMessage | None, message.get_body(preferencelist=kinds))
+
+
+def _is_blank(body: EmailMessage) -> bool:
+    return not body.defects and not cast(bytes, body.get_payload(decode=True)).strip()
 
 
 def _leaves(message: EmailMessage) -> Iterator[tuple[EmailMessage, bool]]:
@@ -57,8 +86,10 @@ def _body_of(body: EmailMessage, subject: str | None) -> Document:
     content = cast(bytes, body.get_payload(decode=True))
     if body.defects:  # of the encoding, which is decoded only now
         raise ValueError("the text of the e-mail is damaged")
-    text = decoded(content, body.get_content_charset()).replace("\r\n", "\n")
-    if body.get_content_subtype() == "html":
+    is_html = body.get_content_subtype() == "html"
+    encoding = body.get_content_charset() or (stated_encoding(content) if is_html else None)
+    text = decoded(content, encoding).replace("\r\n", "\n")
+    if is_html:
         return Document(html_document(text).pages, subject)
     parts = (part.strip("\n") for part in _EMPTY_LINES.split(text))
     elements = [Element("paragraph", part) for part in parts if part.strip()]

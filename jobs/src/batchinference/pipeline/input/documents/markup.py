@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from typing import ClassVar
@@ -36,13 +37,15 @@ class Markup:
         """Return the text of an element of this kind."""
         return text
 
-    def elements(self, root: etree._Element) -> Iterator[Element]:
-        """Yield the elements below a node that have a text, in the order of the document."""
+    def elements(self, root: etree._Element, *, cells: bool = True) -> Iterator[Element]:
+        """Yield the elements below a node that have a text, in the order of the document. Without
+        `cells`, those of the table `root` that are outside of its cells."""
         kinds, parts = ["paragraph"], list[str]()
         walk = etree.iterwalk(root, events=("start", "end"))
         for event, node in walk:
             skipped = node.tag in self.SKIPPED
             kind = None if skipped or node is root else self.kind(node)
+            is_cell = not cells and node.tag in self.CELLS and self._has_row(node)
             if kind == "paragraph":
                 kind = kinds[-1]  # such as a list item
             if kind:
@@ -50,9 +53,11 @@ class Markup:
                 parts = []
             if event == "start":
                 kinds += [kind] if kind else []
-                if skipped or kind == "table":
+                if skipped or is_cell or kind == "table":
                     walk.skip_subtree()
-                if not skipped:
+                if kind == "table":
+                    yield from self.elements(node, cells=False)
+                if not (skipped or is_cell):
                     parts.append(
                         self._table(node) if kind == "table" else self.text(node, kinds[-1])
                     )
@@ -80,6 +85,9 @@ class Markup:
     def _table_of(self, node: etree._Element) -> etree._Element | None:
         return next(node.iterancestors(self.TABLE), None)
 
+    def _has_row(self, cell: etree._Element) -> bool:
+        return bool(next(cell.iterancestors(self.TABLE, self.ROW)).tag == self.ROW)
+
     def _cell(self, cell: etree._Element) -> str:
         """Return the text of a cell on one line."""
         return " ".join(" ".join(element.text.split()) for element in self.elements(cell))
@@ -98,6 +106,12 @@ _META_CHARSET = re.compile(
 )
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,512}?encoding\s*=\s*[\"']([\w:.-]{1,40})")
 _META_BYTES = 4096
+_WEB_ENCODINGS = re.compile(
+    r"utf-(8|(16|32)(-[bl]e)?)|ascii|tis-620|iso8859-\d+|koi8-[ru]|cp(125\d|866|874|932|949)"
+    r"|gb(2312|k|18030)|big5(hkscs)?|euc_(jp|kr)|iso2022_jp\w*|shift_jis|mac-(roman|cyrillic)"
+)
+"""Matches Python's names of the encodings of the web. Others of Python may take very long."""
+_WIDE = re.compile("utf-?(16|32)")
 _WESTERN = ("iso-8859-1", "latin-1", "latin1")
 _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
@@ -132,7 +146,7 @@ def _spaced(text: str | None, kind: str) -> str:
 
 def open_html(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
     """Return an HTML file. Raises ValueError if it cannot be read."""
-    return html_document(decoded(content, _stated_encoding(content)))
+    return html_document(decoded(content, stated_encoding(content)))
 
 
 def html_document(text: str) -> Document:
@@ -145,17 +159,22 @@ def html_document(text: str) -> Document:
     if root is None or fatal:  # otherwise the rest of the file would be missing
         problem = fatal[0].message.partition(",")[0] if fatal else "it is empty"
         raise ValueError(f"the HTML cannot be read: {problem}")
-    for table in list(root.iter("table")):  # of tables that only arrange others, cells are blocks
-        for outer in table.iterancestors("table"):
+    roots = [root, *root.itersiblings("*")]  # what is after the end of the document
+    for table in [table for part in roots for table in part.iter("table")]:
+        for outer in table.iterancestors("table"):  # it only arranges others: cells are blocks
             outer.tag = "div"
     title = " ".join(root.findtext("head/title", "").split())
-    return Document(iter([Page.of(list(Html().elements(root)))]), title or None)
+    elements = [element for part in roots for element in Html().elements(part)]
+    return Document(iter([Page.of(elements)]), title or None)
 
 
-def _stated_encoding(content: bytes) -> str | None:
+def stated_encoding(content: bytes) -> str | None:
+    """Return the encoding that bytes of HTML state. ASCII that states UTF-16 is UTF-8, as browsers
+    read it."""
     head = content[:_META_BYTES]
     stated = _META_CHARSET.search(head) or _XML_ENCODING.match(head)
-    return stated[1].decode() if stated else None
+    encoding = stated[1].decode().lower() if stated else None
+    return "utf-8" if encoding and _WIDE.match(encoding) else encoding
 
 
 def decoded(content: bytes, stated: str | None) -> str:
@@ -168,7 +187,10 @@ def decoded(content: bytes, stated: str | None) -> str:
     try:
         if stated in _WESTERN:  # as browsers read them
             return content.decode("cp1252")
-        return content.decode(stated or "utf-8")
+        encoding = codecs.lookup(stated or "utf-8").name
+        if not _WEB_ENCODINGS.fullmatch(encoding):
+            raise LookupError
+        return content.decode(encoding)
     except LookupError:
         raise ValueError(f"the document states an unknown encoding ({stated})") from None
     except UnicodeDecodeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import docx
@@ -18,19 +19,41 @@ from batchinference.spec.read import DocumentOptions
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 """What older programs show instead of what is before it."""
 _NOTES, _OTHER_PARTS = ("footnotes", "endnotes"), ("comments", "header", "footer")
 _TITLES = ("title", "ctrTitle")
+_TEXTS = (f"{_W}t", f"{_A}t", f"{_M}t")
+_CHARACTERS = {
+    **{f"{_W}tab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-"},
+    **{f"{_A}br": "\n", f"{_M}den": " ", f"{_M}sub": " ", f"{_M}sup": " "},
+}
+_NOT_READ = (f"{_W}altChunk", f"{_W}sym")
+"""Files within the document, and characters that only a font defines."""
 
 
-class _Word(Markup):
+class _Office(Markup):
+    """The markup of Office. `left_out` counts the parts that are not read, such as the layout of
+    equations."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+
+    def text(self, node: etree._Element, kind: str) -> str:
+        has_layout = node.tag == f"{_M}oMath" and any(part.tag != f"{_M}r" for part in node)
+        self.left_out += has_layout or node.tag in _NOT_READ
+        return (node.text or "") if node.tag in _TEXTS else _CHARACTERS.get(node.tag, "")
+
+
+class _Word(_Office):
     """The markup of Word. `styles` are the names of the styles by their ids."""
 
     SKIPPED = frozenset((_FALLBACK, f"{_W}del", f"{_W}moveFrom", f"{_W}pPr", f"{_W}rPr"))
     TABLE, ROW, CELLS = f"{_W}tbl", f"{_W}tr", (f"{_W}tc",)
 
     def __init__(self, styles: dict[str, str]) -> None:
+        super().__init__()
         self._styles = styles
 
     def kind(self, node: etree._Element) -> str | None:
@@ -45,14 +68,6 @@ class _Word(Markup):
             return "heading"
         is_listed = paragraph.find(f"{_W}pPr/{_W}numPr") is not None or name.startswith("list")
         return "list_item" if is_listed else "paragraph"
-
-    def text(self, node: etree._Element, kind: str) -> str:
-        if node.tag == f"{_W}t":
-            return node.text or ""
-        return _CHARACTERS.get(node.tag, "")
-
-
-_CHARACTERS = {f"{_W}tab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-"}
 
 
 def open_docx(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
@@ -71,9 +86,9 @@ def open_docx(content: bytes, options: DocumentOptions) -> Document:  # noqa: AR
         if kind in _NOTES:
             elements += [element._replace(kind="note") for element in word.elements(root)]
         elif kind in _OTHER_PARTS:
-            left_out += any(word.elements(root))
+            left_out += any(_Word(names).elements(root))
     title = document.core_properties.title or None
-    return Document(iter([Page.of(elements)]), title, left_out=left_out)
+    return Document(iter([Page.of(elements)]), title, left_out=left_out + word.left_out)
 
 
 def _parts(part: Any) -> Iterator[tuple[str, etree._Element]]:
@@ -91,7 +106,7 @@ def _check_markup(root: etree._Element) -> None:
         raise ValueError("the document has a document type definition, which its format forbids")
 
 
-class _Slides(Markup):
+class _Slides(_Office):
     """The markup of PowerPoint."""
 
     SKIPPED = frozenset((_FALLBACK,))
@@ -106,11 +121,6 @@ class _Slides(Markup):
         place = None if shape is None else shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
         return "heading" if place is not None and place.get("type") in _TITLES else "paragraph"
 
-    def text(self, node: etree._Element, kind: str) -> str:
-        if node.tag == f"{_A}t":
-            return node.text or ""
-        return "\n" if node.tag == f"{_A}br" else ""
-
 
 def open_pptx(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
     """Return a PowerPoint file with its slides as pages. Raises an error if it cannot be read."""
@@ -124,18 +134,20 @@ def _slide_pages(slides: Any) -> Iterator[Page | Exception]:
         yield ValueError("the presentation has no slides")
     for number in range(1, len(slides) + 1):
         try:
-            yield Page.of(list(_slide_elements(slides[number - 1])), number)
+            markup = _Slides()
+            page = Page.of(list(_slide_elements(slides[number - 1], markup)), number)
+            yield replace(page, left_out=markup.left_out)
         except Exception as error:
             if not is_about_the_file(error):
                 raise
             yield ValueError(f"slide {number}: {error}")
 
 
-def _slide_elements(slide: Any) -> Iterator[Element]:
+def _slide_elements(slide: Any, markup: _Slides) -> Iterator[Element]:
     """Yield the elements of a slide, and those of its speaker notes as notes."""
     _check_markup(slide.element)
-    yield from _Slides().elements(slide.element)
+    yield from markup.elements(slide.element)
     notes = slide.notes_slide.notes_placeholder if slide.has_notes_slide else None
     if notes is not None:
-        for element in _Slides().elements(notes.element):
+        for element in markup.elements(notes.element):
             yield element._replace(kind="note")

@@ -5,6 +5,7 @@ PDFium is not safe for threads, so a lock guards each use of it.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -31,6 +32,8 @@ _CAUSES = {
     raw.FPDF_ERR_SECURITY: "it is encrypted in a way that PDFium does not know. Save it without "
     "encryption",
 }
+_END, _NOT_CHECKED = 2, "Off".encode("utf-16-le")
+"""The bytes at the end of a text of PDFium, and the value of a box that is not checked."""
 _UNITS = 100
 """Units per point of the coordinates that PDFium converts, which are integers."""
 _SAME_BLOCK, _SAME_SIZE = 0.7, 1.35
@@ -65,8 +68,7 @@ def _opened(content: bytes) -> PdfDocument:
 def _pages(pdf: PdfDocument, options: DocumentOptions) -> Iterator[Page | Exception]:
     try:
         with _LOCK:
-            if options.render is not None:
-                pdf.init_forms()  # so that the values of forms are drawn
+            pdf.init_forms()  # so that the values of forms are drawn and counted
         for index in range(len(pdf)):
             yield _page_or_error(pdf, index, options)
     finally:
@@ -77,7 +79,9 @@ def _pages(pdf: PdfDocument, options: DocumentOptions) -> Iterator[Page | Except
 def _page_or_error(pdf: PdfDocument, index: int, options: DocumentOptions) -> Page | Exception:
     try:
         with _LOCK, closing(pdf.get_page(index)) as page:
-            return _page(page, index + 1, options)
+            page_read = _page(page, index + 1, options)
+            page_read.left_out = _annotations_with_text(page, pdf)
+            return page_read
     except Exception as error:
         if not is_about_the_file(error):
             raise
@@ -95,6 +99,27 @@ def _page(page: PdfPage, number: int, options: DocumentOptions) -> Page:
 def _plain(text: str) -> str:
     """Return a text with the line ends and hyphens that the page shows."""
     return text.replace(_LINE_END, "\n").replace(_HYPHEN, "-\n")
+
+
+def _annotations_with_text(page: PdfPage, pdf: PdfDocument) -> int:
+    """Return the number of fields of forms with a value, and of other notes with a text."""
+    return sum(_has_text(page, at, pdf) for at in range(raw.FPDFPage_GetAnnotCount(page)))
+
+
+def _has_text(page: PdfPage, index: int, pdf: PdfDocument) -> bool:
+    annotation = raw.FPDFPage_GetAnnot(page, index)
+    try:
+        if raw.FPDFAnnot_GetSubtype(annotation) != raw.FPDF_ANNOT_WIDGET:
+            return bool(raw.FPDFAnnot_GetStringValue(annotation, b"Contents", None, 0) > _END)
+        if pdf.formenv is None:
+            return False
+        size = raw.FPDFAnnot_GetFormFieldValue(pdf.formenv, annotation, None, 0)
+        value = ctypes.create_string_buffer(size)
+        units = ctypes.cast(value, ctypes.POINTER(raw.FPDF_WCHAR))
+        raw.FPDFAnnot_GetFormFieldValue(pdf.formenv, annotation, units, size)
+        return bool(size > _END) and value.raw[:-_END] != _NOT_CHECKED
+    finally:
+        raw.FPDFPage_CloseAnnot(annotation)
 
 
 def _rendered(page: PdfPage, render: Render) -> np.ndarray:

@@ -63,17 +63,17 @@ class DocumentReader(Reader):
             yield document
             return
         rows, size, index = list[_Row](), 0, 0
-        warnings = _about(document)
+        left_out = document.left_out
         for page in document.pages:
             if isinstance(page, Exception):
-                yield from [*self._tables(rows, document), BadRow(page, 1, warnings)]
+                yield from [*self._tables(rows, document), BadRow(page, 1, _about(left_out))]
                 rows, size = [], 0
             else:
-                added = self._rows_of(page, index, warnings)
+                added = self._rows_of(page, index, _about(left_out + page.left_out))
                 rows += added
                 index += len(added)
                 size += len(page.text) + (0 if page.image is None else page.image.nbytes)
-            warnings = []
+            left_out = 0
             if size >= CHUNK_BYTES or len(rows) >= CHUNK_ROWS:
                 yield from self._tables(rows, document)
                 rows, size = [], 0
@@ -131,7 +131,6 @@ class DocumentReader(Reader):
         return {name: _TYPES[name] for name in self._options.row_columns if name in _TYPES}
 
 
-def _about(document: Document) -> list[RowWarning]:
+def _about(left_out: int) -> list[RowWarning]:
     """Return the warning about the parts that are not read."""
-    left_out = document.left_out
     return [RowWarning(0, WarningName.PARTS_IGNORED, left_out)] if left_out else []

@@ -14,7 +14,7 @@ from batchinference.json_text import to_json
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.output.tables import Row
-from batchinference.pipeline.output.tables.upserts import FIELDS, Refusal, UpsertTable
+from batchinference.pipeline.output.tables.upserts import FIELDS, MARKS, Refusal, UpsertTable
 from batchinference.pipeline.output.tables.vectors import Vectors
 from batchinference.pipeline.storage.retry import TryAgain
 from batchinference.spec.write.stores import WriteOpensearch
@@ -23,8 +23,9 @@ TIMEOUT = 60
 MAX_ID_BYTES = 512
 _SPACES = {"cosine": "cosinesimil", "dot": "innerproduct", "euclidean": "l2"}
 _NAMES = {space: name for name, space in _SPACES.items()}
-_WRITTEN = (200, 201, 409)
-"""The statuses of documents that were written, or that a later commit has written."""
+_WRITTEN = (200, 201)
+_CONFLICT = 409
+"""The status of documents that have a higher version."""
 
 
 class OpensearchTable(UpsertTable):
@@ -102,12 +103,23 @@ class OpensearchTable(UpsertTable):
             for id_, row in rows.items()
         )
         answer = self.request(client.bulk, index=name, body="".join(lines))
-        results = (item["index"] for item in answer["items"])
+        results = dict(zip(rows, (item["index"] for item in answer["items"]), strict=True))
+        conflicts = [id_ for id_, result in results.items() if result["status"] == _CONFLICT]
+        later = self._put_later(client, name, conflicts)
         return {
-            id_: (_cause(result), is_transient_status(result["status"]))
-            for id_, result in zip(rows, results, strict=True)
-            if result["status"] not in _WRITTEN
+            id_: (_cause(result), id_ not in conflicts and is_transient_status(result["status"]))
+            for id_, result in results.items()
+            if result["status"] not in _WRITTEN and id_ not in later
         }
+
+    def _put_later(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> set[Any]:
+        """Return the documents, out of those with a higher version, that later commits have put.
+        Versions above that of the last commit are of others. Marks are only put by commits."""
+        if not ids or name == MARKS:
+            return set(ids)
+        found = self.ask(client.mget, index=name, body={"ids": list(ids)}, _source=False)
+        last = self.last_version(client)
+        return {one["_id"] for one in found["docs"] if one.get("_version", 0) <= last}
 
     def rows_of(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
         body = {"ids": list(ids)}

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -26,7 +27,12 @@ from batchinference.pipeline.commit.table_commit import (
     TableFiles,
     table_errors_as_bad_output,
 )
-from batchinference.pipeline.errors import BadOutput, StorageUnavailable, UnwritableValue
+from batchinference.pipeline.errors import (
+    BadOutput,
+    StorageUnavailable,
+    UnwritableValue,
+    mask_secrets,
+)
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.keys import MergingTable
@@ -114,7 +120,8 @@ class UpsertTable(MergingTable):
                     yield client
             except TryAgain as error:
                 raise StorageUnavailable(
-                    f"write: the server of '{self.name}' does not answer as it should ({error})"
+                    f"write: the server of '{self.name}' does not answer as it should "
+                    f"({mask_secrets(str(error))})"
                 ) from None
 
     def variable(self, field: str, name: str | None) -> str:
@@ -124,7 +131,15 @@ class UpsertTable(MergingTable):
         raise BadOutput(f"write.{field}: the variable {name} is not set")
 
     def address(self) -> str:
-        return self._write.url or self.variable("urlEnv", self._write.url_env)
+        """Return the URL of the store. If it is not valid, a client's error may show a part."""
+        url = self._write.url or self.variable("urlEnv", self._write.url_env)
+        if not is_valid_url(url):
+            field = "url" if self._write.url else "urlEnv"
+            raise BadOutput(
+                f"write.{field}: not a valid URL. Write http://HOST:PORT or https://HOST:PORT, and "
+                "the characters / ? # @ in a password as %2F %3F %23 %40"
+            )
+        return url
 
     def load(self) -> None:
         self.vectors = vectors_of(self._write, self.name, self.existing())
@@ -213,11 +228,13 @@ class UpsertTable(MergingTable):
     def _next_version(self, client: Any) -> int:
         """Return a version that is higher than those of earlier commits, and than the numbers of
         changes by others, which are versions too: the time in milliseconds."""
-        name = f"version of {self.name}"
-        last: int = self._mark(client, name).get("version", 0)
-        version = max(int(time.time() * 1000), last + 1)
-        self._put_mark(client, name, {"version": version}, version)
+        version = max(int(time.time() * 1000), self.last_version(client) + 1)
+        self._put_mark(client, f"version of {self.name}", {"version": version}, version)
         return version
+
+    def last_version(self, client: Any) -> int:
+        """Return the version of the last commit of any job; 0 if there is none."""
+        return int(self._mark(client, f"version of {self.name}").get("version", 0))
 
     def _check_same_key(self, client: Any, fence: Fence, version: int) -> None:
         """Raise BadOutput if an attempt has put rows under ids that are made of other columns."""
@@ -277,3 +294,15 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
     half = table.num_rows // 2
     yield from _pieces(table.slice(0, half))
     yield from _pieces(table.slice(half))
+
+
+def is_valid_url(url: str) -> bool:
+    """Return whether a text is a URL of a server. A password with characters that end the host's
+    part of a URL is found by the @ behind them."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    rest = f"{parts.path}{parts.query}{parts.fragment}"
+    return parts.scheme in ("http", "https") and bool(host) and "@" not in rest

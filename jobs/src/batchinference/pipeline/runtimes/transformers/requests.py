@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic_core import PydanticCustomError
 
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes.device import Device
@@ -29,6 +30,13 @@ _Zero = Annotated[float, Field(ge=0, le=0)] | None
 _No = Literal[False] | None
 _COMPLETION_TOKENS = 16
 """The default of OpenAI for `/completions`."""
+
+
+def _without_empty(stop: str | list[str] | None) -> str | list[str] | None:
+    """Return the texts that end an answer. Raises PydanticCustomError if one of them is empty."""
+    if stop is not None and "" in [stop, *stop]:
+        raise PydanticCustomError("empty", "an empty text would end each answer at once")
+    return stop
 
 
 class _Text(BaseModel):
@@ -57,7 +65,7 @@ class _Generation(BaseModel):
     max_tokens: PositiveInt | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    stop: str | list[str] | None = None
+    stop: Annotated[str | list[str] | None, AfterValidator(_without_empty)] = None
     seed: int | None = None
     n: Literal[1] | None = None
     frequency_penalty: _Zero = None

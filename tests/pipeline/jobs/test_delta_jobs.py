@@ -368,3 +368,18 @@ def test_changed_spec_does_not_add_the_rows_of_a_compacted_table_again(
     assert (refused.report.state, refused.report.reason) == (JobState.FAILED, "BadOutput")
     messages.check(str(refused.report.message))
     assert sorted(row["id"] for row in rows_of(tmp_path / "out")) == [1, 2]
+
+
+def test_first_run_refuses_a_column_with_which_later_runs_would_fail(
+    tmp_path: Path, messages: Messages
+) -> None:
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [1], "_commit_version": [5]}))
+    messages.check(refusal(night(table, tmp_path / "out")))
+    jobs = [
+        night(table, tmp_path / "latest", mode="overwrite"),
+        night(table, tmp_path / "pinned", version=0),
+    ]
+    for job in jobs:
+        ended(run_in_process(job))
+        assert rows_of(Path(job["spec"]["write"]["path"])) == [{"id": 1, "_commit_version": 5}]

@@ -246,3 +246,25 @@ def test_job_that_began_with_an_empty_table_reads_all_rows_of_the_next_run(tmp_p
     ended(run_in_process(job))
     found = [(row["id"], row["_change_type"]) for row in rows_of(tmp_path / "out")]
     assert sorted(found) == [(1, "insert"), (2, "insert"), (3, "insert")]
+
+
+def test_first_run_refuses_a_column_with_which_later_runs_would_fail(
+    tmp_path: Path, messages: Messages
+) -> None:
+    new_table(tmp_path / "table", pa.schema([("_change_ordinal", pa.int64())]))
+    run = run_in_process(night(tmp_path / "table", tmp_path / "out"))
+    assert (run.report.state, run.report.reason) == (JobState.FAILED, "BadInput")
+    messages.check(str(run.report.message))
+
+
+def test_changed_spec_does_not_add_the_rows_of_a_compacted_table_again(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "table")
+    table.append(ids([1]))
+    table.append(ids([2]))
+    job = night(tmp_path / "table", tmp_path / "out")
+    assert run_in_process(job).report.state == JobState.SUCCEEDED
+    compact(table)
+    job["spec"]["steps"] = [{"name": "positive", "filter": "id > 0"}]
+    refused = run_in_process(job).report
+    assert (refused.state, refused.reason) == (JobState.FAILED, "BadOutput")
+    assert sorted(row["id"] for row in rows_of(tmp_path / "out")) == [1, 2]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +55,7 @@ from batchinference.pipeline.input.snapshot import (
     read_snapshot,
 )
 from batchinference.pipeline.input.sources import open_table
-from batchinference.pipeline.input.tables import list_table, reader_of
+from batchinference.pipeline.input.tables import check_additions, list_table, reader_of
 from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
@@ -108,7 +109,10 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputP
     elif places := target.processed:
         lists = [read_snapshot(place, read.storage) for place in places]
         earlier = ProcessedFiles(lists, rule_of(spec))
-    return open_input(read, earlier, spec.errors.failing_warnings)
+    source = open_input(read, earlier, spec.errors.failing_warnings)
+    if isinstance(read, ReadVersioned) and spec.write.mode == "append":
+        check_additions(read, cast(FileInput, source).frozen)
+    return source
 
 
 def _pinned(read: Read, snapshot: Location) -> Read:

@@ -183,6 +183,20 @@ def snapshot_of(read: ReadVersioned, root: Location, found: TableFiles) -> Input
     return InputSnapshot(root, pa.table(columns), version=found.version)
 
 
+def check_additions(read: ReadVersioned, frozen: InputSnapshot) -> None:
+    """Raise BadInput if the first run of a job would succeed, and those that read changes fail,
+    because a column has the name of a column of changes."""
+    version, names = cast(TableVersion, frozen.version), read.options.CHANGE_COLUMNS
+    if version.since is not None or read.is_pinned or read.options.changes != "inserts":
+        return
+    for name in filter(version.schema.names.__contains__, names):
+        raise BadInput(
+            f"read: {version.name} has a column '{name}', which is the name of a column of "
+            "changes, so later runs cannot add rows. Rename it in the table, or set write.mode "
+            "to overwrite"
+        )
+
+
 def _bounds_of(constants: Mapping[str, Any]) -> dict[str, Bounds]:
     known = {name: value for name, value in constants.items() if value is not None}
     return {name: Bounds(value, value, nulls=False) for name, value in known.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,27 @@ def test_vectors_of_two_jobs_are_added(path: Path) -> None:
     rows = lance.dataset(path).to_table()
     assert rows.schema.field("vector").type == pa.list_(pa.float32(), 2)
     assert rows["vector"].to_pylist() == [[float(at), 0.5] for at in rows["id"].to_pylist()]
+
+
+@pytest.mark.parametrize("name", ["_rowid", "_rowaddr", "_row_last_updated_at_version", "a.b"])
+def test_names_that_lance_uses_are_refused(path: Path, name: str) -> None:
+    report = run(path, columns=[name])
+    assert (report.state, len(COMPUTED)) == (JobState.FAILED, 0)
+    assert f"'{name}'" in (report.message or "")
+
+
+def test_version_that_was_removed_during_the_job_is_reported(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clean(data: Dataset) -> None:
+        lance.write_dataset(row(99), data.uri, mode="append")
+        lance.dataset(data.uri).cleanup_old_versions(dt.timedelta(0))
+
+    before_the_commit(monkeypatch, path, clean)
+    report = run(path)
+    assert report.state == JobState.FAILED
+    assert report.message is not None
+    assert report.message.startswith("write.mode")
 
 
 CHANGES: dict[str, tuple[Change, dict[int, int | None]]] = {

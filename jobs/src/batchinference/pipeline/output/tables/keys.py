@@ -16,6 +16,7 @@ from batchinference.pipeline.commit.table_commit import table_errors_as_bad_outp
 from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.pipeline.output.tables import Table, common_types
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.storage.arrow_files import read_table, read_tables
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.reserved import OWN_PREFIX
@@ -24,7 +25,8 @@ from batchinference.text import counted
 _NUMBER, _ROW = f"{OWN_PREFIX}key", f"{OWN_PREFIX}row"
 _EXAMPLES, _LONGEST = 3, 60
 _EXACT = (
-    *(pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_temporal),
+    *(pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal),
+    *(pa.types.is_date, pa.types.is_time, pa.types.is_timestamp),
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
     *(pa.types.is_fixed_size_binary, pa.types.is_dictionary, pa.types.is_null),
@@ -123,7 +125,14 @@ class Keys:
         (int64)."""
         names = self.table.column_names
         others = common_types(rows.select(names))
-        mine = self.table.cast(pa.schema([others.schema.field(name) for name in names]))
+        types = [
+            unify_types(*both)
+            for both in zip(self.table.schema.types, others.schema.types, strict=True)
+        ]
+        if None in types:  # no value has both types
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        schema = pa.schema(list(zip(names, types, strict=True)))
+        mine, others = self.table.cast(schema), others.cast(schema)
         joined = _numbered(mine, _NUMBER).join(_numbered(others, _ROW), names, join_type="inner")
         return joined[_NUMBER].to_numpy(), joined[_ROW].to_numpy()
 

@@ -23,6 +23,7 @@ from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteLance
 
+_OWN_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
 Placed = tuple[list[Any], list[str], Location]
 """The columns of the dataset for which fragments were made, these fragments as JSON, and the file
 with their rows."""
@@ -56,7 +57,14 @@ class LanceTable(Table):
         return without_empty_structs(_with_vectors(table))
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
-        """Raise BadOutput if the dataset has a column that the job is to add."""
+        """Raise BadOutput if the dataset has a column that the job is to add, or Lance takes the
+        name for another one."""
+        own = [name for name in names if name in _OWN_NAMES or "." in name]
+        if self._number and own:
+            raise BadOutput(
+                f"write.columns: Lance has no column with the name '{own[0]}', which it uses "
+                "itself. Give the new column another name in a step"
+            )
         if self._number and (both := [name for name in names if name in known]):
             raise BadOutput(
                 f"write.columns: the dataset '{self._address.uri}' has the column '{both[0]}' "

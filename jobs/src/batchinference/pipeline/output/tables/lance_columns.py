@@ -117,6 +117,12 @@ def _numbers(file: Location, name: str) -> Iterator[np.ndarray]:
 
 def _check_since(dataset: lance.LanceDataset, version: int) -> None:
     """Raise BadOutput if row IDs of a version may name other rows or values in a dataset."""
+    if version not in {each["version"] for each in dataset.versions()}:
+        raise BadOutput(
+            f"write.mode: version {version} of the dataset, which the job has read, was removed, "
+            "so that it is unknown which rows its values belong to. Clean up no versions while a "
+            "job runs"
+        )
     before, now = _files(dataset.checkout_version(version)), _files(dataset)
     rewritten = any(not before[number] <= now[number] for number in before.keys() & now.keys())
     count = dataset.version - version

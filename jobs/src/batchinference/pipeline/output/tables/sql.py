@@ -31,6 +31,11 @@ from batchinference.pipeline.output.tables.sql_merge import (
     key_column,
     upsert,
 )
+from batchinference.pipeline.output.tables.sql_types import (
+    check_keys,
+    check_required,
+    check_values,
+)
 from batchinference.pipeline.output.tables.vectors import Vectors
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import open_parquet
@@ -52,27 +57,46 @@ class SqlTable(MergingTable):
         schema, _, self._name = write.table.rpartition(".")
         self._schema = schema or None
         self.key = tuple(write.key or ())
-        self._columns: list[str] | None = None
-        """The columns of the table; None if it does not exist."""
-        self._ignores_case = False
+        self._existing: sa.Table | None = None
+        """The table as it is before the job; None if it does not exist."""
+        self._dialect = ""
         self.vectors: Vectors | None = None
 
     def load(self) -> None:
         engine = self._engine()
-        self._ignores_case = engine.dialect.name not in CASE_SENSITIVE
-        existing = self.existing()
+        self._dialect = engine.dialect.name
+        self._existing = existing = self.existing()
         self.vectors = vectors_in(engine, self._write, existing)
-        self._columns = existing.columns.keys() if existing is not None else None
+        if existing is not None and self._write.columns:
+            check_required(self._write.columns, existing, self._dialect)
         if self.key:
             check_upsert(self._engine(), existing, self.key)
 
     def convert(self, table: pa.Table) -> pa.Table:
-        if self._columns is not None:
-            check_columns(table.column_names, self._columns, f"write.table: '{self._write.table}'")
-        elif self._ignores_case:
+        existing = self._existing
+        if existing is not None:
+            names = existing.columns.keys()
+            check_columns(table.column_names, names, f"write.table: '{self._write.table}'")
+        elif self._dialect not in CASE_SENSITIVE:
             check_case(table.column_names)
-        table = storable(tensors_to_lists(table))
+        table = _in_utc(storable(tensors_to_lists(table)))
+        types = self._types(table.schema)
+        check_keys(table.schema, types, self.key, self._dialect)
+        check_values(table, types, self._dialect)
         return self.vectors.cast(table) if self.vectors else table
+
+    def _types(self, rows: pa.Schema) -> dict[str, Any]:
+        """Return the types of columns that may change values: all of an existing table."""
+        if self._existing is not None:
+            return {name: column.type for name, column in self._existing.columns.items()}
+        exact = (pa.types.is_timestamp, pa.types.is_decimal)
+        chosen = [field for field in rows if any(is_one(field.type) for is_one in exact)]
+        return {field.name: _type(field.type) for field in chosen}
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
+        if self._existing is not None:
+            check_required(table.column_names, self._existing, self._dialect)
+        return super().files(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         return self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
@@ -215,6 +239,15 @@ class SqlTable(MergingTable):
     def _marks(self) -> sa.Table:
         column = sa.Column("mark", sa.String(128), primary_key=True)
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
+
+
+def _in_utc(table: pa.Table) -> pa.Table:
+    """Return the table with times in UTC, because some databases keep no time zone."""
+    for index, field in enumerate(table.schema):
+        if getattr(field.type, "tz", None):
+            kind = pa.timestamp(field.type.unit, "UTC")
+            table = table.set_column(index, field.with_type(kind), table.column(index).cast(kind))
+    return table
 
 
 def _create(table: sa.Table, engine: sa.Engine) -> None:

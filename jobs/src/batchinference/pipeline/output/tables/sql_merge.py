@@ -94,10 +94,10 @@ def upsert(
 ) -> None:
     """Insert rows, or update the columns that they have in the rows with the same key.
 
-    Raises BadOutput if the database takes different texts for the same key."""
+    Raises BadOutput if the database takes different keys for the same one."""
     if rows:
         connection.execute(_statement(connection.dialect.name, table, key, [*rows[0]]), rows)
-        _check_texts(connection, table, key, rows)
+        _check_keys(connection, table, key, rows)
 
 
 def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[str]) -> Any:
@@ -114,23 +114,19 @@ def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[
     return insert.on_conflict_do_update(index_elements=key, set_=changes)
 
 
-def _check_texts(
+def _check_keys(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Raise BadOutput if the table does not have the texts of these keys, because its collation
-    ignores case or spaces: one row of the job may have replaced another one."""
-    texts = [name for name in key if any(isinstance(row[name], str) for row in rows)]
-    if not texts:
-        return
-    columns = [table.columns[name] for name in key]
+    """Raise BadOutput if the table does not have these keys, because it takes different ones for
+    equal, such as texts by its collation: one row of the job may have replaced another one."""
+    columns = sa.tuple_(*(table.columns[name] for name in key))
     wanted = [tuple(row[name] for name in key) for row in rows]
-    chosen = sa.select(*(table.columns[name] for name in texts)).where(
-        sa.tuple_(*columns).in_(wanted)
-    )
-    stored = {tuple(row) for row in connection.execute(chosen)}
-    for row in rows:
-        if (values := tuple(row[name] for name in texts)) not in stored:
+    chosen = sa.select(*(table.columns[name] for name in key)).where(columns.in_(wanted))
+    stored = set(map(tuple, connection.execute(chosen)))
+    for values in wanted:
+        if values not in stored:
             raise BadOutput(
                 f"write.key: the table '{table.fullname}' takes a key for equal to another one "
-                f"({', '.join(values)}). Give the column a collation that compares texts exactly"
+                f"({', '.join(map(str, values))}). Give its columns types and a collation that "
+                "compare keys exactly"
             )

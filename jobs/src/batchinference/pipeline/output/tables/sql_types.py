@@ -1,0 +1,135 @@
+"""Whether the columns of a database table hold values of Arrow types without a change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from pyarrow import types as kinds
+
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.schema import exact_cast, plain_type
+
+SqlTypes = Mapping[str, Any]
+"""The types of the columns of a table in SQLAlchemy."""
+_FIX = "Change the column of the table, or convert the values in a step"
+
+
+def check_values(table: pa.Table, types: SqlTypes, dialect: str) -> None:
+    """Raise BadOutput if a column of a database table would change a value. Columns of unknown
+    types are left to the database."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        stored = types.get(name)
+        if stored is None or kinds.is_null(column.type):
+            continue
+        try:
+            _check_column(column.cast(plain_type(column.type)), stored, dialect)
+        except pa.ArrowException as error:
+            raise BadOutput(
+                f"write: column '{name}' is {stored!r} in the table, and {column.type} in the rows "
+                f"({error}). {_FIX}"
+            ) from None
+
+
+def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: str) -> None:
+    """Raise BadOutput if the database cannot compare keys exactly."""
+    for field in (field for field in rows if field.name in key):
+        kind, stored = plain_type(field.type), types.get(field.name)
+        if dialect == "sqlite" and getattr(kind, "tz", None):
+            raise BadOutput(
+                f"write.key: column '{field.name}' is {kind}, and SQLite has no time zones. Make "
+                "it text in a step, or name other columns"
+            )
+        if stored is None or kinds.is_null(kind):
+            continue
+        if _is_text(kind) != isinstance(stored, sa.String):
+            raise BadOutput(
+                f"write.key: column '{field.name}' is {stored!r} in the table, and {kind} in the "
+                f"rows, which do not compare exactly. {_FIX}"
+            )
+
+
+def check_required(names: Sequence[str], existing: sa.Table, dialect: str) -> None:
+    """Raise BadOutput if a job does not write a column that needs a value in new rows."""
+    counted = None if dialect == "postgresql" else existing.autoincrement_column
+    for column in existing.columns:
+        given = (column.server_default, column.identity, column.computed) != (None, None, None)
+        if column.name not in names and not column.nullable and not given and column is not counted:
+            raise BadOutput(
+                f"write.columns: column '{column.name}' of the table '{existing.fullname}' is NOT "
+                "NULL and has no default, and the job does not write it. Add it in a step, or give "
+                "it a default"
+            )
+
+
+def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
+    """Raise ArrowException if a value would change."""
+    kind = column.type
+    if isinstance(stored, sa.String):
+        _check_texts(column, stored, dialect)
+    elif isinstance(stored, sa.JSON):
+        _require(kinds.is_nested(kind), "it stores lists and structs")
+    elif (wanted := _arrow_type(kind, stored, dialect)) is not None:
+        _require(not _is_text(kind), "it has no texts")
+        if kinds.is_floating(wanted) and kinds.is_integer(kind):
+            _require(2 * kind.bit_width <= wanted.bit_width, "it rounds large integers")
+        if kinds.is_integer(wanted):
+            _require(kinds.is_integer(kind) or kinds.is_boolean(kind), "it has integers only")
+        if kinds.is_date(wanted):
+            _require(kinds.is_date(kind), "it has dates only")
+        exact_cast(column, wanted)
+        if kinds.is_decimal(kind) and dialect == "sqlite":
+            exact_cast(column, pa.float64())  # as which it stores decimals
+
+
+def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:
+    _require(not kinds.is_nested(column.type), "it has texts only")
+    length = None if dialect == "sqlite" else stored.length  # SQLite ignores it
+    if length is not None and _is_text(column.type):
+        lengths = pc.min_max(pc.utf8_length(column)).as_py()
+        _require((lengths["max"] or 0) <= length, f"a text has {lengths['max']} characters")
+        if isinstance(stored, sa.CHAR):
+            _require((lengths["min"] or length) == length, "it appends spaces to shorter texts")
+
+
+def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | None:
+    """Return the Arrow type with the values of a column; None if it is unknown."""
+    if isinstance(stored, sa.Integer):
+        small = isinstance(stored, sa.SmallInteger) and pa.int16()
+        large = (dialect == "sqlite" or isinstance(stored, sa.BigInteger)) and pa.int64()
+        return large or small or pa.int32()
+    if isinstance(stored, sa.Float):
+        return pa.float32() if isinstance(stored, sa.REAL) and dialect != "sqlite" else pa.float64()
+    if isinstance(stored, sa.Numeric):
+        return _decimal_type(kind, stored, dialect)
+    if isinstance(stored, sa.DateTime):
+        fraction = getattr(stored, "precision", getattr(stored, "fsp", 6))
+        unit = (
+            "us" if fraction in (None, 6) or dialect == "sqlite" else "ms" if fraction > 2 else "s"
+        )
+        zoned = stored.timezone if dialect == "postgresql" else getattr(kind, "tz", None)
+        return pa.timestamp(unit, "UTC" if zoned else None)
+    known = {sa.Boolean: pa.bool_(), sa.Date: pa.date32(), sa.Time: pa.time64("us")}
+    known[sa.LargeBinary] = pa.binary()
+    return next((arrow for one, arrow in known.items() if isinstance(stored, one)), None)
+
+
+def _decimal_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | None:
+    if stored.precision is not None and stored.precision <= pa.decimal128(38).precision:
+        return pa.decimal128(stored.precision, stored.scale or 0)
+    if dialect == "sqlite":
+        return None if kinds.is_integer(kind) else pa.float64()
+    _require(not kinds.is_floating(kind), "it keeps 15 digits of such a number")
+    return None
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise pa.ArrowInvalid(problem)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))

@@ -73,7 +73,8 @@ class Kubernetes:
             answer = await self._request(
                 "GET", namespace, "", params=query, headers={"Accept": METADATA}
             )
-            found += [item["metadata"] for item in (answer or {}).get("items", [])]
+            # without objects, the API server answers null
+            found += [item["metadata"] for item in (answer or {}).get("items") or []]
             more = (answer or {}).get("metadata", {}).get("continue", "")
             if not more:
                 return found

@@ -36,7 +36,7 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
         Step("images", ("make", "images"), 300, after=("cluster", "setup"), cold=1200),
         Step("pull", ("make", "pull"), 60, after=("images",), cold=300),
         Step("demo", ("make", "demo"), 90, after=("cluster", "collect"), cold=300),
-        Step("test", ("make", "test"), 300, after=("lint", "pull", "demo"), is_suite=True),
+        Step("test", ("make", "test"), 540, after=("lint", "pull", "demo"), is_suite=True),
         Step("e2e", ("make", "e2e"), 720, after=("test",), is_suite=True),
         Step("chaos", ("make", "chaos"), 600, after=("e2e",), is_suite=True, retry=False),
         *_long_steps(long_groups),

@@ -38,7 +38,9 @@ def test_entry_points_are_the_same_function() -> None:
     assert callable(getattr(import_module(module), name))
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["validate", "job.yaml"], ["nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["validate", "--fields-only", "job.yaml"], ["nonsense"]]
+)
 def test_plugin_runs_the_same_command_line(write_job: WriteJob, arguments: list[str]) -> None:
     write_job(document("mine"))
     code, printed, error = run(PLUGIN, *arguments)

@@ -27,7 +27,7 @@ from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.similar_names import similar_names
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
-from batchinference.pipeline.storage.arrow_files import read_table, schema_of
+from batchinference.pipeline.storage.arrow_files import open_parquet, read_table, schema_of
 from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.storage import Storage
@@ -450,7 +450,7 @@ def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
 
 
 def _version_of(content: bytes) -> TableVersion | None:
-    metadata = read_table(pa.BufferReader(content), ["path"]).schema.metadata or {}
+    metadata = open_parquet(pa.BufferReader(content)).schema_arrow.metadata or {}
     return TableVersion.parse(metadata[_VERSION]) if _VERSION in metadata else None
 
 

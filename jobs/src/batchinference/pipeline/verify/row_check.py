@@ -5,7 +5,7 @@ A job uses only the entries that fit together (see `row_coverage`). This module 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -35,7 +35,7 @@ from batchinference.pipeline.input.snapshot import (
     InputSnapshot,
     read_own_snapshot,
 )
-from batchinference.pipeline.input.tables import reader_of
+from batchinference.pipeline.input.tables import gone_files, reader_of
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
@@ -182,7 +182,8 @@ def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick:
         return InputRows(names, Sizes(len(frozen), ends))
     if isinstance(read, ReadVersioned):
         reader, found, names = reader_of(read, frozen), dict[int, Defect](), frozen.labels
-        missing = _vacuumed(frozen)
+        # a table removes old files, whose rows are not counted again
+        missing = set(gone_files(frozen, range(len(frozen))))
     else:
         reader, found = reader_for(read), _differences(frozen, read)
         missing = found.keys() | frozen.removed
@@ -209,14 +210,6 @@ def _differences(frozen: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
             sizes = f"{version[0]} bytes then, {current[uri][0]} now"
             found[number] = (Kind.INPUT_CHANGED, Spot(uri, detail=sizes), 1)
     return found
-
-
-def _vacuumed(frozen: InputSnapshot) -> Set[int]:
-    """Return the numbers of the data files that are gone, as old ones of a table are after a time.
-    They are not counted again."""
-    with ThreadPoolExecutor(THREADS) as pool:
-        exist = pool.map(Location.exists, map(frozen.address, frozen.files()))
-        return {number for number, known in enumerate(exist) if not known}
 
 
 def _listed(frozen: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:

@@ -183,6 +183,16 @@ def snapshot_of(read: ReadVersioned, root: Location, found: TableFiles) -> Input
     return InputSnapshot(root, pa.table(columns), version=found.version)
 
 
+def check_change_columns(columns: Collection[str], added: pa.Schema, table: str) -> None:
+    """Raise BadInput if a table has a column with the name of a column of changes. `table` is its
+    field and its name in messages."""
+    if twice := [name for name in added.names if name in columns]:
+        raise BadInput(
+            f"{table} has a column '{twice[0]}', which is the name of a column of changes. Rename "
+            "it in the table"
+        )
+
+
 def check_additions(read: ReadVersioned, frozen: InputSnapshot) -> None:
     """Raise BadInput if the first run of a job would succeed, and those that read changes fail,
     because a column has the name of a column of changes."""
@@ -205,9 +215,14 @@ def _bounds_of(constants: Mapping[str, Any]) -> dict[str, Bounds]:
 def check_exist(table: VersionedTable, frozen: InputSnapshot, files: Collection[int]) -> None:
     """Raise BadInput if one of these data files is gone."""
     live, paths = set(table.live()), frozen.table.column("path").to_pylist()
-    doubtful = [frozen.root.at(paths[number]) for number in files if paths[number] not in live]
+    gone = gone_files(frozen, [number for number in files if paths[number] not in live])
+    if gone and frozen.version is not None:
+        raise removed_file(frozen.version, frozen.root.at(paths[gone[0]]).uri)
+
+
+def gone_files(frozen: InputSnapshot, files: Collection[int]) -> list[int]:
+    """Return the numbers of those of these data files that are gone."""
+    paths = frozen.table.column("path").to_pylist()
     with ThreadPoolExecutor(THREADS) as pool:
-        exist = pool.map(Location.exists, doubtful)
-        gone = next((file for file, known in zip(doubtful, exist, strict=True) if not known), None)
-    if gone is not None and frozen.version is not None:
-        raise removed_file(frozen.version, gone.uri)
+        exist = pool.map(lambda number: frozen.root.at(paths[number]).exists(), files)
+        return [number for number, known in zip(files, exist, strict=True) if not known]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,7 +26,13 @@ from batchinference.pipeline.errors import BadInput, describe, shown
 from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader
 from batchinference.pipeline.input.statistics import Bounds
 from batchinference.pipeline.input.table_version import TableVersion
-from batchinference.pipeline.input.tables import CHANGE_TYPE, INSERT, DataFile, TableFiles
+from batchinference.pipeline.input.tables import (
+    CHANGE_TYPE,
+    INSERT,
+    DataFile,
+    TableFiles,
+    check_change_columns,
+)
 from batchinference.pipeline.input.tables.delta_vectors import deleted_by
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.read import ReadDelta
@@ -103,8 +110,10 @@ class DeltaVersions:
         return latest if version is None else version
 
     def at(self, version: int) -> TableFiles:
-        table = self._latest if version == self._latest.version() else self._open(version)
-        rows = pa.table(table.get_add_actions()).to_pylist()
+        is_latest = version == self._latest.version()
+        table = self._latest if is_latest else self._open(version)
+        listed = self._latest_files if is_latest else pa.table(table.get_add_actions())
+        rows = listed.to_pylist()
         deleted = self._deleted_in(table, [row["path"] for row in rows])
         added: dict[str, Any] = {}
         if self._includes:
@@ -140,11 +149,7 @@ class DeltaVersions:
                 )
         fields = [(field.name, field.type) for field in columns]
         if changes:
-            for name in set(columns.names).intersection(_CHANGES.names):
-                raise BadInput(
-                    f"read.path: {self._name} has a column '{name}', which is the name of a column "
-                    "of changes. Rename it in the table"
-                )
+            check_change_columns(columns.names, _CHANGES, f"read.path: {self._name}")
             fields += [(field.name, field.type) for field in _CHANGES]
         schema = pa.schema(fields)
         return TableVersion(self._name, table.version(), schema, since, self.identity)
@@ -174,8 +179,12 @@ class DeltaVersions:
         return found
 
     def live(self) -> set[str]:
-        paths = pa.table(self._latest.get_add_actions()).column("path").to_pylist()
-        return set(map(self._path, paths))
+        return set(map(self._path, self._latest_files.column("path").to_pylist()))
+
+    @cached_property
+    def _latest_files(self) -> pa.Table:
+        """The data files of the latest version, in the form of the library."""
+        return pa.table(self._latest.get_add_actions())
 
     def between(self, since: int, version: int) -> TableFiles:
         table = self._latest if version == self._latest.version() else self._open(version)

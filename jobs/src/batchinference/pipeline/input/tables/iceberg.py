@@ -25,7 +25,12 @@ from batchinference.pipeline.input.readers.iceberg import (
     TableRows,
 )
 from batchinference.pipeline.input.table_version import TableVersion
-from batchinference.pipeline.input.tables import CHANGE_TYPE, DataFile, TableFiles
+from batchinference.pipeline.input.tables import (
+    CHANGE_TYPE,
+    DataFile,
+    TableFiles,
+    check_change_columns,
+)
 from batchinference.pipeline.input.tables.iceberg_files import (
     Change,
     IcebergFiles,
@@ -152,11 +157,7 @@ class IcebergVersions:
     ) -> TableVersion:
         """Return a version with the columns of the table and those of changes."""
         columns = TableRows(schema, None).types
-        if twice := [name for name in added.names if name in columns.names]:
-            raise BadInput(
-                f"read.table: {self.name} has a column '{twice[0]}', which is the name of a column "
-                "of changes. Rename it in the table"
-            )
+        check_change_columns(columns.names, added, f"read.table: {self.name}")
         mapping = self.table.properties.get(MAPPING.decode())
         metadata = {SCHEMA: schema.model_dump_json(), **({MAPPING: mapping} if mapping else {})}
         columns = pa.schema([*columns, *added], metadata)

@@ -3,7 +3,7 @@ of the same or a higher version."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,15 +42,12 @@ class OpensearchTable(UpsertTable):
         finally:
             client.close()
 
-    def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        try:
-            return call(*arguments, **options)
-        except Disconnected as error:
-            raise TryAgain(str(error.info)) from None
-        except TransportError as error:
-            if is_transient_status(int(error.status_code)):
-                raise TryAgain(str(error)) from None
-            raise
+    def passing(self, error: Exception) -> TryAgain | None:
+        if isinstance(error, Disconnected):
+            return TryAgain(str(error.info))
+        if isinstance(error, TransportError) and is_transient_status(int(error.status_code)):
+            return TryAgain(str(error))
+        return None
 
     def layout(self, client: OpenSearch) -> Vectors | None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,17 +64,14 @@ class QdrantTable(UpsertTable):
         finally:
             client.close()
 
-    def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        try:
-            return call(*arguments, **options)
-        except ResourceExhaustedResponse as error:
-            raise TryAgain(str(error), error.retry_after_s) from None
-        except ResponseHandlingException as error:
-            raise TryAgain(str(error.source)) from None
-        except UnexpectedResponse as error:
-            if is_transient_status(error.status_code or 0):
-                raise TryAgain(_text(error)) from None
-            raise
+    def passing(self, error: Exception) -> TryAgain | None:
+        if isinstance(error, ResourceExhaustedResponse):
+            return TryAgain(str(error), error.retry_after_s)
+        if isinstance(error, ResponseHandlingException):
+            return TryAgain(str(error.source))
+        if isinstance(error, UnexpectedResponse) and is_transient_status(error.status_code or 0):
+            return TryAgain(_text(error))
+        return None
 
     def layout(self, client: QdrantClient) -> Vectors | None:
         if not self.ask(client.collection_exists, self.name):

@@ -70,7 +70,7 @@ class SqlTable(MergingTable):
         if existing is not None and self._write.columns:
             check_required(self._write.columns, existing, self._dialect)
         if self.key:
-            check_upsert(self._engine(), existing, self.key)
+            check_upsert(engine, existing, self.key)
 
     def convert(self, table: pa.Table) -> pa.Table:
         existing = self._existing

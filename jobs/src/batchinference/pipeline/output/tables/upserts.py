@@ -15,6 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,8 +62,7 @@ Refusal = tuple[str, bool]
 
 
 class UpsertTable(MergingTable):
-    """Rows of a collection, each of which has an id that is made from its key. `request` calls a
-    method of the client, and raises TryAgain for an error that may pass."""
+    """Rows of a collection, each of which has an id that is made from its key."""
 
     vectors: Vectors | None = None
 
@@ -74,7 +74,8 @@ class UpsertTable(MergingTable):
         """Open a client."""
 
     @abstractmethod
-    def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any: ...
+    def passing(self, error: Exception) -> TryAgain | None:
+        """Return an error of the client as one that may pass; None if it stays."""
 
     @abstractmethod
     def layout(self, client: Any) -> Vectors | None:
@@ -107,6 +108,15 @@ class UpsertTable(MergingTable):
 
     def finish(self, client: Any) -> None:
         """Make all rows that were put visible to searches."""
+
+    def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Return the answer to a request. Raises TryAgain for an error that may pass."""
+        try:
+            return call(*arguments, **options)
+        except Exception as error:
+            if (again := self.passing(error)) is None:
+                raise
+            raise again from None
 
     def ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Return the answer to a request, which is retried."""
@@ -182,7 +192,7 @@ class UpsertTable(MergingTable):
 
     def commits_in(self, existing: Any, mark: str) -> int:
         with self._session() as client:
-            return int(bool(self._mark(client, mark)))
+            return self._marked(client, mark)
 
     def head(self, existing: Any, count: int) -> list[Row]:
         with self._session() as client:
@@ -198,7 +208,7 @@ class UpsertTable(MergingTable):
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         with self._session() as client:
-            if fence.is_passed(lambda mark: int(bool(self._mark(client, mark)))):
+            if fence.is_passed(partial(self._marked, client)):
                 return
             self.create(client, MARKS, None)
             version = self._next_version(client)
@@ -212,6 +222,10 @@ class UpsertTable(MergingTable):
             # in this order: a commit with the mark of the series only would never be completed
             for mark in (fence.commit_id, fence.series):
                 self._put_mark(client, mark, {"version": version}, version)
+
+    def _marked(self, client: Any, mark: str) -> int:
+        """Return 1 if there is a commit with this mark, else 0."""
+        return int(bool(self._mark(client, mark)))
 
     def _mark(self, client: Any, name: str) -> Row:
         """Return the fields of a mark; none if it does not exist."""

@@ -50,6 +50,20 @@ def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
     monkeypatch.setattr(attempt, "Fence", fence)
 
 
+def delay_driver_until_another_is_killed(monkeypatch: pytest.MonkeyPatch, table: TextTable) -> None:
+    """Delay the next driver until another one has begun, and was killed before its commit."""
+
+    def other(check: Check) -> None:
+        raise OSError("killed before its commit")
+
+    def held(check: Check) -> None:
+        check()
+        delay_driver(monkeypatch, other)
+        assert table.run().state == JobState.FAILED
+
+    delay_driver(monkeypatch, held)
+
+
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
 @pytest.mark.parametrize("mode", ["error", ""])
 def test_driver_killed_after_its_commit_leaves_proof(
@@ -138,16 +152,7 @@ class TestDelayedDriver:
         self, table: TextTable, filled: bool, monkeypatch: pytest.MonkeyPatch, messages: Messages
     ) -> None:
         rows = self.begin(table, filled)
-
-        def other(check: Check) -> None:
-            raise OSError("killed before its commit")
-
-        def held(check: Check) -> None:
-            check()
-            delay_driver(monkeypatch, other)
-            assert table.run().state == JobState.FAILED
-
-        delay_driver(monkeypatch, held)
+        delay_driver_until_another_is_killed(monkeypatch, table)
         assert table.run().state == JobState.FAILED, "it cannot say any more what it has done"
         assert table.texts() == rows
         for _ in range(2):
@@ -163,15 +168,7 @@ class TestDelayedDriver:
 def test_rows_of_a_delayed_merge_are_merged_again(
     table: TextTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(check: Check) -> None:
-        raise OSError("killed before its commit")
-
-    def held(check: Check) -> None:
-        check()
-        delay_driver(monkeypatch, other)
-        assert table.run().state == JobState.FAILED
-
-    delay_driver(monkeypatch, held)
+    delay_driver_until_another_is_killed(monkeypatch, table)
     assert table.run().state == JobState.FAILED
     assert table.texts() == ["a1", "a3"]
     assert table.run().state == JobState.SUCCEEDED

@@ -56,9 +56,6 @@ class Job:
         status = {"phase": answer(self._rounds[0][0])}
         return {"metadata": {"name": name}, "spec": {"write": {"path": "out"}}, "status": status}
 
-    def output(self) -> str:
-        return "out"
-
     def log(self, *_: Any) -> str:
         return str(answer(self._rounds[0][1]))
 

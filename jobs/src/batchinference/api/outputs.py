@@ -172,8 +172,9 @@ def outputs_below(directory: str) -> list[str]:
 
 def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
     from batchinference.pipeline.commit.layout import STATE_DIRECTORY
+    from batchinference.pipeline.storage.location import base_name
 
-    inside = {each.path.rstrip("/").rsplit("/", 1)[-1]: each for each in directory.directories()}
+    inside = {base_name(each.path): each for each in directory.directories()}
     if STATE_DIRECTORY in inside:
         yield directory
     elif levels:

@@ -79,10 +79,12 @@ def _current_log(target: Target) -> tuple[bool, str | None, str]:
     from batchinference.pipeline.errors import JobFailure, shown
 
     try:
-        if JobStatus.of(target.cluster().get(target.text)).ended:
+        cluster = target.cluster()
+        job = JobStatus.of(cluster.get(target.text))
+        if job.ended:
             return True, _stored_log(target), ""
-        running = running_log(target.cluster(), target.text)
-        return False, last_log(target.output()).rstrip() if running is None else running, ""
+        running = running_log(cluster, target.text)
+        return False, last_log(job.output).rstrip() if running is None else running, ""
     except ClusterError as error:
         if error.status in _FINAL:
             with exit_on_cluster_error("logs"):

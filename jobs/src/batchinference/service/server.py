@@ -59,7 +59,8 @@ class Service:
     """The handlers of the API."""
 
     def __init__(self, config: ServiceConfig, keys: Keys, cluster: Kubernetes) -> None:
-        self._config, self._keys, self._files = config, keys, Files(config)
+        self._config, self._keys = config, keys
+        self._files = Files(config, lambda *file: self._batches.is_file_in_use(*file))
         self._batches = Batches(config, self._files, cluster)
         self._uploads, self._pages = asyncio.Semaphore(UPLOADS), Pages()
         self._in_parts = uploads.Uploads(self._files)

@@ -124,9 +124,7 @@ async def test_an_expired_file_is_kept_until_its_batches_have_ended(
         purpose="batch",
         expires_after={"anchor": "created_at", "seconds": 3600},
     )
-    await client.batches.create(
-        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
-    )
+    await client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
     now = time.time() + 3602
     monkeypatch.setattr(time, "time", lambda: now)
     for phase, kept in (("Running", True), ("Succeeded", False)):

@@ -60,10 +60,13 @@ class Service:
 
     def __init__(self, config: ServiceConfig, keys: Keys, cluster: Kubernetes) -> None:
         self._config, self._keys = config, keys
-        self._files = Files(config, lambda *file: self._batches.is_file_in_use(*file))
+        self._files = Files(config, self._is_file_in_use)
         self._batches = Batches(config, self._files, cluster)
         self._uploads, self._pages = asyncio.Semaphore(UPLOADS), Pages()
         self._in_parts = uploads.Uploads(self._files)
+
+    async def _is_file_in_use(self, namespace: str, file: str) -> bool:
+        return await self._batches.is_file_in_use(namespace, file)
 
     def application(self) -> web.Application:
         """Return the application."""

@@ -27,7 +27,11 @@ class JobFailed(Exception):
     """A job has failed. `report` has the reason and the counts of its rows."""
 
     def __init__(self, report: Report) -> None:
-        super().__init__(f"{report.name}: {report.reason}: {report.message}")
+        from batchinference.pipeline.errors import RESTART, RETRY
+
+        message = (report.message or "").replace(f"`{RESTART}`", "run(job, restart=True)")
+        message = message.replace(f"`{RETRY}`", "run(job, retry_errors=True)")
+        super().__init__(f"{report.name}: {report.reason}: {message}")
         self.report = report
 
 

@@ -58,7 +58,7 @@ class GeneratingModel(TextModel):
     @property
     def other_outputs(self) -> dict[str, ColumnType]:
         if self.details is None:
-            return {}
+            return super().other_outputs
         of_text: dict[str, ColumnType] = {
             **{"completion_tokens": "int64", "finish_reason": "string"},
             **self.other_details,

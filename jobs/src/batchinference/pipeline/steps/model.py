@@ -18,7 +18,7 @@ from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_value
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
+from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, parts_of
 from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
@@ -65,6 +65,9 @@ class ModelTransform(Transform):
                     f"step '{step}': the input '{name}' is column '{column}', which holds "
                     f"texts. Use a column of {fix}"
                 )
+        for part in parts_of(settings).values():
+            if part.is_known(known):
+                part.arrow(known.select(part.columns).schema)
 
     def __init__(self, step: str, model: Model, device: Device) -> None:
         self._step = step

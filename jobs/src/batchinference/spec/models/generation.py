@@ -41,6 +41,12 @@ class GeneratingModel(TextModel):
     and what is wrong with it. 0 by default. The rows are counted as AnswerRepaired."""
 
     @property
+    def templates(self) -> list[str]:
+        messages = (message.content for message in getattr(self, "messages", ()))
+        texts = (getattr(self, name, None) for name in ("prompt", "system"))
+        return [text for text in (*texts, *messages) if text is not None]
+
+    @property
     def generates(self) -> bool:
         """Return whether the model generates text."""
         raise NotImplementedError

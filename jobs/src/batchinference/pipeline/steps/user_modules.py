@@ -7,7 +7,8 @@ import ast
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -28,6 +29,30 @@ def add_import_path(directory: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
 
 
+@contextmanager
+def import_path(*directories: str) -> Iterator[None]:
+    """Have directories on the Python path of this process and its child processes, the last one
+    first, and restore the path of this process at the end."""
+    path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
+    for directory in directories:
+        add_import_path(directory)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        os.environ.pop("PYTHONPATH", None)
+        os.environ |= {"PYTHONPATH": of_children} if of_children is not None else {}
+
+
+def reload_modules(paths: Iterable[str]) -> None:
+    """Have the modules of `module:name` imported again at their next use, if they are files of the
+    user: they may have changed, or be gone."""
+    for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None and (is_user_file(file) or not os.path.exists(file)):
+            del sys.modules[name]
+
+
 def check_callable(step: str, path: str) -> ast.Module | None:
     """Return the source of the module in `module:name`; None if it is not a file of the user.
 
@@ -35,7 +60,7 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     package that is not installed. The module is not imported: that may take long."""
     module = path.partition(":")[0]
     # find_spec imports parent modules: for `own.py`, it would run the user's code
-    found = None if module.endswith(".py") else _spec_of(module)
+    found = None if module.endswith(".py") else spec_of(module)
     if found is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
@@ -55,7 +80,7 @@ def check_callable(step: str, path: str) -> ast.Module | None:
 def _check_imports(step: str, file: Path, tree: ast.Module) -> None:
     """Raise ModelLoad if a module imports a package that is not installed."""
     for line, package in _imports(tree):
-        if _spec_of(package) is None:
+        if spec_of(package) is None:
             raise ModelLoad(
                 f"step '{step}': {file.name}, line {line} imports '{package}', which is not "
                 "installed. Install it, put it into the directory of the job's file, or add it to "
@@ -97,7 +122,8 @@ def _file_or_package(path: Path) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def _spec_of(module: str) -> ModuleSpec | None:
+def spec_of(module: str) -> ModuleSpec | None:
+    """Return where a module is; None if there is none, or if that is unknown."""
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -7,6 +7,7 @@ The protocol, in the order of its writes:
              code.json        the hashes of the code and of the models
              spec.json        records the work
              start.json       begins the attempt, with a snapshot of what earlier attempts committed
+             history/RUN.json the record of this run, which is written again at its end
     tasks    part-*           a data file, which does not count yet
              errors/part-*    the failed rows
              TASK.json        the manifest: commits both files and the input rows that they hold
@@ -78,6 +79,7 @@ STEPS = """
     write _batchinference/spec.json
     write _batchinference/attempts/*/start.json
     write _batchinference/job.json
+    write _batchinference/history/RUN.json
     TASKS
     write _batchinference/attempts/*/closed
     write part-*.parquet
@@ -86,6 +88,7 @@ STEPS = """
     write _batchinference/output.json
     write _batchinference/report.json
     write _SUCCESS
+    write _batchinference/history/RUN.json
     write _batchinference/report.html
     the end
 """

@@ -103,7 +103,7 @@ class Values:
 
 
 def substitute(document: dict[str, Any], values: Values) -> dict[str, Any]:
-    """Return a document with references replaced by values, and without `spec.parameters`.
+    """Return a document with references replaced by values, which `spec.parameters` keeps.
 
     Raises SpecError with each field whose reference cannot be replaced.
     """
@@ -118,6 +118,12 @@ def substitute(document: dict[str, Any], values: Values) -> dict[str, Any]:
         if name != "parameters"
     }
     raise_for_problems([*substitution.problems, *search.problems])
+    if declared:
+        known = [(one.name, one.type, values.of(one)) for one in declared.values()]
+        resolved["parameters"] = [
+            {"name": name, "type": kind} | ({} if value is None else {"value": value})
+            for name, kind, value in known
+        ]
     return {**document, "spec": resolved}
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchinference.api.notify import missing_variables, notify
 from batchinference.api.run_log import RunLog
 from batchinference.plan import Plan, ray_cpus, requested_plan
 from batchinference.spec import BatchInference
@@ -69,12 +70,19 @@ class Runner:
             )
         if files.kept:
             self._say(f"Ray's logs of this run: {files.logs}")
+        return self._ended(report)
+
+    def _ended(self, report: Report) -> Report:
+        """Send the notifications, store the log, and return the report."""
+        notify(self.job, report, self._say)
         self.log.store(self.job, report)
         return report
 
     def _run(self, ray: RayContext) -> Report:
         from batchinference.pipeline.job import JobRun
 
+        for line in missing_variables(self.job):
+            self._say_for_job(line)
         publish, prices = self._publish, self.prices
         run = JobRun(self.job, ray, publish, self.stop, self.own_only, prices, self._say)
         report = run.run()
@@ -152,8 +160,7 @@ class Runner:
             check_nodes(plan, nodes)
             report = self._run(lambda: nullcontext(plan))
         self.log.add_own_output()
-        self.log.store(self.job, report)
-        return report
+        return self._ended(report)
 
     def _say_for_job(self, text: str) -> None:
         self._say(f"{self.job.metadata.name}: {text}")

@@ -22,6 +22,8 @@ def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
     names = [getattr(place, name, None) for place in (spec.read, spec.write) for name in fields]
     for step in spec.steps:
         names += step.facts.secrets
+    for webhook in spec.notifications:
+        names += [webhook.url_env, webhook.api_key_env]
     environments = [spec.cluster.env, *(each.env for each in spec.cluster.profiles.values())]
     names += [one.name for one in chain(*environments) if one.value_from is not None]
     # without a prefix, the names are unknown here

@@ -98,7 +98,7 @@ OF_TASKS = [
     "write _batchinference/errors/part-*.parquet",
     f"write {ATTEMPT}/TASK.json",
 ]
-REPLACEMENT = "_batchinference/replacement"
+REPLACEMENT, HISTORY = "_batchinference/replacement", "_batchinference/history"
 SUCCESS_MARKS = ("_SUCCESS", f"{REPLACEMENT}/_SUCCESS")
 OTHER = {"n": 3, "values": 8, "half": 4.0}
 """The row that the other job writes."""
@@ -300,12 +300,12 @@ class FailInConstructor:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    """Return the files of an output, without the files of a replacement."""
+    """Return the files of an output, without those of a replacement and the history."""
     files = {str(path.relative_to(directory)): path for path in directory.rglob("*")}
     return {
         name: path.read_bytes()
         for name, path in files.items()
-        if path.is_file() and not name.startswith(REPLACEMENT)
+        if path.is_file() and not name.startswith((REPLACEMENT, HISTORY))
     }
 
 

@@ -56,6 +56,14 @@ def test_the_driver_gets_the_values_of_parameters_for_the_history_only() -> None
     assert "parameters" not in job_file(plain, "uid")
 
 
+def test_values_that_arguments_of_user_code_have_are_not_kept() -> None:
+    step = python_step()
+    step["python"]["callArgs"] = {"login": ["{{ params.token }}"]}
+    made = parse(job(DATE, {"name": "token", "value": "s3cret"}, steps=[step]))
+    kept = {one.name: one.value for one in made.spec.parameters}
+    assert kept == {"date": "2026-01-31", "token": None}
+
+
 def test_only_a_text_with_a_single_reference_becomes_a_number() -> None:
     size = {"name": "size", "type": "number", "value": "16"}
     ratio = {"name": "ratio", "type": "number", "value": "0.5"}

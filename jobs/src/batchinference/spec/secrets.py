@@ -9,11 +9,8 @@ from itertools import chain
 from typing import Any
 
 from batchinference.credentials import SecretVariables
+from batchinference.spec.arguments import USER_CODE_ARGUMENTS
 from batchinference.spec.job import BatchInferenceSpec
-
-_USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
-"""Arguments of user code may contain secrets. Other fields contain none. They only name the
-environment variables that hold secrets."""
 
 
 def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
@@ -54,7 +51,7 @@ def _redact(value: Any) -> Any:
             return {
                 key: _redact(child)
                 for key, child in value.items()
-                if key not in _USER_CODE_ARGUMENTS
+                if key not in USER_CODE_ARGUMENTS
             }
         case list():
             return [_redact(child) for child in value]

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchinference.api.notify import missing_variables, notify
+from batchinference.api.notify import notify
 from batchinference.api.run_log import RunLog
 from batchinference.plan import Plan, ray_cpus, requested_plan
 from batchinference.spec import BatchInference
@@ -81,8 +81,6 @@ class Runner:
     def _run(self, ray: RayContext) -> Report:
         from batchinference.pipeline.job import JobRun
 
-        for line in missing_variables(self.job):
-            self._say_for_job(line)
         publish, prices = self._publish, self.prices
         run = JobRun(self.job, ray, publish, self.stop, self.own_only, prices, self._say)
         report = run.run()

@@ -451,8 +451,8 @@ def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str)
         return _describe_part(part, next(earlier, None), len(added) - 1, restart)
     if gone := len(before) - len(now):
         return (
-            f"the input has changed since: {counted(gone, 'part')} of it no longer there, but the "
-            f"output has their rows. {restart}"
+            f"the input has changed since: the output has rows of {counted(gone, 'part')} that it "
+            f"no longer has. {restart}"
         )
     return ""
 
@@ -466,7 +466,7 @@ def _describe_part(
     if earlier is not None:
         sizes = f" ({earlier[1]} bytes then, {part[1]} now)" if len(part) > 2 else ""
         what = f"has changed{sizes}"
-    more = f", and so have {others} others" if others else ""
+    more = f", like {counted(others, 'other part')}" if others else ""
     append = "" if earlier else "Set write.mode to append to add the rows of new files. "
     return (
         f"the input has changed since: '{part[0]}' {what}{more}, and the output lacks its rows. "

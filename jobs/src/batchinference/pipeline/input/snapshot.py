@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -444,9 +445,9 @@ def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str)
         before = np.unique(np.concatenate([_hashes_of_parts(content) for content in contents]))
     except pa.ArrowInvalid:
         return "its input.parquet is damaged, so it is unknown whether the input has changed"
-    now = np.unique(_hashes_of_parts(source.serialized()))
-    if (added := np.setdiff1d(now, before)).size:
-        part = next(part for part in _parts(source.serialized()) if hash(part) == added[0])
+    now = _hashes_of_parts(source.serialized())
+    if (added := np.flatnonzero(~np.isin(now, before))).size:
+        part = next(islice(_parts(source.serialized()), int(added[0]), None))
         earlier = (each for content in contents for each in _parts(content) if each[0] == part[0])
         return _describe_part(part, next(earlier, None), len(added) - 1, restart)
     if gone := len(before) - len(now):

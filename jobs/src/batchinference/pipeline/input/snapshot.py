@@ -450,7 +450,7 @@ def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str)
         part = next(islice(_parts(source.serialized()), int(added[0]), None))
         earlier = (each for content in contents for each in _parts(content) if each[0] == part[0])
         return _describe_part(part, next(earlier, None), len(added) - 1, restart)
-    if gone := len(before) - len(now):
+    if gone := len(before) - len(np.unique(now)):
         return (
             f"the input has changed since: the output has rows of {counted(gone, 'part')} that it "
             f"no longer has. {restart}"

@@ -57,6 +57,7 @@ _FIX = re.compile(r"\. (?:Use|Compare|Compute|Write|Add) |; did you mean")
 _TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
 _COMPARED = re.compile(r"\b(\w+)\b(?=\s*(?:[=!<>)]|(?:is|in|not)\b|$))")
+_KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 _UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)")
 _CLOSING = {"(": "')'", "[": "']'", "{": "'}'", "unterminated string": "quote"}
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
@@ -367,6 +368,17 @@ def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
         return node.attr
     key = node.slice.value if isinstance(node.slice, ast.Constant) else None
     return key if isinstance(key, str | int) else ""
+
+
+def root_of(field: str) -> str:
+    """Return the name of the column in `name.field` or `name[0]`."""
+    return re.split(r"[.\[]", field, maxsplit=1)[0]
+
+
+def keys_of(field: str) -> list[str | int]:
+    """Return the fields and the indexes of items in `name.field[0]`."""
+    found = _KEY.findall(field.removeprefix(root_of(field)))
+    return [int(index) if index else name or quoted for name, index, quoted in found]
 
 
 def _check_key(node: ast.Subscript) -> None:

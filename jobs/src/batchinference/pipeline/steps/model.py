@@ -12,7 +12,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.expression import UnsuitableTypes
+from batchinference.pipeline.expression import UnsuitableTypes, check_text
 from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_values
 from batchinference.pipeline.row_warnings import collect_warnings, warn
@@ -65,6 +65,9 @@ class ModelTransform(Transform):
                     f"step '{step}': the input '{name}' is column '{column}', which holds "
                     f"texts. Use a column of {fix}"
                 )
+        if not settings.uses_texts:
+            for name in {"text", "text_pair"} & {*settings.inputs}:
+                check_text(step, settings.inputs[name], known, f"the input '{name}'")
         for part in parts_of(settings).values():
             if part.is_known(known):
                 part.arrow(known.select(part.columns).schema)

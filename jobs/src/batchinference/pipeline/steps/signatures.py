@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
@@ -170,6 +170,11 @@ def _call_problem(
     arguments of a partial function."""
     given, arguments = methods + 1, function.args
     positional = [*arguments.posonlyargs, *arguments.args]
+    if not methods and len(positional) > 1 and positional[0].arg == "self":
+        fix = f"Write 'def {function.name}({_argument(step)})'"
+        return (
+            f"'{step.callable}' is a function, which has no 'self' (line {function.lineno}). {fix}"
+        )
     if len(positional) < given and arguments.vararg is None:
         written = ", ".join([*["self"] * methods, _argument(step)])
         what = "a list of values" if step.predict_batch is not None else f"a {_argument(step)}"
@@ -187,10 +192,14 @@ def _call_problem(
 def _undefined_problem(
     step: PythonStep, module: ast.Module, code: Function | ast.ClassDef
 ) -> str | None:
-    """Return the first name that the code reads, and that nothing defines."""
+    """Return the first name that the code reads, and that nothing in its module may define."""
     known = {*dir(builtins), "__file__"}
     for node in ast.walk(module):
-        known |= set(_names_bound_by(node))
+        if isinstance(node, ast.alias):
+            known.add(node.asname or node.name.partition(".")[0])
+        elif not _is_read(node):
+            values = [value for _, value in ast.iter_fields(node)]
+            known |= {value for value in values if isinstance(value, str)}
     if "*" in known or any(map(_may_change_definitions, ast.walk(module))):
         return None
     for node in ast.walk(code):
@@ -202,23 +211,10 @@ def _undefined_problem(
     return None
 
 
-def _names_bound_by(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            yield name
-        case ast.alias(name=name, asname=other):
-            yield other or name.partition(".")[0]
-        case (
-            ast.ExceptHandler(name=str(name))
-            | ast.MatchAs(name=str(name))
-            | ast.MatchStar(name=str(name))
-            | ast.MatchMapping(rest=str(name))
-        ):
-            yield name
-        case ast.Global(names=names):
-            yield from names
+def _is_read(node: ast.AST) -> bool:
+    """Return whether the texts in a node are names that it reads, or no names."""
+    is_load = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    return is_load or isinstance(node, ast.Attribute | ast.Constant | ast.keyword)
 
 
 def _arguments_problem(

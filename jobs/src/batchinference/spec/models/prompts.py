@@ -11,10 +11,10 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.expression import root_of
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
 """The name of an input, and the fields and items that are read from it."""
-_KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 
 
 def placeholders(template: str) -> list[str]:
@@ -37,17 +37,6 @@ def fields_in(template: str) -> list[str]:
             raise ValueError(f"'{{{name}' does not begin a valid placeholder")
         names.append(name)
     return names
-
-
-def root_of(field: str) -> str:
-    """Return the name of the input in `name.field`."""
-    return re.split(r"[.\[]", field, maxsplit=1)[0]
-
-
-def keys_of(field: str) -> list[str | int]:
-    """Return the fields and the indexes of items in `name.field[0]`."""
-    found = _KEY.findall(field.removeprefix(root_of(field)))
-    return [int(index) if index else name or quoted for name, index, quoted in found]
 
 
 def check_template(text: str) -> str:

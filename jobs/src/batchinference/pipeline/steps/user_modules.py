@@ -7,7 +7,8 @@ import ast
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import packages_distributions
@@ -29,13 +30,37 @@ def add_import_path(directory: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
 
 
+@contextmanager
+def import_path(*directories: str) -> Iterator[None]:
+    """Have directories on the Python path of this process and its child processes, the last one
+    first, and restore the path of this process at the end."""
+    path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
+    for directory in directories:
+        add_import_path(directory)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        os.environ.pop("PYTHONPATH", None)
+        os.environ |= {"PYTHONPATH": of_children} if of_children is not None else {}
+
+
+def reload_modules(paths: Iterable[str]) -> None:
+    """Have the modules of `module:name` imported again at their next use, if they are files of the
+    user: they may have changed, or be gone."""
+    for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None and (is_user_file(file) or not os.path.exists(file)):
+            del sys.modules[name]
+
+
 def check_callable(step: str, path: str) -> ast.Module | None:
     """Return the source of the module in `module:name`; None if it is not a file of the user.
 
     Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
     package that is not installed. The module is not imported: that may take long."""
     module = path.partition(":")[0]
-    found = _spec_of(module)
+    found = spec_of(module)
     if found is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
@@ -54,7 +79,7 @@ def _check_imports(step: str, file: Path, tree: ast.Module, known: frozenset[Pat
     """Raise ModelLoad if a module imports a package that is not installed, or if a module of the
     user that it imports is not valid. `known` are the modules that import it."""
     for line, package, names in _imports(tree):
-        found = _spec_of(package)
+        found = spec_of(package)
         if found is None:
             near = did_you_mean(package, packages_distributions())
             raise ModelLoad(
@@ -124,7 +149,7 @@ def _file_or_package(path: Path) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def _spec_of(module: str) -> ModuleSpec | None:
+def spec_of(module: str) -> ModuleSpec | None:
     """Return the location of a module, without importing its packages; None if there is none."""
     top, *others = module.split(".")
     try:

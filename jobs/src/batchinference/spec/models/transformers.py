@@ -33,6 +33,7 @@ from batchinference.spec.models.texts import WindowedModel
 from batchinference.spec.models.transformers_tasks import (
     ANSWERING,
     CLASSIFICATION,
+    EMBEDDING,
     FIELDS,
     GENERATION,
     INPUTS,
@@ -94,7 +95,9 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     """Return a list of at most this many of the most likely labels, the most likely first. For the
     classification tasks. By default, only the most likely label."""
     candidate_labels: Annotated[list[Label], Field(max_length=1000)] = []
-    """The labels to choose from. For the zero-shot tasks."""
+    """The labels to choose from. For the zero-shot tasks. With `feature-extraction`, the result is
+    the label whose embedding is the most similar to that of the text, and `score` is the cosine
+    similarity of both."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. For a
     model with a chat template, it is the message of the user. Without a prompt, the only input that
@@ -155,8 +158,14 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         return is_speech and bool(self.options.get("return_timestamps"))
 
     @property
+    def has_labels(self) -> bool:
+        """Return whether the result is a label, or the best labels."""
+        by_embedding = self.task in EMBEDDING and bool(self.candidate_labels)
+        return self.task in CLASSIFICATION or by_embedding
+
+    @property
     def classifies(self) -> bool:
-        return self.task in CLASSIFICATION and self.top_k is None
+        return self.has_labels and self.top_k is None
 
     @property
     def has_several_texts(self) -> bool:
@@ -174,14 +183,14 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     def output_type(self) -> ColumnType | None:
         if self.request is not None:
             return "string"
-        if self.task in CLASSIFICATION:
+        if self.has_labels:
             return "string" if self.score_output else self.result_type
         return self.answer_type if self.generates else self.result_type
 
     @property
     def result_type(self) -> ColumnType:
         """Return the type of what the task returns for a row, if it does not generate text."""
-        if self.task in CLASSIFICATION:
+        if self.has_labels:
             return [LABELED] if self.top_k else LABELED
         return TIMED if self.has_times else TYPES[self.task]
 

@@ -49,6 +49,8 @@ REFUSED: list[tuple[str, Fields, str]] = [
     ("def f(row): return {'a': 1}", FLAT, "method flatMap returns a list of rows"),
     ("class C:\n def predict_batch(self, values): return {'a': 1}", PREDICT, "a dict"),
     ("def f(batch): return {'x': np.ones(3)}", {}, "Add 'import numpy as np'"),
+    ("def f(batch): return {'x': batch['text'].upper()}", {}, "Set method: map"),
+    ("def f(self, batch): return batch", {}, "has no 'self'"),
     ("def helper(b): return b\ndef f(batch): return hepler(batch)", {}, "did you mean 'helper'?"),
 ]  # fmt: skip
 ACCEPTED: list[tuple[str, Fields]] = [
@@ -57,6 +59,11 @@ ACCEPTED: list[tuple[str, Fields]] = [
     ("def f(batch):\n if len(batch['id']): return dict(batch)\n raise ValueError", {}),
     ("def f(batch):\n import pandas as pd\n batch = pd.DataFrame(batch)\n batch['x'] = 'abc'\n"
      " return batch", {}),
+    ("from __future__ import annotations\ndef f(batch: Unknown) -> Unknown: return batch", {}),
+    ("def f(batch):\n batch['x'] = 5\n batch['x'] = [5] * 3\n return batch", {}),
+    ("def f(batch):\n return {'x': sum([batch['id'], batch['id']])}", {}),
+    ("def f(batch):\n batch = {'text': 'a'}\n return {'x': [batch['text'].upper()]}", {}),
+    ("def f(batch):\n try: return {'x': unknown}\n except NameError: return batch", {}),
     ("def f(batch):\n def inner(): yield 1\n batch['x'] = list(inner()) * 3\n return batch", {}),
     ("def f(batch):\n x = 5\n x = [x] * 3\n return {'x': x}", {}),
     ("def f(row): return {'x': 'abc', 'y': None}", MAP),

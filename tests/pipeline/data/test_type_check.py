@@ -137,6 +137,17 @@ def test_fields_of_results_can_be_read(model: dict[str, Any], expression: str) -
         [{"filter": "unknown > 2"}, {"addColumns": {"n": "unknown + 1"}}, {"filter": "n == 'a'"}],
         [{"addColumns": {"year": "int(year)"}}, {"filter": "year >= 2025"}],
         [{"explode": {"column": "tags"}}, {"filter": "tags > 'a'"}],
+        [
+            {
+                "model": {
+                    "runtime": "torch",
+                    "factory": "a:b",
+                    "inputs": {"text": "tags"},
+                    "output": "o",
+                }
+            }
+        ],
+        [{"chunk": {"column": "unknown", "size": 10}}, {"explode": {"column": "unknown"}}],
     ],
 )
 def test_suitable_and_unknown_types_are_accepted(steps: list[dict[str, Any]]) -> None:

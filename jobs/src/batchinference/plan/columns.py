@@ -128,19 +128,18 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
     for column in write.column_fields.get("partitionBy", ()):
         kind = types.get(column, _part_type(column, types))
         if kind is None:
-            root = types[root_of(column)]
-            fields = ", ".join(root) if isinstance(root, dict) else "none"
-            fix = did_you_mean(str(keys_of(column)[0]), root if isinstance(root, dict) else ())
-            message = (
-                f"column '{column}' is no part of '{root_of(column)}'. Its fields: {fields}{fix}"
-            )
+            root, name = types[root_of(column)], root_of(column)
+            fields = list(root) if isinstance(root, dict) else []
+            fix = did_you_mean(str(keys_of(column)[0]), fields)
+            listed = ", ".join(fields) or "none"
+            message = f"column '{column}' is no part of '{name}'. Its fields: {listed}{fix}"
             yield Problem("spec.write.partitionBy", message)
         elif not isinstance(kind, str):
             what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
+            value = _scalar_of(written(column) if column in types else column, kind)
             message = (
                 f"column '{column}' holds {what}, which cannot name directories. Add a column with "
-                f"a step addColumns, such as {{value: {_scalar_of(written(column), kind)}}}, and "
-                "name that column"
+                f"a step addColumns, such as {{value: {value}}}, and name that column"
             )
             yield Problem("spec.write.partitionBy", message)
 
@@ -245,8 +244,7 @@ def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) 
 
 def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -> str:
     known = ", ".join(columns) or "none"
-    struct = column.partition(".")[0]
-    if not fix and struct != column and struct in columns:
+    if not fix and column != root_of(column) in columns:
         fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
     fix = fix or did_you_mean(column, columns) or (". Use one of them" if columns else "")
     return f"{what}, but the columns here are {known}{fix}"

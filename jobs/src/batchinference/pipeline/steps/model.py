@@ -27,6 +27,7 @@ from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.labels import LABELED, LabelModel
+from batchinference.spec.models.texts import TextModel
 from batchinference.spec.warnings import WarningName
 
 
@@ -65,7 +66,7 @@ class ModelTransform(Transform):
                     f"step '{step}': the input '{name}' is column '{column}', which holds "
                     f"texts. Use a column of {fix}"
                 )
-        if not settings.uses_texts:
+        if isinstance(settings, TextModel) and not settings.uses_texts:
             for name in {"text", "text_pair"} & {*settings.inputs}:
                 check_text(step, settings.inputs[name], known, f"the input '{name}'")
         for part in parts_of(settings).values():

@@ -12,7 +12,7 @@ from typing import TypeAlias
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _CALLS = {
-    **dict.fromkeys(("len", "int", "float", "bool", "sum"), "a number"),
+    **dict.fromkeys(("len", "int", "float", "bool"), "a number"),
     **dict.fromkeys(("str", "repr"), "a text"),
 }
 """What some functions of Python return."""
@@ -58,7 +58,9 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(_own_nodes(function))
-    for column, name in map(_text_method, own) if method == "mapBatches" else ():
+    stored = [node.id for node in own if isinstance(node, ast.Name) and _is_stored(node)]
+    is_given = method == "mapBatches" and batch not in stored
+    for column, name in map(_text_method, own) if is_given else ():
         if column.startswith(f"{batch}["):
             what = f"'{path}' calls {name} of {column}, which is an array of all rows"
             return f"{what}. Set method: map to get single rows"
@@ -114,8 +116,11 @@ def _problem(node: ast.Return, method: str, own: Sequence[ast.AST], batch: str) 
         return None
     if ast.unparse(value).startswith(f"{batch}['") and isinstance(value, ast.Subscript):
         return f"one column in line {value.lineno}. Write return {{'NAME': {ast.unparse(value)}}}"
-    for key, column in _columns(value, name, own) if is_dict else ():
-        if kind_of(column) not in (None, "a list", "a tuple"):
+    columns = list(_columns(value, name, own)) if is_dict else []
+    names = [key for key, _ in columns]
+    for key, column in columns:
+        is_replaced = names.count(key) > 1
+        if not is_replaced and kind_of(column) not in (None, "a list", "a tuple"):
             return _one_value(key, column, own, batch)
     return None
 

@@ -193,7 +193,7 @@ def _undefined_problem(
     step: PythonStep, module: ast.Module, code: Function | ast.ClassDef
 ) -> str | None:
     """Return the first name that the code reads, and that nothing in its module may define."""
-    known = {*dir(builtins), "__file__"}
+    known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
     for node in ast.walk(module):
         if isinstance(node, ast.alias):
             known.add(node.asname or node.name.partition(".")[0])
@@ -202,13 +202,24 @@ def _undefined_problem(
             known |= {value for value in values if isinstance(value, str)}
     if "*" in known or any(map(_may_change_definitions, ast.walk(module))):
         return None
-    for node in ast.walk(code):
-        if isinstance(node, ast.Name) and node.id not in known:
+    types = [node for each in ast.walk(code) for node in _annotations(each)]
+    unread = {id(node) for each in types for node in ast.walk(each)}
+    reads = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
+    if any(node.id == "NameError" for node in reads):
+        return None
+    for node in reads:
+        if node.id not in known and id(node) not in unread:
             usual = _USUAL_IMPORTS.get(node.id)
             fix = f". Add '{usual}'" if usual else did_you_mean(node.id, sorted(known))
             name = f"'{node.id}' in line {node.lineno}"
             return f"'{step.callable}' reads {name}, which is not defined{fix or '. Define it'}"
     return None
+
+
+def _annotations(node: ast.AST) -> list[ast.expr]:
+    """Return the types that a node names, which may never be computed."""
+    found = [getattr(node, name, None) for name in ("annotation", "returns")]
+    return [each for each in found if isinstance(each, ast.expr)]
 
 
 def _is_read(node: ast.AST) -> bool:

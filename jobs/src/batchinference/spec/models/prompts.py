@@ -34,9 +34,20 @@ def fields_in(template: str) -> list[str]:
         if name is None:
             continue
         if format_spec or conversion or not _FIELD.fullmatch(name):
-            raise ValueError(f"'{{{name}' does not begin a valid placeholder")
+            raise ValueError(
+                f"'{{{name}' does not begin a valid placeholder. {_placeholder_fix(name)}"
+            )
         names.append(name)
     return names
+
+
+def _placeholder_fix(name: str) -> str:
+    field = re.sub(r"""\[["']?(\w+)["']?\]""", r".\1", name)
+    if _FIELD.fullmatch(field) and field != name:
+        return f"Write {{{field}}}"
+    if re.match(r"\w+[.(\[ +*/-]|\w+$", name):
+        return "Write {NAME} for a column that a step addColumns computes"
+    return "Write {name} for an input, {name.field} for a field of it, and double a literal brace"
 
 
 def check_template(text: str) -> str:
@@ -44,10 +55,8 @@ def check_template(text: str) -> str:
     try:
         placeholders(text)
     except ValueError as error:
-        raise _error(
-            f"{error}. Write {{name}} for an input, {{name.field}} for a field of it, and double a "
-            "literal brace"
-        ) from None
+        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # an error of Python
+        raise _error(f"{error}{fix}") from None
     return text
 
 

@@ -9,8 +9,15 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_CONDITIONAL = (
+    *(ast.If, ast.IfExp, ast.Try, ast.While, ast.For, ast.Match, ast.BoolOp, ast.comprehension),
+    *(ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp),
+)
+"""Nodes whose parts may not run."""
 _CALLS = {
     **dict.fromkeys(("len", "int", "float", "bool"), "a number"),
     **dict.fromkeys(("str", "repr"), "a text"),
@@ -21,8 +28,6 @@ _KINDS: dict[type[ast.AST], str] = {
     **{ast.SetComp: "a set", ast.GeneratorExp: "a generator", ast.JoinedStr: "a text"},
     **{ast.Dict: "a dict", ast.DictComp: "a dict"},
 }
-_OF_TEXTS = ("upper", "lower", "strip", "split", "startswith", "endswith")
-"""Methods of texts that arrays do not have."""
 _CONSTANTS: dict[type, str] = {
     str: "a text",
     bytes: "bytes",
@@ -59,11 +64,10 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(_own_nodes(function))
     stored = [node.id for node in own if isinstance(node, ast.Name) and _is_stored(node)]
-    is_given = method == "mapBatches" and batch not in stored
-    for column, name in map(_text_method, own) if is_given else ():
-        if column.startswith(f"{batch}["):
-            what = f"'{path}' calls {name} of {column}, which is an array of all rows"
-            return f"{what}. Set method: map to get single rows"
+    if method != "predictBatch" and batch not in stored:
+        wrong = (_wrong_attribute(node, method, batch) for node in own)
+        if problem := next(filter(None, wrong), None):
+            return f"'{path}' reads {problem}"
     if lines := [node.lineno for node in own if isinstance(node, ast.Yield | ast.YieldFrom)]:
         fix = "Write return, or set method: flatMap for a function that makes several rows"
         problem = f"'{path}' has 'yield' in line {lines[0]}. {fix}"
@@ -79,23 +83,55 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     return f"'{path}' returns {found}{advice}" if found else None
 
 
-def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of the body of a function, without those of functions in it."""
+def _own_nodes(function: Function, but: tuple[type[ast.AST], ...] = ()) -> Iterator[ast.AST]:
+    """Yield the nodes of the body of a function, without those in functions, and in nodes of the
+    types in `but`."""
     left: list[ast.AST] = [*function.body]
     while left:
         node = left.pop(0)
         yield node
-        if not isinstance(node, _SCOPES):
+        if not isinstance(node, (*_SCOPES, *but)):
             left = [*ast.iter_child_nodes(node), *left]
 
 
-def _text_method(node: ast.AST) -> tuple[str, str]:
-    """Return the column and the name if a node calls a method of texts on a column, else empty
-    texts."""
+def _wrong_attribute(node: ast.AST, method: str, batch: str) -> str | None:
+    """Return the problem if a node reads an attribute that a batch, a row or a column lacks."""
     match node:
-        case ast.Call(ast.Attribute(ast.Subscript(slice=ast.Constant(str())) as column, name)):
-            return (ast.unparse(column), name) if name in _OF_TEXTS else ("", "")
-    return "", ""
+        case ast.Attribute(ast.Name(name), attr) if name == batch and not hasattr(dict, attr):
+            what = "batch" if method == "mapBatches" else "row"
+            frame = f"{batch} = pd.DataFrame({batch}) before it, or " if what == "batch" else ""
+            fix = f"Write {frame}{batch}['{attr}'] for a column"
+            return f"{batch}.{attr} in line {node.lineno}, and a {what} is a dict. {fix}"
+        case ast.Attribute(ast.Subscript(ast.Name(name), ast.Constant(str())) as column, attr):
+            if name != batch or method != "mapBatches" or hasattr(np.ndarray, attr):
+                return None
+            fix = f"Write {batch} = pd.DataFrame({batch}) before it"
+            if hasattr(str, attr):
+                fix = "Set method: map to get single rows"
+            what = f"{ast.unparse(column)}.{attr} in line {node.lineno}"
+            return f"{what}, and a column is an array. {fix}"
+    return None
+
+
+def columns_read(function: Function, batch: str) -> dict[str, int]:
+    """Return the columns of a batch or row that a function reads in any case and does not set, with
+    the line of each; none if it replaces the batch."""
+    own = list(_own_nodes(function))
+    if batch in (node.id for node in own if isinstance(node, ast.Name) and _is_stored(node)):
+        return {}
+    found: dict[str, int] = {}
+    others: set[str] = set()
+    always = {id(node) for node in _own_nodes(function, but=_CONDITIONAL)}
+    for node in own:
+        match node:
+            case ast.Subscript(ast.Name(name), ast.Constant(str(key))) if name == batch:
+                if not isinstance(node.ctx, ast.Load):
+                    others.add(key)
+                elif id(node) in always:
+                    found.setdefault(key, node.lineno)
+            case ast.Compare(ast.Constant(str(key)), [ast.In() | ast.NotIn()]):
+                others.add(key)
+    return {key: line for key, line in found.items() if key not in others}
 
 
 def _problem(node: ast.Return, method: str, own: Sequence[ast.AST], batch: str) -> str | None:
@@ -116,7 +152,11 @@ def _problem(node: ast.Return, method: str, own: Sequence[ast.AST], batch: str) 
         return None
     if ast.unparse(value).startswith(f"{batch}['") and isinstance(value, ast.Subscript):
         return f"one column in line {value.lineno}. Write return {{'NAME': {ast.unparse(value)}}}"
-    columns = list(_columns(value, name, own)) if is_dict else []
+    once = {found: each for found, each in _assigned(own) if stored.count(found) == 1}
+    columns = [
+        (key, once.get(column.id, column) if isinstance(column, ast.Name) else column)
+        for key, column in (_columns(value, name, own) if is_dict else ())
+    ]
     names = [key for key, _ in columns]
     for key, column in columns:
         is_replaced = names.count(key) > 1
@@ -151,7 +191,7 @@ def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tup
 
 def _one_value(key: str, column: ast.expr, own: Sequence[ast.AST], batch: str) -> str:
     """Return the problem with a column that is one value."""
-    read = (node for node in own if isinstance(node, ast.Subscript | ast.Name))
+    read = (node for node in own if isinstance(getattr(node, "ctx", None), ast.Load))
     some = next(
         (ast.unparse(each) for each in read if ast.unparse(each).startswith(f"{batch}['")),
         f"next(iter({batch}.values()))",

@@ -12,7 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from batchinference.pipeline.steps.returns import Function, kind_of, return_problem
+from batchinference.pipeline.steps.returns import (
+    Function,
+    columns_read,
+    kind_of,
+    return_problem,
+)
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.python_step import PythonStep
 
@@ -52,12 +57,24 @@ def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
         return _class_problem(step, family) or _undefined_problem(step, module, definition)
     if definition is None or method:
         return None
-    if step.constructor_args or step.constructor_refs:
-        return f"constructorArgs needs a class ('{step.callable}'). Use callArgs"
     if isinstance(definition, ast.Assign):
         return _value_problem(step, module, definition.value)
+    if step.constructor_args or step.constructor_refs:
+        return f"constructorArgs needs a class ('{step.callable}'). Use callArgs"
     problem = _call_problem(step, definition, methods=0)
     return problem or _undefined_problem(step, module, definition)
+
+
+def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
+    """Return the columns that the code of a step certainly reads, with the line of each."""
+    definition: object = _definition(module, step.callable.partition(":")[2])
+    given = 0
+    if isinstance(definition, ast.ClassDef):
+        definition, given = _method(_family(module, definition), "__call__"), 1
+    if not isinstance(definition, ast.FunctionDef) or step.predict_batch is not None:
+        return {}
+    positional = [*definition.args.posonlyargs, *definition.args.args]
+    return columns_read(definition, positional[given].arg) if len(positional) > given else {}
 
 
 def factory_problem(path: str, arguments: Mapping[str, object], module: ast.Module) -> str | None:

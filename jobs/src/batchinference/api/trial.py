@@ -27,6 +27,7 @@ def trial(job: BatchInference, rows: int) -> BatchInference:
         write=spec.write.model_copy(update={"path": path, "mode": "overwrite"}),
         errors=spec.errors.model_copy(update={"path": None, "retry_failed_rows": False}),
         resume=False,
+        notifications=[],
     )
 
 

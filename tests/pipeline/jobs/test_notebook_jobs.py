@@ -67,11 +67,12 @@ def test_a_new_session_with_the_same_frame_and_code_continues() -> None:
 
 
 @pytest.mark.parametrize("change", ["code", "frame"])
-def test_a_change_is_refused_until_a_restart(change: str, messages: Messages) -> None:
+def test_a_change_is_refused_until_a_restart(change: str) -> None:
     run_here(job_of())
     changed = job_of(factor=3) if change == "code" else job_of(FRAME.assign(text="zz"))
-    with messages.raises(JobFailed):
+    with pytest.raises(JobFailed) as raised:
         run_here(changed)
+    assert raised.value.report.reason == "BadOutput"
     found = run_here(changed, restart=True).to_pandas()
     assert sorted(found.length) == ([3, 6, 9, 12, 15] if change == "code" else [2] * 5)
 

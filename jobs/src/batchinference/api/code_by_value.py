@@ -32,7 +32,7 @@ from pathlib import Path
 
 from ray import cloudpickle
 
-{name} = cloudpickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())
+globals()["{name}"] = cloudpickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())
 """
 _NO_CONTENT = ("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "_abc_impl")
 """Members of classes that change no result."""

@@ -8,7 +8,6 @@ from itertools import islice
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.html_report.page import PageData, render
-from batchinference.pipeline.html_report.samples import sample_of
 from batchinference.pipeline.output.error_groups import ErrorGroup, Record, group_errors
 from batchinference.pipeline.output.error_records import read_error_records
 from batchinference.spec.history import RunRecord
@@ -31,6 +30,8 @@ def write_page(
 
     `entries` name the files of the output, and `runs` are its last runs. The page is optional, so
     no error raised here fails a job: without a page, the result is None."""
+    from batchinference.pipeline.html_report.samples import sample_of  # needs Pillow, `ui` does not
+
     try:
         named, failed = list(entries), report.counts is not None and report.counts.failed
         errors = sample_errors(layout, named) if failed else []

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,7 +18,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from batchinference.credentials import without_credentials
 from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.html_report.samples import Row
 from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
@@ -29,6 +28,9 @@ from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step, to_alias
 from batchinference.text import byte_size, in_one_line, without_controls
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.html_report.samples import Row  # needs Pillow
 
 MAX_JOB = 100_000
 """Characters of the job file on the page."""

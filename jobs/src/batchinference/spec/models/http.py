@@ -200,6 +200,10 @@ class HttpModel(RequestModel):
         return _TYPES.get(self.result_type if self.api == "json" else self.api)
 
     @property
+    def templates(self) -> list[str]:
+        return [*super().templates, *(texts_in(self.body) if self.api == "json" else ())]
+
+    @property
     def generates(self) -> bool:
         return self.api in ("chat", "completions")
 

@@ -65,8 +65,10 @@ def record_notifications(actions: Actions, observed: Observed, now: datetime) ->
         return replace(actions, notify=True)
     failed = any(results.values())
     message = "; ".join(f"{name}: {problem or 'sent'}" for name, problem in results.items())
-    summary = Summary("NotificationFailed" if failed else "Sent", message)
-    added = conditions_of({NOTIFIED: not failed}, summary, [], job.generation, to_rfc3339(now))
+    reason = "NotificationFailed" if failed else "Sent"
+    added = conditions_of(
+        {NOTIFIED: not failed}, Summary(reason, message), [], job.generation, to_rfc3339(now)
+    )
     status = actions.status or job.status
     conditions = [*status.get("conditions", []), *added]
     return replace(actions, status={**status, "conditions": conditions}, requeue_after=0)

@@ -17,6 +17,7 @@ from batchinference.pipeline.output import error_groups
 from batchinference.pipeline.ray_compat import NodeLifetime
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec.prices import PRICES_VARIABLE
+from batchinference.spec.progress import STARTING
 from plugins.messages import Messages
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
@@ -106,7 +107,7 @@ def test_status_of_a_running_job_shows_its_heartbeat(tmp_path: Path) -> None:
     run = begin_job(job_document("demo", tmp_path / "in", tmp_path / "out"))
     run.attempt.heartbeat.write(b"1")
     shown = invoke_without_ray("status", str(tmp_path / "out"))
-    assert "state      running" in shown.stdout
+    assert f"state      {STARTING}" in shown.stdout
     assert "heartbeat" in shown.stdout
 
 

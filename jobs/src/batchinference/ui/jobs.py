@@ -12,11 +12,12 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.api.outputs import error_groups, last_log, report_page, status_of
+from batchinference.api.outputs import error_groups, failed_row, last_log, report_page, status_of
 from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.pipeline.output.error_groups import Record
 from batchinference.ui.pages import JobDetails, JobEntry
 
 PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
@@ -99,6 +100,11 @@ class ObservedJob:
             if self._details is None or self._is_outdated(self._details, entry):
                 self._details = monotonic(), self._read_details(entry)
             return replace(self._details[1], entry=entry, history=self._meter.history.over_time)
+
+    def failed_row(self, row_id: str) -> list[Record]:
+        """Return the error records of a row; none if it has not failed. Raises Unreadable."""
+        with readable():
+            return failed_row(self.output(), row_id)
 
     @staticmethod
     def _is_outdated(details: tuple[float, JobDetails], entry: JobEntry) -> bool:

@@ -239,8 +239,7 @@ def _load_and_show(
         current_file = file
         job = parse_one(read_text(file), parameter_values(settings))
         if policy:
-            own = job.spec
-            raise_for_problems([*policy.check(own.cluster), *policy.check_priority(own.priority)])
+            raise_for_problems(policy.check_spec(job.spec))
         show(with_platform_defaults(job, defaults), defaults)
     except SpecError as error:
         print_problems(current_file, error)

@@ -22,6 +22,7 @@ from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import duration_text
+from batchinference.spec.history import RunRecord, table_of
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import without_secrets
@@ -43,6 +44,7 @@ class PageData:
     spec: BatchInferenceSpec
     errors: Sequence[ErrorGroup] = ()
     sample: Sequence[Row] = field(default=())
+    runs: Sequence[RunRecord] = ()
 
 
 def render(data: PageData) -> str:
@@ -72,6 +74,7 @@ def render(data: PageData) -> str:
         errors=data.errors,
         sample=data.sample,
         columns=list(dict.fromkeys(name for row in data.sample for name in row)),
+        runs=table_of(data.runs),
         job=_job_file(report, spec),
     )
 

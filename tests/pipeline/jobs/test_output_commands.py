@@ -42,8 +42,8 @@ def test_errors_are_grouped_by_step_and_cause(output: str, tmp_path: Path) -> No
     shown = invoke_without_ray("errors", output)
     assert (shown.exit_code, shown.stderr) == (0, "")
     first, _, group, *example = shown.stdout.splitlines()
-    assert first == "2 failed row(s), 1 cause(s)"
-    assert group.startswith("2 row(s), step 'own': ValueError: cannot do bad ... (own_code.py:")
+    assert first == "2 failed rows, 1 cause"
+    assert group.startswith("2 rows, step 'own': ValueError: cannot do bad ... (own_code.py:")
     assert example[0] == f"  for example row 1 of {tmp_path}/in/a.txt:"
     assert example[1].startswith("  ValueError: cannot do bad 1 (own_code.py:")
     assert example[2] == '  values: {"text": "bad 1"}'
@@ -97,7 +97,7 @@ def test_status_of_a_failed_job_has_its_error(output: str, tmp_path: Path) -> No
     (tmp_path / "failed.yaml").write_text(yaml.safe_dump(job))
     assert invoke_without_ray("run", "failed.yaml").exit_code == 1
     shown = invoke_without_ray("status", "./new")
-    assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in shown.stdout
+    assert "TooManyErrors: 2 rows failed, limit: errors.maxRows (1)" in shown.stdout
     watched = invoke_without_ray("status", "./new", "--watch")
     assert (watched.exit_code, "unfinished" in watched.stdout) == (1, True)
 

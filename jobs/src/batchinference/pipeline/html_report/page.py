@@ -91,7 +91,8 @@ def page_environment(package: str) -> Environment:
         finalize=_safe,
     )
     found.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
-    found.filters |= {"fields": fields_of, "rows": lambda number: counted(number, "row", ",")}
+    found.filters["fields"] = fields_of
+    found.filters["rows"] = lambda number: counted(number, "row", ",")
     return found
 
 

@@ -28,6 +28,7 @@ from batchinference.pipeline.prepare import (
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.reachable import unreachable
+from batchinference.plan.columns import replaced_columns
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
@@ -42,9 +43,12 @@ COMPARED_FILES = 3
 """Files whose first bytes are compared with the format of the input."""
 
 
-def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
+def preflight(
+    spec: BatchInferenceSpec, job: str = "", note: Callable[[str], object] = str
+) -> list[Problem]:
     """Return all problems that would end the job before it reads rows. Does not start Ray. `job` is
-    the identity of the job. If an object store does not answer, nothing else is checked."""
+    the identity of the job. `note` is called with each note about a job without a problem. If an
+    object store does not answer, nothing else is checked."""
     if silent := unreachable(_places(spec)):
         return [Problem(f"spec.{name}", f"{why}. {_OFFLINE}") for name, why in silent.items()]
     steps = [
@@ -53,7 +57,7 @@ def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
         if (failure := _failure_of(partial(check_step, step)))
     ]
     layout = Layout.of(spec)
-    about_input = _failure_of(lambda: _check_input(spec, layout))
+    about_input = _failure_of(lambda: _check_input(spec, layout, note))
     # the code hashes need all modules, and input files in the output are no content of others
     reads_output = not steps and not isinstance(about_input, BadOutput)
     failures = (
@@ -88,12 +92,14 @@ def _failure_of(check: Callable[[], None]) -> JobFailure | None:
     return None
 
 
-def _check_input(spec: BatchInferenceSpec, layout: Layout) -> None:
+def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str], object]) -> None:
     check_paths(spec.read, layout)
     source = open_input(spec.read)
     check_input(spec, source, layout)
     if isinstance(source, FileInput):
         _check_beginnings(source)
+    for text in replaced_columns(spec, source.columns()):
+        note(text)
 
 
 def _check_beginnings(source: FileInput) -> None:

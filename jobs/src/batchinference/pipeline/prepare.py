@@ -42,13 +42,14 @@ from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import MissingRows
+from batchinference.pipeline.schema import shape_of
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.no_rows import columns_after_all
-from batchinference.pipeline.steps.type_check import type_problems
+from batchinference.pipeline.steps.type_check import code_problems, type_problems
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan.columns import check_columns
+from batchinference.plan.columns import check_columns, partition_problems
 from batchinference.spec.addresses import unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned
@@ -238,13 +239,20 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
             f"spec.{field}: rows of {spec.read.format} may differ each time that they are read, so "
             "that no rows can be computed first. Remove the field, or read files"
         )
-    problems = list(check_columns(spec, source.columns()))
+    columns = source.columns()
+    problems = [*check_columns(spec, columns), *code_problems(spec.steps, columns)]
     if not problems:
         problems = list(
             type_problems(spec.steps, source.types())
             if isinstance(source, FileInput)
             else type_problems(spec.steps, {})
         )
+    if not problems:
+        types = {
+            field.name: shape_of(field.type)
+            for field in columns_after_all(spec.steps, known_columns(source))
+        }
+        problems = list(partition_problems(spec.write, types))
     if problems:
         raise BadInput("; ".join(map(str, problems)))
 

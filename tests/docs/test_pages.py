@@ -129,9 +129,3 @@ def test_each_step_with_gpus_names_a_test_or_that_there_is_none() -> None:
         assert tests or "not tested on hardware" in row
         for name, file in tests:
             assert f"def {name}(" in (ROOT / file).read_text()
-
-
-def test_each_test_with_the_engine_of_vllm_is_a_row_of_its_page() -> None:
-    tests = (ROOT / "tests/pipeline/jobs/test_vllm_engine.py").read_text()
-    page = (ROOT / "docs/models.md").read_text()
-    assert set(re.findall(r"def (test_\w+)\(", tests)) == set(re.findall(r"`(test_\w+)`", page))

@@ -44,11 +44,6 @@ TESTED = {
         "tests/docs/test_pages.py",
         "test_plan_of_the_page_is_printed",
     ),
-    ("docs/formats.md", "text"): (
-        1,
-        "tests/docs/test_pages.py",
-        "test_message_about_an_unknown_option_is_that_of_the_page",
-    ),
     ("docs/get-started.md", "py"): (
         1,
         "tests/docs/test_get_started.py",

@@ -13,9 +13,7 @@ from batchinference.pipeline.verify.findings import Kind, Result
 from batchinference.spec.job import MUTABLE, MUTABLE_LIMITS, MUTABLE_OF_STEP
 from batchinference.spec.schedule import time_values
 from generators.crds import PRINTER_COLUMNS
-from support.documents.minimal import document
 from support.documents.pages import ROOT, blocks, jobs, name_of
-from support.documents.refusals import refused
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke
@@ -70,12 +68,6 @@ def test_columns_equal_those_of_kubectl() -> None:
     (shown,) = (text for text in blocks("docs/cluster.md", "console") if "PHASE" in text)
     usual = [name.upper() for name, _, _, wide in PRINTER_COLUMNS if not wide]
     assert shown.splitlines()[1].split() == ["NAME", *usual]
-
-
-def test_message_about_an_unknown_option_is_that_of_the_page() -> None:
-    read = {"format": "parquet", "paths": ["in"], "options": {"colums": ["id"]}}
-    (message,) = blocks("docs/formats.md", "text")
-    assert refused(document(read=read)) == message.strip()
 
 
 def test_links_refer_to_existing_files() -> None:

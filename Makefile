@@ -199,7 +199,7 @@ e2e: $(VENV)/.test $(CHART)/charts ## Run the end-to-end tests on the cluster of
 	$(PYTEST) tests/e2e -n 3 --dist loadgroup
 
 .PHONY: transcript
-transcript: $(VENV)/.browser $(CHART)/charts ## Record docs/transcript.md and docs/cli-transcript.md with images, on the cluster of KUBECONFIG
+transcript: $(VENV)/.test $(CHART)/charts ## Record docs/transcript.md on the cluster of KUBECONFIG
 	$(PYTEST) tests/e2e/test_transcript.py --write-transcript
 
 # The commit from which `make upgrade` upgrades. Its images are built.

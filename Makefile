@@ -40,7 +40,7 @@ BENCH_ROUNDS ?= 3
 # Fraction of the rows with which throughput and ablation run.
 BENCH_SIZE ?= 1
 # Five jobs with two faults each cover each kind of fault once.
-# CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/chaos.md.
+# CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/contributing/chaos.md.
 CHAOS_JOBS ?= 5
 CHAOS_SEED ?= 1
 CHAOS_OPTIONS ?= --at-once 3
@@ -329,7 +329,7 @@ FEED_OPTIONS ?=
 feed: $(VENV)/.test ## Measure how fast an actor pool is fed, against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/feed.py $(FEED_OPTIONS)
 
-# TRAPS_OPTIONS=--write writes the table of docs/comparison.md.
+# TRAPS_OPTIONS=--write writes the table of docs/contributing/traps.md.
 TRAPS_OPTIONS ?=
 .PHONY: traps
 traps: $(VENV)/.daft ## Read inputs that are easily read wrongly, with this product and with other tools

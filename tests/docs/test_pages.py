@@ -20,7 +20,7 @@ from support.outputs.verify_command import invoke
 from support.program import run_program
 
 PAGES = ["README.md", "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md"]
-PAGES += sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
+PAGES += sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))
 WITH_JOBS = ["README.md", "docs/cluster.md", "docs/devices.md", "docs/sharing.md"]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)")
 

@@ -30,7 +30,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def printed(block: str) -> list[str]:
     """Run the commands of a block, and return what each prints."""
     shown = []
-    for command in block.splitlines():
+    for command in block.replace("\\\n", "").splitlines():
         program, *arguments = shlex.split(command)
         assert program == "batchinference"
         done = invoke_without_ray(*arguments)

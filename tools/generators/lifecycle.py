@@ -122,29 +122,24 @@ then `DeadlineExceeded` as well
 """
 
 
-def diagram() -> str:
-    """Return the transitions as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
-    for before, following in TRANSITIONS.items():
-        lines += [f"  {before or '[*]'} --> {after}" for after in following]
-    return "\n".join(lines)
+def phases() -> str:
+    """Return a row for each phase: its meaning, when it begins, and the next phases."""
+    rows = []
+    for phase in Phase:
+        begins = dict.fromkeys(each[phase] for each in TRANSITIONS.values() if phase in each)
+        following = ", ".join(TRANSITIONS[phase]) or "-"
+        rows.append(f"| {phase} | {MEANINGS[phase]} | {'; '.join(begins)} | {following} |\n")
+    return "".join(rows)
 
 
 def lifecycle_page() -> str:
     """Return docs/lifecycle.md."""
-    phases = "".join(f"| {phase} | {MEANINGS[phase]} |\n" for phase in Phase)
-    transitions = "".join(
-        f"| {before or 'created'} | {after} | {why} |\n"
-        for before, following in TRANSITIONS.items()
-        for after, why in following.items()
-    )
     causes = "".join(
         f"| `{cause}` | {'yes' if cause.retried else 'no'} | {cause.meaning} |\n" for cause in Cause
     )
     return (
-        f"{_INTRODUCTION}\n```mermaid\n{diagram()}\n```\n\n"
-        f"| phase | meaning |\n| --- | --- |\n{phases}\n"
-        "A job has no phase right after it was created.\n\n"
-        f"| from | to | when |\n| --- | --- | --- |\n{transitions}"
+        f"{_INTRODUCTION}\n"
+        f"| phase | meaning | begins when | next |\n| --- | --- | --- | --- |\n{phases()}\n"
+        "A job has no phase right after it was created.\n"
         f"{_CAUSES}{causes}{_BACKSTOP}"
     )

@@ -92,7 +92,9 @@ class TransformersModel(RequestModel, WindowedModel):
     """Return a list of at most this many of the most likely labels, the most likely first. For the
     classification tasks. By default, only the most likely label."""
     candidate_labels: Annotated[list[Label], Field(max_length=1000)] = []
-    """The labels to choose from. For the zero-shot tasks."""
+    """The labels to choose from. For the zero-shot tasks. With `feature-extraction`, the result is
+    the label whose embedding is the most similar to that of the text, and `score` is the cosine
+    similarity of both."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. For a
     model with a chat template, it is the message of the user. Without a prompt, the only input that
@@ -162,9 +164,9 @@ class TransformersModel(RequestModel, WindowedModel):
     def output_type(self) -> ColumnType | None:
         if self.request is not None:
             return "string"
-        if self.task in EMBEDDING:
+        if self.task in EMBEDDING and not self.candidate_labels:
             return ["float32"]
-        if self.task in CLASSIFICATION:
+        if self.task in CLASSIFICATION or self.task in EMBEDDING:
             label: ColumnType = {"label": "string", "score": "float32"}
             return [label] if self.top_k else label
         if self.task == "text-generation" or self.answer_schema is not None:

@@ -87,7 +87,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "pooling": EMBEDDING,
     "normalize": EMBEDDING,
     "top_k": CLASSIFICATION,
-    "candidate_labels": ZERO_SHOT,
+    "candidate_labels": (*ZERO_SHOT, "feature-extraction"),
     "prompt": GENERATION,
     "return_full_text": ("text-generation",),
     "system": GENERATION,

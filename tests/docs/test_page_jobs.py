@@ -238,6 +238,12 @@ def check_changes_of_orders(rows: list[Row]) -> None:
     assert (row["id"], row["status"], row["_change_type"]) == (1, "paid", "insert")
 
 
+def check_sentiments(rows: list[Row]) -> None:
+    """The label is in the names of the directories."""
+    assert len(rows) == 3
+    assert all(0 < row["sentiment_score"] <= 1 for row in rows)
+
+
 def check_praise(rows: list[Row]) -> None:
     (row,) = rows  # of three texts
     assert set(row) == {"text", "score", "source"}
@@ -257,7 +263,11 @@ PARTS = {
         "long-texts": check_long_texts,
         "long-prompts": count(2),
     },
-    "docs/transformers.md": {"generation": count(4), "photos": count(3)},
+    "docs/transformers.md": {
+        "sentiments": check_sentiments,
+        "generation": count(4),
+        "photos": count(3),
+    },
     "docs/torch.md": {"quality": count(3)},
     "docs/steps.md": {
         "steps": count(2),

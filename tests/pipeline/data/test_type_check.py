@@ -83,7 +83,11 @@ JUDGED = {"model": chat(inputs={"text": "year"}, output="o", schema={"fields": _
     ("model", "step", "parts"),
     [
         (SENTIMENT, {"filter": "o.lable == 'x'"}, ["no field 'lable'", "label, score"]),
-        (SENTIMENT, {"filter": "o == 'POSITIVE'"}, ["o is struct<label", "o['label']"]),
+        (
+            SENTIMENT,
+            {"filter": "o == 'POSITIVE'"},
+            ["o is struct<label", "Write o.label == 'POSITIVE'"],
+        ),
         (SENTIMENT, {"addColumns": {"a": "o[0].label"}}, ["is struct<label", "no list"]),
         (SENTIMENT, {"filter": "o.score > 'a'"}, ["string"]),
         (TOP, {"filter": "o.label == 'x'"}, ["[0].label"]),

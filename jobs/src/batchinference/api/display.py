@@ -6,19 +6,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from typing import TYPE_CHECKING, Any, Self
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
 from batchinference.text import byte_size, in_one_line, named_lines, without_controls
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
@@ -38,6 +33,9 @@ class Display:
         `verbose` shows the output of Ray and of this process above the bar. `silent` shows only the
         summary and the sample.
         """
+        from rich.console import Console  # `status` uses only the summary
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
         self._silent = silent
         # a duplicate of stderr, because stderr may be redirected to a file for Ray's messages
         self._console = console or Console(file=os.fdopen(os.dup(2), "w"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,33 @@ def pipeline_is_installed() -> bool:
     for name in missing:  # importing Ray would take longer than most commands
         echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)
     return not missing
+
+
+def outputs_are_readable() -> bool:
+    """Return whether outputs can be read here. If not, print what to install. Arrow gets no pandas.
+
+    At its first conversion, Arrow imports pandas if it can, which takes more time and memory than
+    the rest of most commands."""
+    if not pipeline_is_installed():
+        return False
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            import pyarrow as pa
+
+            pa.scalar(None)
+        finally:
+            sys.meta_path.remove(_NoPandas)
+    return True
+
+
+class _NoPandas(MetaPathFinder):
+    """Finds all modules but pandas."""
+
+    @classmethod
+    def find_spec(cls, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
 
 
 def print_problems(file: str, error: SpecError) -> None:
@@ -211,8 +239,7 @@ def _load_and_show(
         current_file = file
         job = parse_one(read_text(file), parameter_values(settings))
         if policy:
-            own = job.spec
-            raise_for_problems([*policy.check(own.cluster), *policy.check_priority(own.priority)])
+            raise_for_problems(policy.check_spec(job.spec))
         show(with_platform_defaults(job, defaults), defaults)
     except SpecError as error:
         print_problems(current_file, error)

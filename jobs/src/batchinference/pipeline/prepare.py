@@ -97,7 +97,23 @@ def prepare(
         missing = _missing_rows(source, plan.start)
         attempt, start = begin_attempt(spec, plan, request, source.serialized)
         first_file = _first_file_number(spec, target)
-    return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+    kind = _kind_of(plan, spec, target.layout)
+    return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file, kind=kind)
+
+
+_KINDS = {Action.RETRY_FAILED: "retry", Action.RECOMPUTE: "recompute", Action.RESUME: "resume"}
+
+
+def _kind_of(plan: OutputPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
+    """Return what a run does with the output, as the history names it (`RunRecord.kinds`)."""
+    if kind := _KINDS.get(plan.action):
+        return kind
+    if plan.state.layout.is_replacement or plan.state.complete:
+        return "overwrite"
+    if layout.addition_number:
+        return "append"
+    again = "start" if plan.state.lease is None else "restart"
+    return spec.write.mode if spec.write.adds and again == "start" else again
 
 
 def _with_changes(plan: OutputPlan, source: JobInput) -> OutputPlan:

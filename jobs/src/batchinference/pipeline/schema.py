@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import BadInput
@@ -383,6 +382,8 @@ def _check_meaning(one: pa.DataType, other: pa.DataType) -> None:
 
 def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
     """Return whether a cast that Arrow allows has kept all values of simple types."""
+    import pyarrow.compute as pc  # `status` and others need no types, and less memory
+
     one, other = array.type, cast.type
     if kinds.is_floating(other) and kinds.is_floating(one):
         if other.bit_width > one.bit_width:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.expression import names_compared_in, written
+from batchinference.spec.expression import columns_read_by, names_compared_in, written
+from batchinference.spec.expression_fixes import ROWS, translated
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteNumbered
 
-_CONSTANTS = {"true": "True", "false": "False", "null": "None", "none": "None"}
+_CONSTANTS = ("true", "false", "null", "none")
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
@@ -41,8 +42,8 @@ def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
     writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
         writers = dict.fromkeys(step.facts.reads, "the input") | writers
-        output = step.facts.result
-        if output in writers:
+        outputs = [step.facts.result, *step.facts.adds] if step.facts.result else []
+        for output in dict.fromkeys(name for name in outputs if name in writers):
             yield (
                 f"step '{step.name}' replaces column '{output}' of {writers[output]}. Give its "
                 "output another name to keep both"
@@ -188,8 +189,11 @@ def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) 
     for name in columns:
         if not name.isidentifier() and column in re.findall(r"\w+", name):
             return f". Write {written(name)} for that column"
-    if constant := _CONSTANTS.get(column.lower()):
-        return f". Write {constant}"
+    translations = [translated(each) for each in expressions if column in columns_read_by(each)]
+    if column.lower() in _CONSTANTS or column in ROWS:
+        for each in translations:
+            if columns_read_by(each) <= {*columns}:
+                return f". Write {each}"
     compared = any(column in names_compared_in(each) for each in expressions)
     if compared and not did_you_mean(column, columns):
         return f". Use one of them, or write a text in quotes: '{column}'"

@@ -182,6 +182,11 @@ class Counts(SpecModel):
     def __add__(self, other: Counts) -> Counts:
         return Counts.sum((self, other))
 
+    def __sub__(self, other: Counts) -> Counts:
+        before = other.model_dump(by_alias=True, exclude_none=True)
+        after = self.model_dump(by_alias=True, exclude_none=True)
+        return Counts(**{name: max(0, n - before.get(name, 0)) for name, n in after.items()})
+
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:
         """Return the sum of counts, each at most MAX_ROWS: counts in files that others have

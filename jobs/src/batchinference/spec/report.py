@@ -277,17 +277,17 @@ class Report(SpecModel):
         """
         report = cls.model_validate_json(content, extra="ignore")
         return cls.model_validate_json(
-            json.dumps(_printable(report.model_dump(mode="json", by_alias=True)))
+            json.dumps(printable(report.model_dump(mode="json", by_alias=True)))
         )
 
 
-def _printable(value: Any) -> Any:
+def printable(value: Any) -> Any:
     """Return a JSON value with all strings and field names safe to display on one line."""
     match value:
         case str():
             return in_one_line(value)
         case list():
-            return [_printable(item) for item in value]
+            return [printable(item) for item in value]
         case dict():
-            return {in_one_line(name): _printable(item) for name, item in value.items()}
+            return {in_one_line(name): printable(item) for name, item in value.items()}
     return value

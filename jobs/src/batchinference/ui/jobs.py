@@ -12,17 +12,25 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.api.outputs import error_groups, last_log, report_page, status_of
+from batchinference.api.outputs import (
+    error_groups,
+    history_of,
+    last_log,
+    report_page,
+    status_of,
+)
 from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.spec.history import table_of
 from batchinference.ui.pages import JobDetails, JobEntry
 
 PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
 """The progress of a job, and the rest of its page, are read at most once in this time, however many
 pages show them."""
 LOG_CHARACTERS = 20_000
+SHOWN_RUNS = 20
 
 
 class Unreadable(Exception):
@@ -115,6 +123,7 @@ class ObservedJob:
             _or_default(lambda: error_groups(output), []),
             _or_default(lambda: last_log(output)[-LOG_CHARACTERS:], ""),
             _or_default(lambda: report_page(output) is not None, default=False),
+            _or_default(lambda: table_of(history_of(output, SHOWN_RUNS)), []),
         )
 
 

@@ -42,6 +42,8 @@ class JobDetails:
     log: str = ""
     """The last lines of the log of the last run."""
     has_report: bool = False
+    runs: Sequence[Sequence[str]] = ()
+    """The table of the last runs."""
 
 
 def jobs_page(entries: Sequence[JobEntry], title: str) -> str:

@@ -5,6 +5,7 @@ An existing cluster gets the user's modules in the directory of the job."""
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import secrets
 import shutil
@@ -131,6 +132,8 @@ def local_ray(
                 num_cpus=cpus,
                 include_dashboard=False,
                 log_to_driver=not quiet,
+                # the stderr of a notebook is no file, and cannot be redirected to one
+                logging_level=logging.ERROR if quiet else logging.INFO,
             )
         try:
             yield ray.cluster_resources()

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,16 +18,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from batchinference.credentials import without_credentials
 from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.html_report.samples import Row
 from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import duration_text
+from batchinference.spec.history import RunRecord, table_of
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step, to_alias
 from batchinference.text import byte_size, in_one_line, without_controls
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.html_report.samples import Row  # needs Pillow
 
 MAX_JOB = 100_000
 """Characters of the job file on the page."""
@@ -41,6 +44,7 @@ class PageData:
     spec: BatchInferenceSpec
     errors: Sequence[ErrorGroup] = ()
     sample: Sequence[Row] = field(default=())
+    runs: Sequence[RunRecord] = ()
 
 
 def render(data: PageData) -> str:
@@ -70,6 +74,7 @@ def render(data: PageData) -> str:
         errors=data.errors,
         sample=data.sample,
         columns=list(dict.fromkeys(name for row in data.sample for name in row)),
+        runs=table_of(data.runs),
         job=_job_file(report, spec),
     )
 

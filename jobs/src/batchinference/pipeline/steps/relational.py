@@ -151,8 +151,8 @@ class Filter(Transform):
             values = values.cast(pa.bool_())
         if not pa.types.is_boolean(values.type):
             raise UnsuitableTypes(
-                f"{self._label} gives {values.type}, not true or false: {self._text}. Write a "
-                "condition, such as a comparison"
+                f"{self._label} gives {values.type}, not true or false: {self._text}. Write "
+                f"({self._text}) is not None, or another condition"
             )
         return pc.fill_null(values, False)
 

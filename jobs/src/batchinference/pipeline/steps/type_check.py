@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from batchinference.pipeline.expression import CONVERT, UnsuitableTypes
+from batchinference.pipeline.expression import UnsuitableTypes
+from batchinference.pipeline.expression.advice import CONVERT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps import class_of, load_step
@@ -40,7 +41,8 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
 def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
     """Return a second fix if a column of the input must be converted, else an empty text."""
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
-    is_cast = message.endswith(CONVERT) and of_input
+    fix = message.rpartition(". ")[2]
+    is_cast = of_input and (fix == CONVERT or "float(" in fix)
     return ", or declare its type in read.options.types" if is_cast else ""
 
 

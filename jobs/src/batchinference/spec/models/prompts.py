@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal, Protocol
@@ -11,9 +12,20 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
 
+_FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
+"""The name of an input, and the fields and items that are read from it."""
+_KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
+
 
 def placeholders(template: str) -> list[str]:
-    """Return the names of the placeholders `{name}` in a template, in order.
+    """Return the names of the inputs of the placeholders in a template, in order. Raises as
+    `fields_in` does."""
+    return [root_of(field) for field in fields_in(template)]
+
+
+def fields_in(template: str) -> list[str]:
+    """Return what is in the placeholders of a template, in order: `name`, or a part of its value
+    such as `name.field` or `name[0]`.
 
     `{{` and `}}` are literal braces. Raises ValueError if the template is invalid.
     """
@@ -21,10 +33,21 @@ def placeholders(template: str) -> list[str]:
     for _, name, format_spec, conversion in string.Formatter().parse(template):
         if name is None:
             continue
-        if format_spec or conversion or not name or set(name) & set(".[]"):
+        if format_spec or conversion or not _FIELD.fullmatch(name):
             raise ValueError(f"'{{{name}' does not begin a valid placeholder")
         names.append(name)
     return names
+
+
+def root_of(field: str) -> str:
+    """Return the name of the input in `name.field`."""
+    return re.split(r"[.\[]", field, maxsplit=1)[0]
+
+
+def keys_of(field: str) -> list[str | int]:
+    """Return the fields and the indexes of items in `name.field[0]`."""
+    found = _KEY.findall(field.removeprefix(root_of(field)))
+    return [int(index) if index else name or quoted for name, index, quoted in found]
 
 
 def check_template(text: str) -> str:
@@ -32,7 +55,10 @@ def check_template(text: str) -> str:
     try:
         placeholders(text)
     except ValueError as error:
-        raise _error(f"{error}. Write {{name}} for an input, and double a literal brace") from None
+        raise _error(
+            f"{error}. Write {{name}} for an input, {{name.field}} for a field of it, and double a "
+            "literal brace"
+        ) from None
     return text
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 import transformers
 
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.row_warnings import collect_warnings, warn
@@ -25,10 +26,10 @@ from batchinference.pipeline.runtimes.transformers.inputs import (
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.text_inputs import TextInput
 from batchinference.spec.models import TransformersModel
+from batchinference.spec.models.labels import LABELED
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 from batchinference.text import with_article
 
-LABELED = pa.struct([("label", pa.string()), ("score", pa.float32())])
 MODELS = {
     "feature-extraction": transformers.AutoModel,
     "text-classification": transformers.AutoModelForSequenceClassification,
@@ -154,7 +155,7 @@ def labels(
     best, indices = scores.topk(most, dim=-1)
     chosen = pa.array([names[index] for index in indices.flatten().tolist()], pa.string())
     flat = pa.StructArray.from_arrays(
-        [chosen, pa.array(best.flatten().numpy())], fields=list(LABELED)
+        [chosen, pa.array(best.flatten().numpy())], fields=list(arrow_type(LABELED))
     )
     if top_k is None:
         return flat

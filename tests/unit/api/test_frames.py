@@ -20,7 +20,7 @@ from batchinference.spec import SpecError
 from plugins.messages import Messages
 
 WRITE = {"format": "parquet", "path": "out"}
-UTC, PARIS = UTC, timezone(timedelta(hours=1))
+PARIS = timezone(timedelta(hours=1))
 
 
 def path_of(data: Any, **write: Any) -> str:

@@ -44,6 +44,26 @@ TESTED = {
         "tests/docs/test_pages.py",
         "test_plan_of_the_page_is_printed",
     ),
+    ("docs/get-started.md", "csv"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_commands_print_the_expected_output",
+    ),
+    ("docs/get-started.md", "text"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_commands_print_the_expected_output",
+    ),
+    ("docs/get-started.zh-CN.md", "csv"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_translation_has_the_same_code",
+    ),
+    ("docs/get-started.zh-CN.md", "text"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_translation_has_the_same_code",
+    ),
     ("docs/get-started.md", "py"): (
         1,
         "tests/docs/test_get_started.py",

@@ -239,8 +239,8 @@ def check_changes_of_orders(rows: list[Row]) -> None:
 
 
 def check_sentiments(rows: list[Row]) -> None:
-    """The label is in the names of the directories."""
     assert len(rows) == 3
+    assert all(isinstance(row["sentiment"], str) for row in rows)
     assert all(0 < row["sentiment_score"] <= 1 for row in rows)
 
 

@@ -61,23 +61,13 @@ WAITING = {
     ),
 }
 """Reasons of the condition Ready while a job waits, except phases and causes of failure."""
-CONDITIONS = {
-    "Ready": "the job is complete or suspended",
-    "Complete": "the output is complete",
-    "Failed": "the job has failed and is not retried",
-    "Suspended": "the job holds no resources",
-    "Reconciling": "the job is in progress",
-    "Stalled": "the job has failed for any cause and is not retried, or a schedule needs a "
-    "correction. Flux and Argo CD read this condition",
-}
-"""The conditions of a status, and when each is True."""
 _NOTES = {
     Cause.OUT_OF_MEMORY: " See [Out of memory](steps.md#out-of-memory).",
     Cause.WORKER_CRASHED: " See [Out of memory](steps.md#out-of-memory).",
     Cause.APPLICATION: " See [Out of memory](steps.md#out-of-memory), if it ran out.",
     Cause.CRASH_LOOP: " It takes 5 exits of head pods, or without any 20 of worker pods, or three "
     "times their number.",
-    Cause.STALLED: " The [condition](#conditions) of the same name is something else.",
+    Cause.STALLED: " The [condition](cluster.md#watching) `Stalled` is something else.",
 }
 _LINKS = {
     re.compile("[Rr]un the job again"): "errors.md#run-the-job-again",
@@ -125,15 +115,11 @@ def troubleshooting_page() -> str:
     waiting = "".join(
         f"| `{reason}` | {entry.meaning} | {entry.remedy} |\n" for reason, entry in WAITING.items()
     )
-    conditions = "".join(f"| `{name}` | {when} |\n" for name, when in CONDITIONS.items())
     return (
         f"{_INTRODUCTION}{causes}\n"
         "## Reasons for waiting\n\n"
         "`REASON` of `kubectl get bi` is the phase, one of the causes above, or one of these:\n\n"
-        f"| reason | why | what to do |\n| --- | --- | --- |\n{waiting}\n"
-        "## Conditions\n\n"
-        "Programs should use the conditions. Each has a reason and a message.\n\n"
-        f"| condition | True when |\n| --- | --- |\n{conditions}"
+        f"| reason | why | what to do |\n| --- | --- | --- |\n{waiting}"
     )
 
 

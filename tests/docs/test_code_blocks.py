@@ -84,11 +84,6 @@ TESTED = {
         "tests/docs/test_page_jobs.py",
         "test_job_of_a_page_writes_the_expected_rows",
     ),
-    ("docs/lifecycle.md", "mermaid"): (
-        1,
-        "tests/unit/spec/test_generated_files.py",
-        "test_generated_files_are_up_to_date",
-    ),
     ("docs/migration.md", "py"): (
         1,
         "tests/docs/test_site_pages.py",

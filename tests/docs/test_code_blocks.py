@@ -34,11 +34,6 @@ TESTED = {
         "tests/docs/test_batch_service_page.py",
         "test_values_of_the_page_configure_the_service",
     ),
-    ("docs/cli-transcript.md", "console"): (
-        ANY,
-        "tests/e2e/test_transcript.py",
-        "test_page_has_the_fields_and_messages_that_the_command_line_shows",
-    ),
     ("docs/cluster.md", "console"): (
         1,
         "tests/docs/test_pages.py",
@@ -49,15 +44,35 @@ TESTED = {
         "tests/docs/test_pages.py",
         "test_plan_of_the_page_is_printed",
     ),
-    ("docs/first-run.md", "console"): (
-        ANY,
-        "tests/pipeline/jobs/test_first_run.py",
-        "test_commands_print_what_the_page_shows",
-    ),
-    ("docs/formats.md", "text"): (
+    ("docs/get-started.md", "csv"): (
         1,
-        "tests/docs/test_pages.py",
-        "test_message_about_an_unknown_option_is_that_of_the_page",
+        "tests/docs/test_get_started.py",
+        "test_commands_print_the_expected_output",
+    ),
+    ("docs/get-started.md", "text"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_commands_print_the_expected_output",
+    ),
+    ("docs/get-started.zh-CN.md", "csv"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_translation_has_the_same_code",
+    ),
+    ("docs/get-started.zh-CN.md", "text"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_translation_has_the_same_code",
+    ),
+    ("docs/get-started.md", "py"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_python_code_of_the_page_runs",
+    ),
+    ("docs/get-started.zh-CN.md", "py"): (
+        1,
+        "tests/docs/test_get_started.py",
+        "test_translation_has_the_same_code",
     ),
     ("docs/gitops.md", "yaml"): (
         1,
@@ -68,11 +83,6 @@ TESTED = {
         1,
         "tests/docs/test_page_jobs.py",
         "test_job_of_a_page_writes_the_expected_rows",
-    ),
-    ("docs/lifecycle.md", "mermaid"): (
-        1,
-        "tests/unit/spec/test_generated_files.py",
-        "test_generated_files_are_up_to_date",
     ),
     ("docs/migration.md", "py"): (
         1,
@@ -103,16 +113,6 @@ TESTED = {
         ANY,
         "tests/e2e/test_transcript.py",
         "test_page_has_the_columns_and_fields_that_kubectl_shows",
-    ),
-    ("docs/tutorial.md", "py"): (
-        1,
-        "tests/docs/test_tutorial.py",
-        "test_tutorial_python_code_runs",
-    ),
-    ("docs/tutorial.zh-CN.md", "py"): (
-        1,
-        "tests/docs/test_tutorial.py",
-        "test_translation_has_the_same_code",
     ),
     ("docs/verify.md", "text"): (
         1,

@@ -143,7 +143,7 @@ def test_pictures_of_which_one_is_damaged_get_their_classes(home: Path) -> None:
     assert sum(right) > 0.9 * len(right)
 
 
-@pytest.mark.long("clone")
+@long
 def test_commands_lead_from_a_clone_to_labels(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

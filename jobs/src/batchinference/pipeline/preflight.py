@@ -27,12 +27,18 @@ from batchinference.pipeline.prepare import (
 )
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.reachable import unreachable
 from batchinference.plan.columns import replaced_columns
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
+from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.steps import to_alias
 
+_OFFLINE = (
+    "Check the network, the proxy and storage.endpoint. To check only the fields: validate "
+    "--fields-only"
+)
 COMPARED_FILES = 3
 """Files whose first bytes are compared with the format of the input."""
 
@@ -41,7 +47,10 @@ def preflight(
     spec: BatchInferenceSpec, job: str = "", note: Callable[[str], object] = str
 ) -> list[Problem]:
     """Return all problems that would end the job before it reads rows. Does not start Ray. `job` is
-    the identity of the job. `note` is called with each note about a job without a problem."""
+    the identity of the job. `note` is called with each note about a job without a problem. If an
+    object store does not answer, nothing else is checked."""
+    if silent := unreachable(_places(spec)):
+        return [Problem(f"spec.{name}", f"{why}. {_OFFLINE}") for name, why in silent.items()]
     steps = [
         Problem(f"spec.steps[{index}].{to_alias(step.kind)}", failure.message)
         for index, step in enumerate(spec.steps)
@@ -58,6 +67,21 @@ def preflight(
         _failure_of(lambda: _check_output(spec, layout, job, reads_content=reads_output)),
     )
     return [*steps, *(Problem("", failure.message) for failure in failures if failure)]
+
+
+def _places(spec: BatchInferenceSpec) -> dict[str, Location]:
+    """Return the places of the input, models, caches and the output, by field."""
+    read, write, found = spec.read, spec.write, dict[str, Location]()
+    if isinstance(read, ReadFiles | ReadVersioned):
+        paths = read.locations.items()
+        found = {f"read.{name}": Location(path, read.storage) for name, path in paths}
+    for number, step in enumerate(spec.steps):
+        source, storage = (getattr(step.model, name, None) for name in ("source", "storage"))
+        if source and storage:
+            found[f"steps[{number}].model.source"] = Location(source, storage)
+        if step.cache:
+            found[f"steps[{number}].cache.path"] = Location(step.cache.path, step.cache.storage)
+    return {**found, "write.path": Location(write.path, write.storage)}
 
 
 def _failure_of(check: Callable[[], None]) -> JobFailure | None:

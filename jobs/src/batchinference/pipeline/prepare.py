@@ -14,10 +14,11 @@ from batchinference.pipeline.commit.decision import (
     Action,
     OutputReader,
     Request,
+    restart_of,
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
-from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.lease import Lease, is_resource
 from batchinference.pipeline.commit.output_plan import (
     OutputPlan,
     OutputTarget,
@@ -84,9 +85,11 @@ def prepare(
         return NothingToDo(target.complete[0], str(remark), target.complete)
     if plan.action is Action.ALREADY_COMPLETE:
         complete = plan.state.layout
-        adds_columns = spec.write.mode == "addColumn"  # its commit has changed the input
         parts = target.complete or [complete]
-        return NothingToDo(complete, "" if adds_columns else describe_changes(source, parts))
+        if spec.write.mode == "addColumn":  # its commit has changed the input
+            return NothingToDo(complete)
+        restart = restart_of(command=not is_resource(job))
+        return NothingToDo(complete, describe_changes(source, parts, restart))
     if plan.start is not None and not source.continues(plan.start.input):
         plan = plan.without_rows(spec.read.format)
     plan = _with_changes(plan, source)

@@ -22,6 +22,7 @@ from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.models import SentenceTransformersModel, TransformersModel, VllmModel
+from batchinference.spec.problems import did_you_mean
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DOWNLOAD_THREADS = 8
@@ -72,10 +73,9 @@ def resolve_place(
         return str(_fetch(Location(source, storage), without))
     path = Path(local_path(source)).expanduser()
     if not path.exists():
-        raise ModelLoad(
-            f"model '{source}' not found: there is no {path.absolute()}. Correct the path, or put "
-            "the model there"
-        )
+        near = [each.name for each in path.parent.glob("*")]
+        fix = did_you_mean(path.name, near) or ". Correct the path, or put the model there"
+        raise ModelLoad(f"model '{source}' not found: there is no {path.absolute()}{fix}")
     return str(path)
 
 

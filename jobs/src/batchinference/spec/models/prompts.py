@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.problems import did_you_mean
 
 
 def placeholders(template: str) -> list[str]:
@@ -132,12 +133,15 @@ def _names_in(texts: Iterable[str], inputs: Mapping[str, str]) -> list[str]:
 
 
 def _unused(name: str) -> PydanticCustomError:
-    return _error(f"input '{name}' is not used")
+    return _error(
+        f"input '{name}' is not used. Write {{{name}}} in the prompt, or remove the input"
+    )
 
 
 def _check_input(name: str, inputs: Mapping[str, str]) -> None:
     if name not in inputs:
-        raise _error(f"'{name}' is not an input. The inputs are {', '.join(inputs)}")
+        known = did_you_mean(name, inputs) or f". Add it to inputs, or use {', '.join(inputs)}"
+        raise _error(f"'{name}' is not an input{known}")
 
 
 def _error(message: str) -> PydanticCustomError:

@@ -23,6 +23,18 @@ _YAML_HINTS = {
         ("expected ',' or '}', but got '<scalar>'", "expected ',' or '}', but got '['"),
         ". Add the ',' that is missing before it, or put a text that contains ',' or '[' in quotes",
     ),
+    "unknown escape character": ". Write '/' instead of '\\', or put the text in single quotes",
+    **dict.fromkeys(
+        (
+            "that cannot start any token",
+            "expected alphabetic or numeric character",
+            "expected a comment or a line break",
+        ),
+        ". Put a text that begins with a sign, such as * @ % > or !, in quotes",
+    ),
+    "unexpected end of stream": ". Add the quote that is missing at the end of a text",
+    "expected ',' or ']'": ". Add the ']' or ',' that is missing before it",
+    "expected ',' or '}'": ". Add the '}' or ',' that is missing before it",
     "mapping values are not allowed": ". Add the ':' that is missing before it, indent the line "
     "like those around it, or put a text that contains ': ' in quotes",
 }
@@ -103,7 +115,7 @@ def _load(text: str) -> list[Any]:
         _check_repetitions(found, {})
         return found
     except (yaml.YAMLError, RecursionError) as error:
-        raise SpecError([Problem("", f"not valid YAML: {_reason(error)}")]) from None
+        raise SpecError([Problem("", f"not valid YAML: {_reason(error, text)}")]) from None
 
 
 def _check_repetitions(value: Any, known: dict[int, int]) -> int:
@@ -121,26 +133,31 @@ def _check_repetitions(value: Any, known: dict[int, int]) -> int:
     return known[id(value)]
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, text: str) -> str:
     """Return the problem and its position, without the text of the line: it may have a password."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if not isinstance(error, MarkedYAMLError):
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark
+    if error.context == "while scanning a quoted scalar":
+        mark = error.context_mark  # where the text begins, not where the file ends
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    reason = _indentation(error) or error.problem or error.context or ""
+    reason = _indentation(error, text) or error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
     return place + reason + next(hints, "")
 
 
-def _indentation(error: MarkedYAMLError) -> str:
-    """Return the problem of a line with wrong indentation; empty for another problem."""
+def _indentation(error: MarkedYAMLError, text: str) -> str:
+    """Return the problem of a line with wrong indentation, or of a text after which its line goes
+    on; empty for another problem."""
     block, mark = error.context_mark, error.problem_mark
     names = {"while parsing a block mapping": "keys", "while parsing a block collection": "items"}
     name = names.get(error.context or "")
     if block is None or mark is None or name is None:
         return ""
+    if text.splitlines()[mark.line][: mark.column].strip(" -"):
+        return "the line goes on after the end of a value. Put the whole value in quotes"
     owner = f"the {name} of the block that begins in line {block.line + 1}"
     if block.column == mark.column:
         return f"this is none of {owner}. Correct the indentation of this line or of those before"

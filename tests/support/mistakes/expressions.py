@@ -29,6 +29,23 @@ IN_FILTERS = {
     "concat(text, 'a') == 'b'": "text + 'a' == 'b'",
     "f'{text}' == 'x'": "str(text) == 'x'",
     "my col == 'x'": "col('my col') == 'x'",
+    "text > 3": "float(text) > 3",
+    "n > '3'": "n > 3",
+    "len(n) > 3": "len(str(n)) > 3",
+    "n == 1 or 2": "n in [1, 2]",
+    "text.length > 3": "len(text) > 3",
+    "text.str.contains('A', case=False)": "contains(lower(text), 'a')",
+    "df.n > 1": "n > 1",
+    "row['n'] > 1": "n > 1",
+    "lambda r: r.n > 1": "n > 1",
+    "$n > 1": "n > 1",
+    "n => 1": "n >= 1",
+    "text[:2] == 'ab'": "startswith(text, 'ab')",
+    "text ILIKE '%A%'": "contains(lower(text), 'a')",
+    "n NOT BETWEEN 1 AND 3": "not 1 <= n <= 3",
+    "n ** 2 > 4": "n * n > 4",
+    "lenght(text) > 3": "len(text) > 3",
+    "text": "text is not None",
     "len(txt) > 3": "len(text) > 3",
     "text == good": "text == 'good'",
 }
@@ -39,6 +56,15 @@ IN_COLUMNS = {
     "a comma without quotes": Mistake(
         "addColumns: {p: round(n, 2)}", 'addColumns: {p: "round(n, 2)"}', FILTER,
         says='p: "round(n, 2)"',
+    ),
+    "a comma before a text": Mistake(
+        "addColumns: {g: contains(text, 'good')}",
+        "addColumns: {g: \"contains(text, 'good')\"}", FILTER,
+        says="g: \"contains(text, 'good')\"",
+    ),
+    "a list without quotes": Mistake(
+        "addColumns: {g: text in ['a', 'b']}", "addColumns: {g: \"text in ['a', 'b']\"}", FILTER,
+        says="g: \"text in ['a', 'b']\"",
     ),
     "a text as a value": Mistake(
         "addColumns: {source: web}", "addColumns: {source: \"'web'\"}", FILTER, says="\"'web'\""

@@ -75,21 +75,57 @@ MISTAKES = {
         {"steps.py": "def clean(batch, lang):\n    return batch\n"}, says="Use callArgs",
     ),
     "a class without __call__": _code(
-        "class Clean:\n    def run(self, batch): ...\n",
-        "class Clean:\n    def __call__(self, batch): ...\n", "'def __call__(self, batch)'",
+        "class Clean:\n    def run(self, batch): return batch\n",
+        "class Clean:\n    def __call__(self, batch): return batch\n",
+        "'def __call__(self, batch)'",
         "callable: 'steps:Clean'",
     ),
     "a __call__ without self": _code(
-        "class Clean:\n    def __call__(batch): ...\n",
-        "class Clean:\n    def __call__(self, batch): ...\n", "'def __call__(self, batch)'",
+        "class Clean:\n    def __call__(batch): return batch\n",
+        "class Clean:\n    def __call__(self, batch): return batch\n",
+        "'def __call__(self, batch)'",
         "callable: 'steps:Clean'",
     ),
     "no arguments of the constructor": Mistake(
         _step("{callable: 'steps:Clean'}"),
         _step("{callable: 'steps:Clean', constructorArgs: {path: a}}"), STEP,
         {"steps.py": "class Clean:\n    def __init__(self, path): ...\n"
-                     "    def __call__(self, batch): ...\n"},
+                     "    def __call__(self, batch): return batch\n"},
         says="constructorArgs: {path: ...}",
+    ),
+    "a text as a column": _code(
+        "def clean(batch):\n    return {'id': batch['id'], 'x': 'abc'}\n",
+        "def clean(batch):\n    return {'id': batch['id'], 'x': ['abc'] * len(batch['id'])}\n",
+        "Write ['abc'] * len(batch['id'])",
+    ),
+    "no return": _code(
+        "def clean(batch):\n    batch['x'] = batch['n']\n",
+        "def clean(batch):\n    batch['x'] = batch['n']\n    return batch\n", "Add return batch",
+    ),
+    "async": _code("async def clean(batch):\n    return batch\n", CLEAN, "Remove 'async'"),
+    "yield": _code("def clean(batch):\n    yield batch\n", CLEAN, "Write return"),
+    "a list as the batch": _code(
+        "def clean(batch):\n    return [text for text in batch['text']]\n",
+        "def clean(batch):\n    return {'x': [text for text in batch['text']]}\n",
+        "Write return {'NAME': values}",
+    ),
+    "a column that does not exist": _code(
+        "def clean(batch):\n    return {'x': batch['txt']}\n",
+        "def clean(batch):\n    return {'x': batch['text']}\n", "did you mean 'text'?",
+    ),
+    "a batch as a row": _code(
+        "def clean(row):\n    return {'x': row['text'].upper()}\n",
+        "def clean(row):\n    return {'x': [text.upper() for text in row['text']]}\n",
+        "Set method: map",
+    ),
+    "a name without an import": _code(
+        "def clean(batch):\n    return {'x': np.abs(batch['n'])}\n",
+        "import numpy as np\ndef clean(batch):\n    return {'x': np.abs(batch['n'])}\n",
+        "Add 'import numpy as np'",
+    ),
+    "a dot before the function": _field("callable: 'steps.clean'", "Write steps:clean"),
+    "self in a function": _code(
+        "def clean(self, batch):\n    return batch\n", CLEAN, "Write 'def clean(batch)'"
     ),
     "json.py beside the job": Mistake(
         _step(f"{{{CALLING}}}"), _step(f"{{{CALLING}}}"), STEP, {"json.py": ""}, {},

@@ -11,17 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.lease import is_dead, this_process
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.history import DIED, RunRecord, figures_of
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import Report
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.execution.attempt_run import AttemptRun
 
 KEPT_RUNS, SHOWN_RUNS = 100, 20
 """Maximum number of runs that are kept per output, and that a report or a page shows."""
